@@ -13,7 +13,7 @@ HOURS ?= 0.1667
 SEED ?= 1
 RUNS ?= 50
 
-.PHONY: help install install-dev run test test-mirror test-ecosystem test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-hosts deploy-test deploy-tools release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
+.PHONY: help install install-dev run test test-mirror test-ecosystem test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-bad-day deploy-hosts deploy-test deploy-tools release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -157,6 +157,9 @@ $(ANSIBLE)/.installed: deploy/constraints.txt | $(BIN)/python
 
 deploy-test: install-dev deploy-tools ## the whole life of a cluster on four hosts booted here, under load; for root on Debian (ARGS=--help)
 	@exec $(BIN)/python -m tests.deploy $(ARGS)
+
+deploy-bad-day: install-dev deploy-tools ## an operator's bad day on four hosts booted here, under load: what breaks, and the ways on; for root on Debian
+	@exec $(BIN)/python -m tests.deploy bad-day $(ARGS)
 
 deploy-hosts: install-dev deploy-tools ## four hosts to try deploy/ansible on, and a shell that reaches them; for root on Debian
 	@exec $(BIN)/python -m tests.deploy hosts

@@ -88,7 +88,7 @@ class Broker:
         self.produce_workers = ProduceWorkers(env)
         self.woken: list[Callable[[], None]] = []
         self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
-        """The checks of clients' batches that the loop does itself."""
+        """The checks of clients' batches that run on the event loop, with their limit per turn."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.steps = StepDriver(env.long_work, lambda: self.run_woken(), tasks)
         self.producer_ids = ProducerIds(self)
@@ -96,7 +96,7 @@ class Broker:
         """A callback within the process: called with each batch that a client's request has appended. The context
         belongs to the connection and serves all its requests; the number counts its requests."""
         self.config_listeners: list[Callable[[], None]] = []
-        """Called when this broker's own configuration has changed while it runs."""
+        """Callbacks for changes of this broker's own configuration at runtime."""
         self.sessions = self._make_sessions()
         self.quotas = ClientQuotas(settings_of(QuotaSettings, settings.config_layers))
         self.telemetry = self._make_telemetry()
@@ -111,7 +111,7 @@ class Broker:
         )
         self.leaderless = LeaderlessReplicas(self.node_id, self.newest, hosted, controller)
         self.transaction_verifier: TransactionVerifier = self.transactions.verifier
-        """Asked before the first append of a transaction to a partition."""
+        """Asks a transaction's coordinator before the transaction's first append to a partition."""
         self.troubles = DirectoryTroubles(self)
         self.cleaner = LogCleaner(env, log_dirs, tasks, log, self._cleaner_settings)
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
@@ -185,7 +185,7 @@ class Broker:
         )
 
     def is_brokers_fetch(self, request: FetchRequest) -> bool:
-        """True if a fetch names another broker together with the epoch of its registration, which clients never hear."""
+        """True if a fetch names another broker together with the epoch of its registration, which no client learns."""
         state = request.replica_state
         broker = self.image.brokers.get(state.replica_id)
         return broker is not None and state.replica_id != self.node_id and state.replica_epoch == broker.epoch
@@ -198,7 +198,7 @@ class Broker:
                 try:
                     action()
                 except Exception:
-                    # The request that woke it belongs to another client, and must not fail because of this one.
+                    # The action belongs to another client's parked request: its error must not fail this request.
                     self.log.exception("request.bug")
 
     # -- metadata -------------------------------------------------------------------------------------------------
@@ -273,13 +273,14 @@ class Broker:
         )
 
     def _apply_broker_config(self) -> None:
-        """Give every log its configuration again, after the broker's has changed."""
+        """Recompute the configuration of every log after the broker's configuration has changed."""
         self.configs.broker_changed()
         self.replication.set_throttled_rates(self.config_layers)
         for listener in self.config_listeners:
             listener()
         self.troubles.config_changed()
         self.cleaner.config_changed()
+        self.groups.config_changed(self.config_layers)
 
     # -- disks ----------------------------------------------------------------------------------------------------
 
@@ -294,14 +295,14 @@ class Broker:
         self.hosting.directory_offline(log_dir)
 
     def start_stored(self, log: PartitionLog) -> None:
-        """Called when a log's start has come to its checkpoint."""
+        """Called when a log's new start offset is in the checkpoint on disk."""
         hosted = self.topics.get(log.topic)
         partition = None if hosted is None else hosted.partitions.get(log.partition)
         if partition is not None and partition.log is log:
             partition.start_stored()
 
     def device_answers(self) -> None:
-        """Called when a call to a device has been answered late, and its effects are settled."""
+        """Called when a late call to a device has returned and its effects are applied."""
         self.hosting.device_answers()
         self.run_woken()
 
@@ -311,7 +312,7 @@ class Broker:
         self.transactions.follow_leadership()
 
     def disk_answers(self, log_dir: LogDir) -> None:
-        """Take note that a device that hung answers again."""
+        """Called when a hung device has answered again."""
         self.replication.disk_answers(log_dir)
 
     def suspect(self, partition: Partition, offset: int) -> None:
@@ -365,7 +366,9 @@ class Broker:
         return None
 
     def stop(self) -> None:
-        """End the coordinators, the making and moving of logs, all cleaning and all following: the directories are about to be closed."""
+        """Stop the coordinators, the creation and moves of logs, cleaning and following: the directories close
+        next.
+        """
         self.maker.stop()
         self.moves.stop()
         self.cleaner.stop()

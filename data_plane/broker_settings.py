@@ -34,7 +34,7 @@ class BrokerSettings:
     config_layers: BrokerConfigLayers
     """The values of the properties file. Dynamic values of brokers and topics take precedence."""
     scrub_interval_ms: int = 0
-    """Each log is read once in so long, in search of silent rot; 0: never."""
+    """The interval in which the scrubber reads each log once, to find silent rot; 0 disables it."""
     cleaner_threads_per_disk: int = 1
     """How many logs of one disk the cleaner may clean at a time."""
     release: Release = THIS_RELEASE

@@ -5,15 +5,15 @@ changes, and a response only news. Request epochs: -1 asks for no session (and e
 one, N > 0 continues. The cache is bounded. A session may push out another that has been idle for `eviction_ms`. It
 may also push out one with fewer partitions that is past its first minutes (KIP-227, "Fetch Session Caching").
 
-Two limits hold for sessions that are useless here. Partitions that are not hosted are kept, since they may come.
-There are at most `UNKNOWN_MAX` of them in all sessions together; beyond that, a client goes on with full requests. A
-client that falsely claims to be a replica gets no session either (`is_follower` judges). A replica has at most
-`SESSIONS_PER_REPLICA_MAX` sessions; a new one replaces the stalest.
+Two limits hold for sessions that are useless here. A session keeps partitions that are not hosted, since they may
+be placed here later. There are at most `UNKNOWN_MAX` of them in all sessions together; beyond that, a client goes
+on with full requests. A client that falsely claims to be a replica gets no session (`is_follower` decides). A
+replica has at most `SESSIONS_PER_REPLICA_MAX` sessions; a new one replaces the stalest.
 
-A follower's session holds a `FollowerCursor` for each partition. The partition marks it dirty when its log grows, its
-high watermark moves or its leadership changes. Only partitions that are dirty, or were named since, are read. So the
-cost of a round depends on the changes, and not on the number of followed partitions. (A look at a thousand partitions
-took 5 ms of each round.)
+A follower's session holds a `FollowerCursor` for each partition. The partition marks it dirty when its log grows,
+its high watermark moves or its leadership changes. Only partitions that are dirty, or were named since, are read.
+So the cost of a round depends on the changes, and not on the number of followed partitions. (Checking a thousand
+partitions took 5 ms of each round.)
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ class FollowerCursor(FetchedPartition):
             session.wake()
 
     def call_back(self) -> None:
-        """Answer the parked fetch, and look at this partition with the next one."""
+        """Answer the parked fetch, and let the session's next fetch read this partition."""
         if self.session.answer is not None:
             self.session.answer()
         self.mark_dirty(wakes=False)
 
     def begin_anew(self) -> None:
-        """Send everything about a partition that was named.
+        """Report everything about this partition with the next answer, because a request has named it.
 
         The follower may have dropped earlier answers in another state of its log.
         """
@@ -119,7 +119,7 @@ class FollowerCursor(FetchedPartition):
         self.mark_dirty(wakes=False)
 
     def end(self) -> None:
-        """End the cursor, since the session stops fetching this. The partition may still hold it; its calls have no
+        """End the cursor: the session no longer fetches this partition. Later calls by the partition have no
         effect.
         """
         self.settle()
@@ -143,10 +143,10 @@ class FetchSession:
     epoch: int
     partitions: dict[PartitionKey, FetchedPartition]
     privileged: bool = False
-    """True for a follower's: consumers do not push it out, and `stirred` has the partitions to read."""
+    """True for a follower's session: consumers do not push it out, and `stirred` has the partitions to read."""
     stirred: dict[PartitionKey, FollowerCursor] = attrs.field(factory=dict)
     fetched_at_ms: int = 0
-    """Monotonic, of the last request."""
+    """Monotonic time of the last request."""
     wake: Callable[[], None] | None = None
     """Wakes the parked request."""
     answer: Callable[[], None] | None = None
@@ -305,7 +305,7 @@ class FetchSessions:
                         self._unknown += 1
                 if isinstance(fetched, FollowerCursor):
                     fetched.begin_anew()
-                # Here and not in a function: a client without a session names all it reads in each request.
+                # Inlined for speed: a client without a session names all of its partitions in each request.
                 fetched.fetch_offset = asked.fetch_offset
                 fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
                 fetched.last_fetched_epoch = asked.last_fetched_epoch
@@ -318,7 +318,7 @@ class FetchSessions:
         named: NamedPartitions,
         session: FetchSession | None,
     ) -> None:
-        """Update as `_update` does, with partitions that were collected before."""
+        """Update the session as `_update` does, with partitions that `name` has collected."""
         follows = session if session is not None and session.privileged else None
         if not partitions and follows is None:
             partitions.update(named.partitions)
@@ -379,7 +379,8 @@ class FetchSessions:
             return False
         if now_ms - stalest.used_ms > self._eviction_ms:
             return self._evict(stalest)
-        # A follower's session goes before any consumer's; among equals size counts, after the first minutes.
+        # A follower may evict any consumer's session. Otherwise a session must be past its first minutes and
+        # smaller than the new one.
         settled = [
             session
             for session in self._sessions.values()

@@ -1,4 +1,4 @@
-"""The partitions of which this broker holds replicas: begun, ended and set aside as the metadata says.
+"""The partitions of which this broker holds replicas: made, removed and set aside as the metadata says.
 
 Theory of operation
 -------------------
@@ -9,7 +9,7 @@ again when they are ready.
 * The place of a replica that the metadata does not know is reported to the controller (`DirectoryAssignments`).
 * A replica that no disk can take is refused: its clients get KAFKA_STORAGE_ERROR. A replica that full disks have
   refused is tried again until one of them takes it.
-* A replica that the metadata calls LOST has a fate of its own (`rotten_replicas`).
+* `rotten_replicas` handles a replica that the metadata calls LOST.
 * A log without any metadata is a stray: its directory is renamed, and kept.
 
 PURE but for the logs' own files.
@@ -224,7 +224,7 @@ class HostedPartitions:
     def _host(
         self, hosted: HostedTopic, index: int, image: PartitionImage, *, is_new: bool
     ) -> Partition | None:
-        """Find or create the log of a partition; None when no directory can take it, or its directory is away."""
+        """Find or create the log of a partition; None if no directory can take it, or its directory is not online."""
         replica = TopicIdPartition(hosted.topic_id, index)
         is_new = is_new or self._without_room.get(replica, False) or self._maker.is_new(replica)
         in_metadata = image.directory_of(self._node_id)
@@ -323,10 +323,10 @@ class HostedPartitions:
         for partition in list(hosted.partitions.values()):
             self._delete_replica(partition)
 
-    # -- disks that hang --------------------------------------------------------------------------------------------
+    # -- disks that hang ------------------------------------------------------------------------------------------
 
     def device_answers(self) -> None:
-        """Give the partitions whose logs are settled now the metadata that they have missed."""
+        """Apply the metadata that partitions have missed while a change of their logs was pending."""
         waiting, self._unsettled = self._unsettled, {}
         topics = self._newest.image.topics_by_id
         for topic_id, numbers in waiting.items():
@@ -336,7 +336,7 @@ class HostedPartitions:
         if waiting:
             self._broker.hosting_changed()
 
-    # -- disks that are full ----------------------------------------------------------------------------------------
+    # -- disks that are full --------------------------------------------------------------------------------------
 
     def _try_again_later(self, replica: TopicIdPartition, *, is_new: bool) -> None:
         self._without_room[replica] = is_new
@@ -371,7 +371,7 @@ class HostedPartitions:
                 self._try_again_later(replica, is_new=is_new)
         self._broker.hosting_changed()
 
-    # -- what lies on the disks -------------------------------------------------------------------------------------
+    # -- what lies on the disks -----------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
         """Rename the logs that the metadata lacks, or has under another id; remove none."""
@@ -402,8 +402,8 @@ class HostedPartitions:
         self._broker.hosting_changed()
 
     def _report_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
-        """Report the directory of a replica that is about to go, unless the controller knows it. The controller
-        must learn of the loss, too.
+        """Report the directory that a replica is about to lose, unless the metadata names it already. Without the
+        report, the controller would not learn of the loss.
         """
         image = self._newest.image.partition(hosted.name, index)
         if image is not None and image.directory_of(self._node_id) != log_dir.directory_id:

@@ -24,7 +24,7 @@ class LineBudget:
         self._held_back = 0
 
     def take(self) -> int | None:
-        """Count the lines held back since the last one; None if this line is to be held back, too."""
+        """Return how many lines were held back since the last written line; None if this line is held back, too."""
         now = self._clock.monotonic()
         if now - self._began >= INTERVAL_SECONDS:
             self._began, self._lines = now, 0

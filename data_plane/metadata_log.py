@@ -184,7 +184,8 @@ class MetadataLog:
     def append(self, batches: bytearray, leader_epoch: int, *, count: int = 1) -> int:
         log = self._log
         if count > 1:
-            # Strictly: a batch that is torn later on must not be taken for rot.
+            # Required before the write: a crash that tears several batches must not look like rot at the next
+            # start.
             self._write_synced_offset(log.log_end_offset, last_offset_of(batches) + 1)
         try:
             result = log.append(memoryview(batches), Origin.RAFT, leader_epoch, self._clock.wall_ms())
@@ -194,7 +195,9 @@ class MetadataLog:
         return result.last_offset
 
     def _check_disk(self, operation: str, error: KafkaError) -> None:
-        """Raise the error of an offline directory, meant for clients, as a disk's error, with which the quorum ends."""
+        """Raise `DiskError`, which ends the quorum, in place of the error that clients get from an offline
+        directory.
+        """
         if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
             raise DiskError(self._root.path, self.directory.path, operation, 0, str(error)) from error
 
@@ -404,7 +407,7 @@ def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None
         later = names[at + 1 :]
         if later and next_offset >= int(later[0][:20]):
             reached("quorum.leftover_of_truncation_passed")
-            # The rest of a truncation that a crash undid; the log goes on in the next file.
+            # These bytes are the rest of a truncation that a crash undid; the log continues in the next file.
             continue
         sound_from = write_end if synced <= next_offset < write_end else next_offset
         behind = _find_sound_batch(data, position, sound_from)

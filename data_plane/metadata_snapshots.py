@@ -54,7 +54,7 @@ class FileSnapshotStore:
             return self._read(name, position, bytes_max)
         except FileMissing:
             reached("quorum.snapshot_went_while_served")
-            # Never there, or removed while it was being opened and read.
+            # The snapshot never existed, or was removed while it was being read.
             raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND, f"the snapshot {name} does not exist") from None
 
     def _read(self, name: str, position: int, bytes_max: int) -> tuple[bytes, int]:

@@ -33,7 +33,7 @@ VerifiedPartition: TypeAlias = tuple[str, int]
 
 
 class TransactionVerifier(Protocol):
-    """The way of a partition's leader to the coordinators of transactions (KIP-890)."""
+    """A port by which a partition's leader asks the coordinators of transactions (KIP-890)."""
 
     async def verify(
         self,

@@ -15,7 +15,7 @@ SMALL_THREADS = 2
 
 
 class CountedWorkers:
-    """Workers that know how many wait for them or are served."""
+    """Workers with a count of the calls that wait or run."""
 
     __slots__ = ("_workers", "in_progress")
 
@@ -42,7 +42,7 @@ class ProduceWorkers:
         self.small = CountedWorkers(env.new_workers(SMALL_THREADS))
         self.large = env.long_work.beside(env.new_workers(1))
         self.inflated = Inflated()
-        """The decompression that workers have done."""
+        """Counts the bytes that workers have decompressed."""
 
     def statistics(self) -> dict[str, int]:
         return {

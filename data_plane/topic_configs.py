@@ -21,7 +21,7 @@ SHARED_LOG_CONFIGS_MAX = 10_000
 
 @attrs.frozen
 class _BrokerSettings:
-    """A broker's settings that its logs go by, which no topic has."""
+    """Broker settings that apply to its logs, and that topics cannot override."""
 
     verifies_transactions: bool = setting("transaction.partition.verification.enable")
 
@@ -64,11 +64,11 @@ class TopicConfigs:
         return config
 
     def concerns_broker(self, delta: MetadataDelta) -> bool:
-        """True if this change of metadata may give the broker other values, below those of all topics."""
+        """True if this change of metadata may change broker-level values that topics inherit."""
         return delta.features_changed or any(each in delta.changed_configs for each in self._broker_resources)
 
     def broker_changed(self) -> None:
-        """Forget results of the broker's former values."""
+        """Drop configurations that were computed from the broker's former values."""
         self._shared.clear()
 
 
@@ -89,12 +89,13 @@ class OwnConfig:
         self._log_dirs = log_dirs
         self.log_levels = log_levels
         self.check_key_stores: Callable[[Mapping[str, str]], Awaitable[str]] | None = None
-        """Judges this broker's dynamic values as to its listeners' keys and certificates: the reason against them, or
-        nothing."""
+        """Checks the listeners' key and certificate files in this broker's dynamic values. Returns the reason for a
+        refusal, or an empty text.
+        """
 
     @property
     def layers(self) -> BrokerConfigLayers:
-        """Its values, see `TopicConfigs.broker_layers`."""
+        """The layers of this broker's values; see `TopicConfigs.broker_layers`."""
         return self._topics.broker_layers
 
     def dynamic(self, *, for_all: bool) -> Mapping[str, str]:

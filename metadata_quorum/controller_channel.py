@@ -7,16 +7,17 @@ request goes to the leader's address. As in Kafka, a request is repeated until i
 there is no leader yet, or the asked node answers NOT_CONTROLLER, or the connection breaks. A broker's request may be
 performed twice. A client whose topic was created just before the controller died learns TOPIC_ALREADY_EXISTS.
 
-**A new leader ends the questions to the old one.** The old leader may be paused or cut off, and never answer. The
-quorum reports the change of leadership here. Then requests that wait for the old leader fail, and are sent to the new
-one.
+**A new leader ends requests to the old leader.** The old leader may be paused or cut off, and never answer. The
+quorum reports the change of leadership here. Then requests that wait for the old leader fail, and are sent to the
+new one.
 
 **A client's answer waits for this node's image**, which may be behind the controller's by a fetch or two. The
-controller says how new its own is. The wait is short and bounded (`IMAGE_WAIT_SECONDS_MAX`). After it the client gets
-the answer as from Kafka's brokers, and asks again for missing parts.
+controller's answer has the offset of its own image. The wait is short and bounded (`IMAGE_WAIT_SECONDS_MAX`). After
+it the client gets the answer as from Kafka's brokers, and asks again for missing parts.
 
-Two kinds of requests: a broker's own (heartbeats, AlterPartition, ...), and those of clients, which go in an Envelope
-(`forward`). Requests that the quorum itself decides (DescribeQuorum, changes of voters) take the same way.
+Two kinds of requests: a broker's own (heartbeats, AlterPartition, ...), and those of clients, which go in an
+Envelope (`forward`). Requests that the quorum itself decides (DescribeQuorum, changes of voters) are sent in the
+same way.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ TOKEN_APIS = frozenset(
 )
 """Requests whose decision depends on the client's identity."""
 VOTER_CHANGES = frozenset({ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.UPDATE_RAFT_VOTER})
-"""The APIs among them that change the metadata log's set of voters."""
+"""The APIs of the quorum that change the metadata log's set of voters."""
 SENT_PLAIN = frozenset(
     {
         ApiKey.ALTER_PARTITION,
@@ -114,13 +115,15 @@ SENT_PLAIN = frozenset(
 """Requests that nodes send in their own name, and never in an envelope."""
 
 LONG_BYTES = 4_000
-"""A worker encodes and decodes longer contents of envelopes, since that takes a millisecond or more."""
+"""Contents of envelopes of this size or more are encoded and decoded by a worker, since that takes a millisecond or
+more.
+"""
 LONG_ELEMENTS = 400
 """A message of at least this number of elements is copied by a worker."""
 
 
 class Quorum(Protocol):
-    """The part of `RaftQuorum` that is used here."""
+    """The part of `RaftQuorum` that the channel uses."""
 
     @property
     def leader_id(self) -> int | None: ...
@@ -136,7 +139,7 @@ class Quorum(Protocol):
 
 
 class Service(Protocol):
-    """The part of `MetadataService` that is used here."""
+    """The part of `MetadataService` that the channel uses."""
 
     @property
     def is_active(self) -> bool: ...
@@ -191,8 +194,8 @@ def answer_request(
 def _submitted(
     service: Service, request: Any, version: int, sender: Sender
 ) -> tuple[Deferred[Any, Any], Callable[[Any], Any]]:
-    """Decide the part of a request that the sender's quota allows. Return the answer to it, and a function that
-    makes the whole answer from it.
+    """Decide the part of a request that the sender's quota allows. Return the answer to that part, and a function
+    that makes the whole answer from it.
 
     The quota is counted on the same state as the decision, because nothing runs in between.
     """
@@ -203,7 +206,8 @@ def _submitted(
 
 
 def let_in(service: Service, sender: Sender, request: Message, version: int) -> Admitted | Any:
-    """Return the part of a client's request that this node's controller may decide, or the refusal of the whole request.
+    """Return the part of a client's request that the client's rights allow this node's controller to decide, or the
+    refusal of the whole request.
 
     A node's requests to its own controller need no right.
     """
@@ -240,7 +244,7 @@ def _allows_all(*_: object) -> bool:
 
 
 def log_denials(service: Service) -> None:
-    """Report the refusals of `let_in` to the audit log."""
+    """Pass the refusals of `let_in` to the audit log."""
     if service.doors is not None:
         service.doors.log_denials()
 
@@ -250,7 +254,7 @@ def _as_it_is(response: Any) -> Any:
 
 
 def takes_long(service: Service, request: Message) -> bool:
-    """True if the caller has to ask `answer_in_turns` rather than `answer_request`."""
+    """True if the request takes long, so that the caller must use `answer_in_turns` instead of `answer_request`."""
     return service.long_request(request) is not None or _describes_too_much(request)
 
 
@@ -262,7 +266,7 @@ def _describes_too_much(request: Message) -> bool:
 async def answer_in_turns(
     service: Service, share: Share, request: Message, version: int, sender: Sender = NODE_ITSELF
 ) -> Any:
-    """Answer by this node's quorum or controller, which takes turns with other long work."""
+    """Answer a long request by this node's quorum or controller, in turns with other long work."""
     if _describes_too_much(request):
         return await share.in_worker(refuse_description, request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     long = service.long_request(request)
@@ -292,7 +296,7 @@ def _through_codec(message: Message, version: int) -> Message:
 async def _answer_in_parts(
     service: Service, share: Share, long: LongRequest, version: int, sender: Sender
 ) -> Any:
-    """Join the answers of all parts, when everything that they show is committed."""
+    """Submit all parts of a long request and join their answers, once everything that they show is committed."""
     try:
         parts = await share.in_worker(long.split)
         if parts.trials:
@@ -323,7 +327,7 @@ async def _wait_released(service: Service, deferred: Deferred[Any, Any]) -> None
 
 
 class ControllerChannel:
-    """A node's way to the active controller. `node_id` is this node's."""
+    """A node's client for requests to the active controller. `node_id` is this node's id."""
 
     def __init__(
         self, node_id: int, env: NodeEnv, service: Service, peers: PeerConnections, *, log: Log
@@ -345,11 +349,13 @@ class ControllerChannel:
         return self._service.quorum.leader_epoch
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
-        """See `PeerChannel.request`. Raises `KafkaError` REQUEST_TIMED_OUT; a broken connection is tried again."""
+        """Send a request in the broker's own name; see `PeerChannel.request`. Raises `KafkaError`
+        REQUEST_TIMED_OUT; a broken connection is tried again.
+        """
         return await self._ask(message, deadline, version, NODE_ITSELF)
 
     async def forward(self, sender: Sender, message: Any, version: int, deadline: float) -> Any:
-        """Ask in the name of a client. Raises `KafkaError`: REQUEST_TIMED_OUT, or the envelope's error."""
+        """Send a request in the name of a client. Raises `KafkaError`: REQUEST_TIMED_OUT, or the envelope's error."""
         return await self._ask(message, deadline, version, sender)
 
     async def _ask(self, message: Any, deadline: float, version: int | None, sender: Sender) -> Any:
@@ -380,7 +386,7 @@ class ControllerChannel:
             pause = RETRY_SECONDS_MIN if changed.is_set() else min(2 * pause, RETRY_SECONDS_MAX)
 
     async def _ask_once(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
-        """Ask once; return None if there was no answer. Raises `KafkaError`, `ConnectionLost`."""
+        """Send a request once; return None if there was no answer. Raises `KafkaError`, `ConnectionLost`."""
         service = self._service
         if service.quorum.leader_id == self._node_id:
             return await self._ask_here(message, deadline, version, sender) if service.is_active else None
@@ -388,7 +394,7 @@ class ControllerChannel:
         if address is None:
             return None
         if message.API_KEY in SENT_PLAIN or (sender is NODE_ITSELF and service.doors is not None):
-            # With an authorizer the controller judges this node itself, and no client in its place.
+            # With an authorizer, the controller checks this node's own rights, and not those of a client.
             peer = self._peers.channel(*address)
             response = await self._ask_there(peer, message, version, deadline)
             return None if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER else response
@@ -404,7 +410,7 @@ class ControllerChannel:
         return response
 
     async def _image_of(self, offset: int, deadline: float) -> None:
-        """Wait until this node's image holds the record at `offset`, for a short time."""
+        """Wait a short time until this node's image includes the record at `offset`."""
         if self._service.committed_image.offset >= offset:
             return
         self._image_waits += 1
@@ -431,7 +437,7 @@ class ControllerChannel:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
         if not isinstance(response, response_class(message.API_KEY)):
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        # Only a controller that resigned meanwhile has answered so.
+        # Only a controller that has resigned meanwhile answers so.
         if not self._service.is_active and await self._piece(
             _is_long(response), carries_code, response, version, ErrorCode.NOT_CONTROLLER
         ):
@@ -451,7 +457,7 @@ class ControllerChannel:
             del self._calls[call]
 
     def _on_change(self) -> None:
-        """Called when leadership moved: waiting requests look again."""
+        """Called when the leadership has moved: waiting requests then look for the new leader."""
         changed, self._changed = self._changed, self._env.event()
         changed.set()
         quorum = self._service.quorum

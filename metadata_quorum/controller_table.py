@@ -75,9 +75,9 @@ def build_controller_table(
 ) -> ApiTable:
     """Build the API table of a controller's listener.
 
-    `decided` are the requests that the controller decides. `image` gives the newest committed image. `described` is
-    the node whose configuration DescribeConfigs answers with. `features` are the levels that the node supports, and
-    `kraft_version` gives the quorum's. `token_secrets` are those of delegation tokens.
+    `decided` are the requests that the controller decides. `image` returns the newest committed image. `described`
+    is the node whose configuration DescribeConfigs answers with. `features` are the levels that the node supports,
+    and `kraft_version` returns the level of the quorum. `token_secrets` are the secrets of delegation tokens.
     """
     asks = AskHere(service).handle
     handlers: dict[int, Handler] = {int(key): asks for key in QUORUM_APIS}
@@ -139,12 +139,16 @@ class DescribedController:
 
     @property
     def config_layers(self) -> BrokerConfigLayers:
-        """The node's file, and the metadata log's values for this node and for all nodes."""
+        """The layers of configuration: the node's file, and the metadata log's values for this node and for all
+        nodes.
+        """
         return layers_for(self.image, self.static.static, self.node_id)
 
 
 class AskHere:
-    """Answers all requests that this node's quorum or controller decides, when the answer's state is committed."""
+    """Handler of all requests that this node's quorum or controller decides. It answers when the state that the
+    answer shows is committed.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -163,7 +167,7 @@ class AskHere:
 
 
 class AskForTokens:
-    """The requests that change delegation tokens (KIP-48), by clients of this controller itself."""
+    """Handler of requests of this controller's own clients that change delegation tokens (KIP-48)."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -181,7 +185,9 @@ class AskForTokens:
 
 
 class EnvelopeHandler:
-    """API 58 (KIP-590): a broker forwards a client's request. `enclosable` are the APIs that are served here."""
+    """Handler of Envelope (API 58, KIP-590): a broker forwards a client's request. `enclosable` are the APIs that
+    are served here.
+    """
 
     def __init__(self, service: Service, enclosable: frozenset[int]) -> None:
         self._service = service
@@ -244,10 +250,10 @@ class EnvelopeHandler:
 
 
 def _image_offset(service: Service, enclosed: Enclosed) -> int:
-    """Find the offset of the image that a decision's answer shows. The image is published before the answer is
-    released. Return -1 for the quorum's answers, and for lists: they change nothing that a client would look for.
+    """Return the offset of the image that a decision's answer shows. That image is published before the answer is
+    released.
 
-    -1 for the quorum's answers, and for lists: they change nothing that a client would look for.
+    Return -1 for the quorum's answers, and for lists: they change nothing that a client would look for.
     """
     if enclosed.api_key in QUORUM_APIS or enclosed.api_key == ApiKey.LIST_PARTITION_REASSIGNMENTS:
         return -1
@@ -261,14 +267,16 @@ def _sealed(enclosed: Enclosed, response: Any, image_offset: int = -1) -> Envelo
 
 
 def _wrong_endpoint(version: int, mismatched: bool) -> ErrorCode:
-    """Choose the error for a request that meant brokers; version 0 has no endpoints."""
+    """Choose the error for a DescribeCluster request that asks for brokers' endpoints; version 0 cannot name
+    controllers' endpoints.
+    """
     if version < DESCRIBE_CLUSTER_ENDPOINTS:
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 
 
 class DescribeControllersHandler:
-    """API 60 for controllers (KIP-919): the registered ones, and the leader."""
+    """Handler of DescribeCluster (API 60) for controllers (KIP-919): the registered controllers, and the leader."""
 
     def __init__(self, service: Service, image: Callable[[], MetadataImage]) -> None:
         self._service = service

@@ -1,11 +1,11 @@
 """Envelopes (KIP-590): a client's request as a broker passes it on to the controller, and the answer in it. PURE.
 
 The request inside is whole, with its header, as the client's connection would have carried it; so is the response.
-The client's principal and its address come along.
+The envelope also has the client's principal and address.
 
 The answer also has a field of our own, which Kafka skips (KIP-482): the offset of the metadata that it shows. The
-broker gives the answer to its client when its own image is as new. A client that has created a topic then finds it
-there.
+broker passes the answer to its client when its own image has reached that offset. A client that has created a topic
+then finds it there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Sender:
     client_id: str = ""
     client_address: str = ""
     by_token: bool = False
-    """True if it logged in by a delegation token."""
+    """True if the client logged in by a delegation token."""
 
 
 NODE_ITSELF = Sender()

@@ -13,8 +13,12 @@ KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 TRANSACTION_VERSION = "transaction.version"
 """0: as in KIP-98; 1: records of the state log with tagged fields; 2: an epoch for each transaction (KIP-890)."""
+GROUP_VERSION = "group.version"
+"""1: groups of the consumer protocol are served (KIP-848)."""
 EPOCHS_GROW_LEVEL = 2
-"""The `transaction.version` from which on each transaction has its own epoch, and its marker a higher one (KIP-890)."""
+"""The lowest `transaction.version` with a new epoch for each transaction, and a higher epoch for its marker
+(KIP-890).
+"""
 
 METADATA_VERSION_4_3 = 30
 """4.3-IV0: the formats of metadata records that this version writes and reads."""
@@ -24,6 +28,7 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (METADATA_VERSION_4_3, METADATA_VERSION_4_3),
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
     TRANSACTION_VERSION: (0, 2),
+    GROUP_VERSION: (0, 1),
 }
 """Lowest and highest supported level of each feature. A feature is listed when it is implemented, not before."""
 
@@ -36,17 +41,20 @@ BOOTSTRAP_FEATURES: dict[str, int] = {
     METADATA_VERSION: METADATA_VERSION_4_3,
     ELIGIBLE_LEADER_REPLICAS: 1,
     TRANSACTION_VERSION: 2,
+    GROUP_VERSION: 1,
 }
 """Levels that `storage format` writes into the bootstrap records of a new cluster."""
 
 KRAFT_VERSION_LEVEL = 1
-"""Finalized by a control record, not by a feature record: voters are in the log (KIP-853)."""
+"""The level of `kraft.version` with voters in the log (KIP-853). A control record finalizes it, not a feature
+record.
+"""
 
 
 @attrs.frozen
 class Release:
-    """The versions and levels that a node of one release speaks; during an upgrade, nodes of two releases are in one
-    cluster.
+    """The versions and levels that a node of one release supports; during an upgrade, nodes of two releases are in
+    one cluster.
 
     `versions_behind` is the number of versions by which its newest version of each client API is older than ours. The
     APIs of `versions_kept` are exempt. So are requests between nodes: the finalized `metadata.version` fixes their
@@ -65,7 +73,7 @@ class Release:
         return dict(sorted({**self.features, **self.own_features}.items()))
 
     def client_versions(self, key: int) -> tuple[int, int]:
-        """Return the first and last version of an API that its brokers answer themselves."""
+        """Return the first and last version of an API that brokers of this release answer themselves."""
         first, last = api_versions(key)
         return first, last if key in self.versions_kept else max(first, last - self.versions_behind)
 
@@ -74,7 +82,7 @@ THIS_RELEASE = Release(SUPPORTED_FEATURES, own_features=OWN_FEATURES)
 
 
 def unsupported_feature(finalized: Mapping[str, int], release: Release = THIS_RELEASE) -> str | None:
-    """Describe the fault in a cluster's finalized levels, None when this version supports them all."""
+    """Return why this release does not support a cluster's finalized levels; None if it supports them all."""
     for name, level in sorted(finalized.items()):
         low, high = release.features.get(name, (0, 0))
         if not low <= level <= high:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class MetadataLogCorrupt(Exception):
-    """The metadata log holds damage that no crash explains: the node must stop, since the rest may lack committed
-    records.
+    """Raised if the metadata log has damage that no crash explains. The node must stop, since the rest may lack
+    committed records.
     """
 
 
@@ -36,7 +36,7 @@ class OffsetAndEpoch:
 
 @attrs.frozen
 class Snapshot:
-    """The contents of a snapshot besides its frame."""
+    """The contents of a snapshot."""
 
     last_contained_log_timestamp: int
     control_records: tuple[Message, ...]
@@ -96,8 +96,8 @@ class ReplicatedLog(Protocol):
         """
 
     def expire(self, offset: int) -> int:
-        """Remove records below `offset`, where a snapshot ends, that have become too old to be kept; return the
-        log's new start. Blocks.
+        """Remove records below `offset`, where a snapshot ends, if they are too old to be kept. Return the log's
+        new start. Blocks.
         """
 
     def install(self, end_offset: int) -> None:
@@ -106,7 +106,9 @@ class ReplicatedLog(Protocol):
 
 @attrs.frozen
 class QuorumState:
-    """The state that a voter must never forget (Kafka's QuorumStateData, version 1). -1: unknown, or no vote."""
+    """The state that a voter must never forget (Kafka's QuorumStateData, version 1). A field of -1 means: unknown,
+    or no vote.
+    """
 
     leader_id: int = -1
     leader_epoch: int = 0
@@ -141,7 +143,7 @@ class SnapshotDraft(Protocol):
         """
 
     def discard(self) -> None:
-        """Give it up; does nothing once it is finished."""
+        """Remove the draft; does nothing once it is finished."""
 
 
 class SnapshotStore(Protocol):
@@ -160,7 +162,7 @@ class SnapshotStore(Protocol):
         """Begin the snapshot that ends at `end`; several drafts may be open. Raises `DiskError`."""
 
     def delete_older(self) -> None:
-        """Remove all but the newest. Raises `DiskError`."""
+        """Remove all snapshots but the newest. Raises `DiskError`."""
 
 
 CommitListener = Callable[[int], None]
@@ -210,17 +212,19 @@ class PeerChannels(Protocol):
     """A node's channels to the other nodes, by address."""
 
     def channel(self, host: str, port: int, *, address: str | None = None) -> PeerChannel:
-        """Return the channel to this host and port; with `address`, at this one of the host's addresses."""
+        """Return the channel to this host and port; with `address`, to this one of the host's addresses."""
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
-        """Return all addresses that a host's name leads to. Raises `ConnectionLost`."""
+        """Return all addresses to which a host's name resolves. Raises `ConnectionLost`."""
 
     def close(self) -> None:
         """End all connections; requests fail from now on."""
 
 
 class ControllerPort(PeerChannel, Protocol):
-    """The broker's way to the active controller: `request` acts in the broker's name, `forward` in the name of a client."""
+    """The broker's port to the active controller: `request` acts in the broker's name, `forward` in the name of a
+    client.
+    """
 
     @property
     def leader_epoch(self) -> int:

@@ -1,10 +1,11 @@
 """The metadata of a node at work: quorum, publisher and, where this node decides, the controller's machine. PORTED.
 
-One `MetadataService` per node. `start` opens the log and joins the quorum; `caught_up` waits until the image is as new
-as the leader's log was. Subscribers take `committed_image` once and then follow with `subscribe`, whichever node decides.
+One `MetadataService` per node. `start` opens the log and joins the quorum; `caught_up` waits until the image is as
+new as the leader's log was. Subscribers read `committed_image` once, and get later images by `subscribe`, whichever
+node decides.
 
-Who has the image
------------------
+Who owns the image
+------------------
 `_follow` is the only task that replays: as long as this node does not decide, committed batches go through the
 publisher. The controller's machine begins with the publisher's image when three things hold. This node leads the
 quorum, it has committed a record in its epoch, and the publisher has replayed all of the log. Its first decision is
@@ -76,7 +77,7 @@ class MetadataSettings:
     """The controller's settings; None on a node that is only a broker."""
     snapshots: SnapshotSettings = attrs.field(factory=SnapshotSettings)
     bootstrap: tuple[Message, ...] = attrs.field(default=(), converter=_or_usual)
-    """The first records of a new cluster. By default they are this version's own."""
+    """The first records of a new cluster, by default those of this version."""
     release: Release = THIS_RELEASE
 
 
@@ -96,7 +97,7 @@ class MetadataService:
         logger: Log,
         addresses: Addresses | None = None,
     ) -> None:
-        """`addresses` are shared with the node's other connections."""
+        """`addresses` is the resolver of host names, shared with the node's other connections."""
         self._env = env
         self._addresses = addresses
         self._settings = settings
@@ -122,14 +123,14 @@ class MetadataService:
         self.decided = DecisionFigures()
         self.not_encoded = NotEncoded(env.clock, logger)
         self.doors: ControllerDoors | None = None
-        """The judges of clients' requests to the controller; None without an authorizer."""
+        """The checks of clients' rights for requests to the controller; None without an authorizer."""
         self.auditor: Auditor | None = None
-        """Learns whose request has written which records; None without an audit log."""
+        """Gets the author of each change of the metadata log; None without an audit log."""
         self.mutation_quotas = MutationQuotas(settings.controller or ControllerSettings())
         self._is_active = False
         self._is_stopping = False
         self._followed = env.event()
-        """Set when a stopped `_follow` is done with the log."""
+        """Set when `_follow` has stopped using the log."""
         self._peers: PeerChannels | None = None
         self._news = env.event()
         self._caught_up = env.event()
@@ -144,7 +145,7 @@ class MetadataService:
     # -- life -------------------------------------------------------------------------------------------------------
 
     async def start(self, tasks: TaskGroup) -> None:
-        """Open the log and join the quorum; go on in `tasks`.
+        """Open the log, join the quorum, and start the tasks of both in `tasks`.
 
         Raises `MetadataLogCorrupt`, `InvalidMetadata` or `DiskError`; a task that fails later raises into `tasks`.
         """
@@ -164,7 +165,7 @@ class MetadataService:
             tasks.start_soon(self._check_sessions, period_ms / 1000, name="broker sessions")
 
     async def join(self, tasks: TaskGroup, peers: PeerChannels) -> None:
-        """Start as `start` does, but without the controller's timers. The other nodes are reached through `peers`."""
+        """Start as `start` does, but without the controller's timers. Other nodes are reached through `peers`."""
         self._peers = peers
         snapshot = await self.quorum.open(tasks, peers)
         if snapshot is not None and snapshot.end_offset > 0:
@@ -176,7 +177,9 @@ class MetadataService:
         tasks.start_soon(self.quorum.snapshots.expire_old, name="metadata retention")
 
     async def caught_up(self) -> None:
-        """Wait until a leader is known and the image holds all that was committed when it was first heard of."""
+        """Wait until a leader is known, and the image has everything that was committed when this leader was first
+        known.
+        """
         await self._caught_up.wait()
 
     async def stop(self, others_until: float = float("inf")) -> None:
@@ -192,7 +195,7 @@ class MetadataService:
         if self._peers is not None:
             self._peers.close()
 
-    # -- what others ask --------------------------------------------------------------------------------------------
+    # -- questions of other parts -----------------------------------------------------------------------------------
 
     @property
     def env(self) -> NodeEnv:
@@ -207,18 +210,18 @@ class MetadataService:
     def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None:
         """Return the part of a client's request that its quota of changes allows; None if no quota applies.
 
-        The charge is for the present state, including topics that are not committed yet.
+        The charge is computed from the newest state, including topics that are not committed yet.
         """
         now = self._env.clock.monotonic()
         return self.mutation_quotas.admit(self._newest_image, sender, request, version, now)
 
     def charge_token_change(self, sender: Sender) -> float:
-        """Charge a client for a change of a delegation token; the seconds that it has to wait first, if any."""
+        """Charge a client for a change of a delegation token. Return the seconds that the client has to wait first."""
         return self.mutation_quotas.charge_one(self._newest_image, sender, self._env.clock.monotonic())
 
     @property
     def _newest_image(self) -> MetadataImage:
-        """The image of the next decision."""
+        """The image from which the next decision is made."""
         machine = self._machine
         return self._publisher.image if machine is None else machine.state
 
@@ -303,14 +306,14 @@ class MetadataService:
         quorum.receive(request, version, answer)
 
     def long_request(self, request: Any) -> LongRequest | None:
-        """Make a long request, if it has to be submitted in parts."""
+        """Return a request as a long request if it has to be submitted in parts; otherwise None."""
         weight_max = 1 if self._env.buggify("controller.small_parts") else PART_WEIGHT_MAX
         return self._controller.long_request(self._newest_image, request, weight_max)
 
     def _note_commit(self, machine: _Machine, seconds: float) -> None:
         if self._machine is not machine:
             reached("controller.committed_after_lost_lead")
-            # The lead is lost. The next leader keeps the decision or drops it.
+            # The leadership is lost. The next leader keeps the decision or drops it.
             return
         self.decided.commits += 1
         self.decided.commit_seconds += seconds
@@ -322,10 +325,10 @@ class MetadataService:
     def _now_ms(self) -> int:
         return int(self._env.clock.monotonic() * 1000)
 
-    # -- who has the image ------------------------------------------------------------------------------------------
+    # -- the owner of the image -------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Wake `_follow`: there may be something to do. A lost lead is acted on at once."""
+        """Wake `_follow`, because there may be something to do. If the leadership is lost, resign at once."""
         if self._machine is not None and self.quorum.decisions.epoch < 0:
             self._resign()
         self._news.set()
@@ -362,7 +365,7 @@ class MetadataService:
             await publisher.replay(quorum.decisions.high_watermark, lambda: self._is_stopping)
         except DiskRefused as error:
             reached("controller.replay_put_off")
-            # The part that could not be read was not replayed either.
+            # The part that could not be read was not replayed either, so a later attempt continues there.
             self._logger.warning("metadata.replay_waits", error=str(error))
             await self._env.clock.sleep_until(self._env.clock.monotonic() + REPLAY_RETRY_SECONDS)
         except KafkaError:
@@ -394,7 +397,7 @@ class MetadataService:
             reached("controller.open_transaction_aborted")
             # The leader that began the transaction is gone. As in Kafka the next leader aborts it.
             self._logger.warning("metadata.transaction_aborted")
-            abort = AbortTransactionRecord(reason="a new leader found it open")
+            abort = AbortTransactionRecord(reason="the former leader had left it open")
             quorum.decisions.append_batch(quorum.decisions.encode_batch([abort]))
             return
         image = publisher.image
@@ -423,7 +426,7 @@ class MetadataService:
             self._audit(self.auditor, activation, activate, NODE_ITSELF, first_offset, machine)
 
     def _publish_decided(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Publish a state of this node's machine that is now committed."""
+        """Publish a state of this node's machine, because it is now committed."""
         written = self.quorum.decisions.written_bytes
         size, self._published_bytes = written - self._published_bytes, written
         self.decided.committed(self._publisher.image, image, delta)
@@ -457,7 +460,7 @@ class MetadataService:
                 f"this version cannot run the cluster that this metadata log belongs to: {problem}"
             )
 
-    # -- timers -----------------------------------------------------------------------------------------------------
+    # Submit a periodic request of the controller to itself. Each answer is committed before the next turn.
 
     async def _ask_periodically(self, task: PeriodicTask) -> None:
         """Submit the controller's requests to itself. Each answer is committed before the next turn."""
@@ -472,8 +475,8 @@ class MetadataService:
     async def _check_sessions(self, period: float) -> None:
         """Fence the silent brokers, one after the other.
 
-        It does not wait for commits: they are slow when a disk or a node is ill, and then brokers die. If the timer
-        is late, the controller itself has slept that long.
+        It does not wait for commits: these are slow just when a disk or a node fails, and brokers must be fenced
+        then. If the timer is late, the controller itself was stopped for that long.
         """
         clock = self._env.clock
         while True:

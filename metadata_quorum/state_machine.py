@@ -15,19 +15,20 @@ On the leader, `ReplicatedStateMachine.submit`
 5. returns a `Deferred` that holds the response until everything that the state contained at the time of the answer
    is committed.
 
-Values that fit a request may fit no record, once they are joined or counted up. Then the encoder refuses, and the
-request gets an error (`Machine.withdraw`): neither the state nor the log has changed, and the node goes on.
+Values that fit into a request may be too large for a record, once they are joined or counted up. Then the encoder
+refuses them, and the request gets an error (`Machine.withdraw`). Neither the state nor the log has changed, and the
+node goes on.
 
-So every decision in the log can be replayed; any other would stop every other node and each restart. A replay that
-fails is a bug of `decide`, and so is a log that gives other offsets. Then `fail` ends the node, and the machine
-decides nothing more.
+So every decision in the log can be replayed. A decision that cannot would stop every other node, and each restart.
+A replay that fails is a bug of `decide`. A log that assigns other offsets is a bug, too. In both cases `fail` ends
+the node, and the machine decides nothing more.
 
-The fifth step is for every answer. A read or an error shows the state that it saw ("that topic exists"). If that
-state were taken back, the answer would be wrong. Answers are given out in the order in which they were made.
+The fifth step applies to every answer. A read or an error shows the state that it saw ("that topic exists"). If
+that state were taken back, the answer would be wrong. Answers are released in the order in which they were made.
 
-**Undo.** States are immutable values. The leader keeps every state above the high watermark with its end offset. The
-committed state is the newest state wholly below the high watermark. A leader that resigns goes back to it and fails
-waiting requests. (An undo log would have to be kept right beside every replay; keeping values cannot go wrong.)
+**Undo.** States are immutable values. The leader keeps every state above the high watermark with its end offset.
+The committed state is the newest state wholly below the high watermark. A leader that resigns goes back to it and
+fails waiting requests. (An undo log would need correct code for each kind of record; old values need none.)
 
 Soft state (sessions, timers) belongs to the machine, may be lost at any moment, and is rebuilt from nothing.
 
@@ -50,8 +51,8 @@ from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.structure import Message
 
 RECORDS_PER_BATCH_MAX = 10_000
-"""Kafka's limit. A decision that writes more (when a broker with many partitions goes) becomes several batches, in
-their order. An atomic change is refused when it would be more.
+"""Kafka's limit. A decision that writes more records (when a broker with many partitions leaves) becomes several
+batches, in order. A change that must be atomic is refused if it needs more records.
 """
 
 NOT_ENCODED_LINE_SECONDS = 1.0
@@ -68,7 +69,7 @@ A_co = TypeVar("A_co", covariant=True)
 
 @attrs.frozen
 class DecisionContext:
-    """The facts that a decision may know besides the state and the request."""
+    """The facts that a decision may use besides the state and the request."""
 
     now_ms: int
     """Monotonic milliseconds: for sessions and timers, never for replicated values."""
@@ -82,10 +83,10 @@ class DecisionContext:
 
 @attrs.frozen
 class Decision:
-    """Records to append (maybe none), as one atomic batch up to `RECORDS_PER_BATCH_MAX`; and the answer."""
+    """The records to append (maybe none), as one atomic batch up to `RECORDS_PER_BATCH_MAX`, and the answer."""
 
     records: Sequence[Any]
-    """Messages of the metadata log, or of the machine's other log."""
+    """Messages of the metadata log, or of another log that the machine uses."""
     response: Any
 
 
@@ -104,7 +105,8 @@ class Machine(Protocol[S, D_co, Q_contra, A_co]):
         """Make the response with `code`, when a request cannot be decided or its decision was taken back."""
 
     def withdraw(self, state: S, request: Q_contra, decision: Decision, context: DecisionContext) -> A_co:
-        """Make the response in place of a decision whose records fit no log. `state` is the one before it.
+        """Make the response in place of a decision whose records cannot be encoded. `state` is the state before the
+        decision.
 
         Soft state that counts on these records goes back as well. Every client that the decision has answered gets
         UNKNOWN_SERVER_ERROR.
@@ -123,7 +125,7 @@ class NotEncoded:
         self.count = 0
 
     def note(self, decider: str, request: object, error: Exception) -> None:
-        """Count a decision. `decider` is the machine that made it."""
+        """Count a decision that cannot be encoded. `decider` is the machine that made it."""
         self.count += 1
         now = self._clock.monotonic()
         if now >= self._next_line:
@@ -156,7 +158,7 @@ class Deferred(Generic[Q, A]):
     def response(self) -> A:
         """The response. Reading it before it is given out is a bug."""
         assert self._callbacks is None, (
-            "a response was read before the records that it speaks of were committed"
+            "a response was read before the records that it reflects were committed"
         )
         return self._response
 
@@ -210,8 +212,9 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
     ) -> None:
         """`state` is the replay of everything that `log` holds below its log end offset.
 
-        `fail` is called with a bug after which this node must not go on. `submit` raises the same, to its caller.
-        `not_encoded` is called with a request whose decision fits no record, and with the encoder's error.
+        `fail` is called with the error of a bug after which this node must not go on. `submit` raises the same
+        error to its caller. `not_encoded` is called with a request whose decision fits no record, and with the
+        encoder's error.
         """
         self._machine = machine
         self._log = log
@@ -240,7 +243,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
 
     @property
     def committed_end(self) -> int:
-        """The offset below which the committed state holds everything."""
+        """The offset up to which the committed state has all records."""
         return self._committed_end
 
     def subscribe(self, listener: Callable[[S, D], None]) -> None:
@@ -250,10 +253,10 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
     def submit(self, request: Q, now_ms: int, api_version: int | None = None) -> Deferred[Q, A]:
         """Decide a request. The response is released when all state that it depends on is committed.
 
-        A node that does not lead answers NOT_CONTROLLER at once. One whose disk is too slow answers
-        REQUEST_TIMED_OUT, which clients retry. Raises the errors of the machine's `decide`, and of a log that refuses
-        an append (`DiskError`, `KafkaError`). After an error of the log, a first part of the decision may remain, in
-        the log and in the state. Then the caller begins anew from the log.
+        A node that does not lead answers NOT_CONTROLLER at once. A node whose disk is too slow answers
+        REQUEST_TIMED_OUT, which clients retry. Raises the errors of the machine's `decide`, and of a log that
+        refuses an append (`DiskError`, `KafkaError`). After an error of the log, a first part of the decision may
+        remain, in the log and in the state. Then the caller must load the state anew from the log.
         """
         refusal = None
         if not self._leading:
@@ -281,7 +284,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
                 self._append_all(decision.records, batches)
         deferred = Deferred(request, response, self._end_offset)
         self._waiting.append(deferred)
-        # Keep the order: an answer to the same state that already waits goes first.
+        # Keep the order of answers: release an earlier answer to the same state first.
         self._release(log.high_watermark)
         return deferred
 

@@ -1,11 +1,12 @@
-"""Named states of the product: each rare turn that a defence takes says its name, and simulated worlds count them. PURE.
+"""Named states of the product: code for rare cases marks them by name, and simulated worlds count them. PURE.
 
-A defence is code for a case that seldom arises: an answer that comes too late, a torn batch, a vote of an earlier
-epoch. `reached("raft.late_answer_dropped")` stands where it acts. Each name stands at one place, and has a row in
-`sim/census/states.py` that says what reaches it.
+Such code handles an answer that comes too late, a torn batch, a vote of an earlier epoch. It calls
+`reached("raft.late_answer_dropped")`, for example. Each name is used at one place, and has a row in
+`sim/census/states.py` that says how the state is reached.
 
-In production `reached` is an empty function. State machines lack an environment, so the function is
-no port. While `counting` lasts, it counts: its code is exchanged, so everything that has imported it by name counts as well.
+In production `reached` is an empty function. The function is not in an environment's ports, so that state machines
+can call it. Within `counting` it counts: its code object is replaced, so modules that have imported the function by
+name count as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _counted: list[dict[str, int]] = []
-"""The counts of the contexts that are open, from the outermost to the innermost."""
+"""The counts of the open `counting` contexts, from the outermost to the innermost."""
 
 __all__ = ["counting", "reached"]
 
@@ -35,7 +36,7 @@ _NOTHING, _COUNT = reached.__code__, _count.__code__
 def counting(counts: dict[str, int]) -> Iterator[None]:
     """Add the states that this process reaches to `counts`, by name, while the context lasts.
 
-    Contexts nest: the outer one counts the states of the inner one as well.
+    Contexts nest: the outer context counts the states of the inner one as well.
     """
     _counted.append(counts)
     reached.__code__ = _COUNT

@@ -260,9 +260,9 @@ def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
     more = [task for task, marker in markers.items() if task >= tasks and marker.batch == batch]
     if more:
         raise ProgressError(
-            f"batch {batch} of {query} has {tasks} tasks now and had {max(more) + 1} in an earlier "
-            "run, so rows may be in the topic twice. Keep the number of tasks for the batches to come, "
-            "or use delivery=two-phase."
+            f"batch {batch} of {query} has {tasks} tasks now, but an earlier run with {max(more) + 1} tasks has "
+            "committed rows of it: some rows may now be twice in the topic. Keep the number of tasks the same "
+            "when a batch is repeated, or use delivery=two-phase."
         )
 
 

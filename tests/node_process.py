@@ -16,7 +16,7 @@ import pytest
 
 from testkit.odradek_server import start_odradek
 from testkit.processes import ServerProcess
-from tests.kafka_jars import NO_RETENTION, TRANSACTIONS
+from tests.kafka_jars import GROUPS, NO_RETENTION, TRANSACTIONS
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     directory: Path = tmp_path_factory.mktemp("node")
     # Short, since group tests start their members one by one; not zero, since kafka-python fetches metadata 0.1 s after it
     # joins, and assigns nothing (and stays so) when it leads a group that is complete before.
-    settings = {**NO_RETENTION, **TRANSACTIONS, "group.initial.rebalance.delay.ms": "300"}
+    settings = {**NO_RETENTION, **TRANSACTIONS, **GROUPS, "group.initial.rebalance.delay.ms": "300"}
     server = start_odradek(directory, settings=settings)
     try:
         yield RunningNode(server.bootstrap, server)

@@ -1,4 +1,4 @@
-"""Kafka's protocol as values and bytes: messages, codecs, errors, record batches. Knows no IO."""
+"""Kafka's protocol as values and bytes: messages, codecs, errors, record batches. Does no IO."""
 
 if __name__ != "odradek.wire":
     # Import this package under one name only. A second copy would have its own error classes, which an `except`

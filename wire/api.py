@@ -28,8 +28,9 @@ __all__ = [
 ]
 
 PRODUCE_ADVERTISED_MIN: Final = 0
-"""Kafka advertises Produce from 0 for the sake of librdkafka before 2.11.1 and refuses versions below 3
-(KAFKA-18659)."""
+"""The first advertised version of Produce. Like Kafka, Odradek advertises 0 for librdkafka before 2.11.1, and
+refuses versions below 3 (KAFKA-18659).
+"""
 
 _requests: dict[int, type[Message]] = {}
 _responses: dict[int, type[Message]] = {}

@@ -1,8 +1,8 @@
 """Messages to bytes and back, by functions generated at first use: one per message class and version.
 
-`decoder` and `encoder` give the functions themselves, for hot paths; `decode` and `encode` are for everybody
-else. The sources that they compile are written by `codec_decode` and `codec_encode`; to read one:
-`python -c "from odradek.wire.codecs.codec_decode import *; from odradek.wire.messages.produce import *;
+`decoder` and `encoder` return the functions themselves, for hot paths; `decode` and `encode` are for all other
+callers. `codec_decode` and `codec_encode` write the source of these functions; to read one: `python -c "from
+odradek.wire.codecs.codec_decode import *; from odradek.wire.messages.produce import *;
 print(decoder_source(ProduceRequest, 9))"`.
 """
 
@@ -25,15 +25,17 @@ ErrorCounts: TypeAlias = dict[int, int]
 """Maps an error code to the number of times it was written, without code 0."""
 
 ELEMENTS_MAX = 40_000
-"""Array elements of one request, including nested ones and tagged fields. In any API they are at most 6 MiB of
-objects, decoded in less than a tenth of a second (`python -m bench.budget.decoding`).
+"""The most array elements of one request, including nested elements and tagged fields. In any API they take at most
+6 MiB of objects, and are decoded in less than a tenth of a second (`python -m bench.budget.decoding`).
 
-A megabyte of the smallest structures would be 350,000 of them, and most of a second. No client names so many things
-at once: Kafka itself accepts at most 10,000 records from one administrator's request.
+A megabyte could have 350,000 of the smallest structures, which would take most of a second. No client names so many
+things at once: Kafka itself accepts at most 10,000 records from one administrator's request.
 """
 
 ELEMENTS_AT_ONCE = 4_000
-"""A server decodes a request of this number of elements on its loop: 6 ms. Larger requests are decoded beside it."""
+"""A server decodes a request of up to this number of elements on its loop: 6 ms. Larger requests are decoded by a
+worker.
+"""
 
 _decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
 _bounded_decoders: dict[tuple[type[Message], int, int], Callable[..., Any]] = {}
@@ -45,10 +47,10 @@ _counting_encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
     """Find the function that decodes one message: (buffer, offset) -> (message, offset behind it).
 
-    The message may use the buffer up to its end: give it a view of one frame. `records` fields are memoryviews into
-    the buffer; a caller that keeps a message longer than its buffer copies them. The function raises MalformedMessage
-    for bytes that are another message or none. `decoder` itself raises LocalProtocolError for a version that the
-    class does not have.
+    The message may use the buffer up to the buffer's end, so pass a view of one frame. `records` fields are
+    memoryviews into the buffer; a caller that keeps a message longer than its buffer copies them. The function
+    raises MalformedMessage for bytes that are not this message. `decoder` itself raises LocalProtocolError for a
+    version that the class does not have.
     """
     function = _decoders.get((cls, version))
     if function is None:
@@ -59,9 +61,9 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
 def bounded_decoder(
     cls: type[M], version: int, elements_max: int = ELEMENTS_MAX
 ) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Find a `decoder` for strangers' bytes: it raises TooManyElements (a MalformedMessage) beyond `elements_max`.
+    """Find a `decoder` for untrusted bytes: it raises TooManyElements (a MalformedMessage) beyond `elements_max`.
 
-    A message of at most `elements_max` bytes has no more elements: there `decoder` is as safe, and faster.
+    A message of at most `elements_max` bytes cannot have more elements. For it, `decoder` is as safe, and faster.
     """
     function = _bounded_decoders.get((cls, version, elements_max))
     if function is None:
@@ -70,7 +72,9 @@ def bounded_decoder(
 
 
 def measuring_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Find a `bounded_decoder` with `ELEMENTS_MAX`; in the place of the offset it returns the number of elements."""
+    """Find a `bounded_decoder` with `ELEMENTS_MAX`; its function returns the number of elements instead of the
+    offset.
+    """
     function = _measuring_decoders.get((cls, version))
     if function is None:
         function = make_decoder(cls, version, ELEMENTS_MAX, counts=True)
@@ -94,7 +98,7 @@ def encoder(cls: type[M], version: int) -> Callable[[bytearray, M, Spills | None
 def counting_encoder(
     cls: type[M], version: int
 ) -> Callable[[bytearray, M, Spills | None, ErrorCounts], None]:
-    """Find an `encoder` whose function also counts in a dictionary how often it wrote each error code."""
+    """Find an `encoder` whose function also counts, in a dictionary, how often it writes each error code."""
     function = _counting_encoders.get((cls, version))
     if function is None:
         function = _counting_encoders[cls, version] = make_encoder(cls, version, counts_errors=True)
@@ -112,7 +116,7 @@ def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool
 
 
 def decode_bounded(cls: type[M], version: int, buf: Buffer, offset: int = 0) -> M:
-    """Decode a message of a stranger; bytes behind it are ignored. Raises MalformedMessage."""
+    """Decode an untrusted message; bytes behind it are ignored. Raises MalformedMessage."""
     function = decoder if len(buf) - offset <= ELEMENTS_MAX else bounded_decoder
     return function(cls, version)(buf, offset)[0]
 

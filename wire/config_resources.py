@@ -8,6 +8,7 @@ __all__ = [
     "RESOURCE_CLIENT_METRICS",
     "RESOURCE_GROUP",
     "RESOURCE_TOPIC",
+    "resource_kind",
 ]
 
 RESOURCE_TOPIC = 2
@@ -15,4 +16,19 @@ RESOURCE_BROKER = 4
 RESOURCE_BROKER_LOGGER = 8
 RESOURCE_CLIENT_METRICS = 16
 RESOURCE_GROUP = 32
-"""Resource types of ACLs have other numbers (`odradek.security.acls.rules.ResourceType`)."""
+"""The resource type of groups. Resource types of ACLs have other numbers
+(`odradek.security.acls.rules.ResourceType`).
+"""
+
+_KINDS = {
+    RESOURCE_TOPIC: "topic",
+    RESOURCE_BROKER: "broker",
+    RESOURCE_BROKER_LOGGER: "broker-logger",
+    RESOURCE_CLIENT_METRICS: "client-metrics",
+    RESOURCE_GROUP: "group",
+}
+
+
+def resource_kind(number: int) -> str:
+    """Write a kind of resources for people; an unknown number stays a number."""
+    return _KINDS.get(number, str(number))

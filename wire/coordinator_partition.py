@@ -1,4 +1,4 @@
-"""The rule by which a group or a transactional id has its coordinator. PURE."""
+"""The rule by which the coordinator of a group or of a transactional id is found. PURE."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ _POWERS = [pow(31, exponent, _MASK + 1) for exponent in range(_CHUNK_UNITS + 1)]
 
 
 def coordinator_partition(key: str, partitions: int) -> int:
-    """Find the partition of the coordinators' topic whose leader coordinates this key; the topic has `partitions`
-    of them.
+    """Find the partition of the coordinators' topic whose leader coordinates this key; `partitions` is the topic's
+    number of partitions.
 
     Kafka's rule: the absolute value of Java's `String.hashCode` (over UTF-16 code units), modulo the partitions.
     """
-    # A request may have many keys of up to 32 KiB: a step of Python for each character would cost 5 ms a key.
+    # A request may have many keys of up to 32 KiB: a Python loop over the characters would take 5 ms for each
+    # key.
     units = memoryview(key.encode(_NATIVE_UTF16, "surrogatepass")).cast("H").tolist()
     units.reverse()
     code, scale = 0, 1

@@ -1,8 +1,8 @@
 """Protocol errors: some are sent to a peer as a code, others close the connection.
 
 `KafkaError` carries one of Kafka's error codes and becomes part of a response. `ProtocolError` means that bytes and
-protocol do not fit. `RemoteProtocolError`: the peer is at fault, and the connection is closed. `LocalProtocolError`:
-our own code asked for something impossible (a bug).
+protocol do not fit. `RemoteProtocolError`: the peer is at fault, and the connection is closed.
+`LocalProtocolError`: this program asked for something impossible (a bug).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ __all__ = [
 
 
 class ProtocolError(Exception):
-    """Bytes and protocol do not fit."""
+    """Raised if bytes do not fit the protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """Our own code broke the protocol's rules: a value outside its field, a version that does not exist."""
+    """Raised if this program broke the protocol's rules: a value outside its field, a version that does not exist."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the protocol's rules; its connection cannot be used further."""
+    """Raised if the peer broke the protocol's rules; its connection cannot be used further."""
 
 
 class MalformedMessage(RemoteProtocolError):
-    """Bytes that are no encoding of the message they claim to be."""
+    """Raised for bytes that are not an encoding of the expected message."""
 
 
 class TooManyElements(MalformedMessage):
-    """More array elements than the decoder may make."""
+    """Raised for more array elements than the decoder may create."""
 
 
 MESSAGE_CHARACTERS_MAX = 4000
@@ -59,9 +59,9 @@ def listed(names: Iterable[str], separator: str = ", ") -> str:
 
 
 class KafkaError(Exception):
-    """An outcome that has one of Kafka's error codes. `message` is Kafka's text, unless another was given.
+    """An outcome that has one of Kafka's error codes. `message` is Kafka's text, unless the caller gives another.
 
-    Texts repeat what a client wrote, and an answer holds no string of more than 32,767 bytes: longer ones are cut.
+    Texts may quote a client's input, and a string in an answer has at most 32,767 bytes, so longer texts are cut.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
@@ -71,7 +71,7 @@ class KafkaError(Exception):
         super().__init__(f"{self.code.name}: {self.message}" if self.message else self.code.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A pickle would call the class with `args`, but subclasses take other arguments.
+        # By default, pickle would call the class with `args`, but subclasses have other arguments.
         return _remade, (type(self), self.args, self.__dict__)
 
 

@@ -1,4 +1,4 @@
-"""Records inside logs that carry messages: metadata, control and coordinator records, each with its own frame.
+"""Records that have messages in them: metadata, control and coordinator records, each kind with its own frame.
 
 - A metadata record is the value of a record in the metadata log or in a snapshot. It has the frame version 1, record
   type, version (each an unsigned varint), and the message.
@@ -24,7 +24,9 @@ from odradek.wire.primitives import Buffer, read_uvarint, write_uvarint
 from odradek.wire.structure import Message
 
 CoordinatorLog: TypeAlias = Literal["group", "transaction"]
-"""`group`: `__consumer_offsets`; `transaction`: `__transaction_state`. Their record types are numbered apart."""
+"""`group`: `__consumer_offsets`; `transaction`: `__transaction_state`. Each log has its own numbers of record
+types.
+"""
 
 _FRAME_VERSION: Final = 1
 _INT16: Final = Struct(">h")
@@ -130,8 +132,8 @@ def _known_version(cls: type[Message], version: int) -> int:
 def encode_control_record(message: Message, type: ControlRecordType | None = None) -> tuple[bytes, bytes]:
     """Encode key and value of a control record.
 
-    `type` is needed for an EndTxnMarker (COMMIT or ABORT). Other messages have one type each, and are written at the
-    version that their own field names.
+    `type` is needed for an EndTxnMarker (COMMIT or ABORT). Every other message has a single type, and is written at
+    the version in its own field.
     """
     name = message.__class__.__name__
     chosen = _CONTROL_TYPES.get(name) if type is None else type

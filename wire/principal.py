@@ -17,8 +17,8 @@ _VERSION = Struct(">h")
 
 
 def encode_principal(principal: str, by_token: bool = False) -> bytes:
-    """Encode `User:name` as DefaultPrincipalData; without a colon the type is User. `by_token`: it logged in by a
-    delegation token.
+    """Encode `User:name` as DefaultPrincipalData; without a colon the type is User. `by_token` is true if the
+    client logged in by a delegation token.
     """
     kind, colon, name = principal.partition(":")
     if not colon:
@@ -29,13 +29,13 @@ def encode_principal(principal: str, by_token: bool = False) -> bytes:
         write_uvarint(w, len(encoded) + 1)
         w += encoded
     w.append(by_token)
-    # No tagged fields.
+    # The number of tagged fields.
     w.append(0)
     return bytes(w)
 
 
 def decode_principal(data: Buffer) -> tuple[str, bool]:
-    """Decode `type:name`, and whether it logged in by a delegation token. Raises `MalformedMessage`."""
+    """Decode `type:name`, and whether the client logged in by a delegation token. Raises `MalformedMessage`."""
     if len(data) < _VERSION.size:
         raise MalformedMessage(
             f"the principal has {len(data)} bytes, which is too short: its version alone takes "

@@ -1,4 +1,4 @@
-"""Fields of messages that hold secrets, and keys of configurations whose values do: nothing that prints shows them. PURE."""
+"""Fields of messages with secrets, and configuration keys with secret values: printed forms hide them. PURE."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _KEY_NAME = re.compile(r"[a-z]{1,24}|[\w-]{1,40}(?:\.[\w-]{1,40}){1,12}", re.ASC
 def is_secret_key(key: str) -> bool:
     """True if a configuration's value is a secret by its key, also under a prefix such as `listener.name.NAME.`."""
     if key.endswith(".file"):
-        # The place of a secret.
+        # The value is where a secret is stored, not the secret.
         return False
     return key.endswith(_SECRET_KEYS) or any(word in key for word in _SECRET_WORDS)
 
 
 def holds_secret(text: str) -> bool:
-    """True if a text may have a secret in it, under any key: a login module, a private key, another setting.
+    """True if a text may contain a secret, under any key: a login module, a private key, another setting.
 
-    A value may contain the next line of the file, after a backslash by mistake.
+    If a line of the file ends with a backslash by mistake, the value contains the next line, too.
     """
     return _SECRET_TEXT.search(text) is not None
 
@@ -51,8 +51,8 @@ def shown_value(key: str, value: Any) -> Any:
 
 
 def is_key_name(text: str) -> bool:
-    """True if the text may be a key's name. Otherwise it may be part of a value whose line before lacks its
-    backslash.
+    """True if the text may be a key's name. Otherwise it may be the rest of a value, because the line before lacks
+    its backslash.
     """
     return _KEY_NAME.fullmatch(text) is not None and not holds_secret(text)
 

@@ -1,8 +1,8 @@
 """The base of all messages: attrs classes whose fields carry the versions in which they are encoded.
 
 Every class in `odradek.wire.messages` is a `Structure`; the top-level ones (a request, a response, a header, a
-record) are also a `Message`. A field's wire type and versions are in its attrs metadata, put there by `kafka(...)`.
-They are nowhere else: both codecs work from this metadata alone.
+record) are also a `Message`. A field's wire type and versions are in its attrs metadata, which `kafka(...)` makes.
+Both codecs use only this metadata.
 
 Comparison and representation are written once here, over the attributes, instead of being compiled into every class
 by attrs. What attrs does compile, `__init__`, waits for the first use of a class (`schema/lazy_attrs.py`). A node loads some 430
@@ -40,10 +40,10 @@ def version_range(text: str) -> VersionRange:
 
 
 class WireField(NamedTuple):
-    """The wire facts of one field, as the generated source states them."""
+    """The facts about one field on the wire, as the generated source has them."""
 
     type: str | type[Structure] | Sequence[str | type[Structure]]
-    """A primitive's name, a structure, or a list with one of these: an array of it."""
+    """The name of a primitive, a structure class, or a list with one of these for an array of it."""
     versions: str
     nullable: str
     tagged: str
@@ -73,7 +73,7 @@ class UnmadeAttributes:
 
 
 class Structure:
-    """A group of fields; compares by value, is mutable and so not hashable."""
+    """A group of fields. It compares by value and is mutable, so it is not hashable."""
 
     __slots__ = ()
     __attrs_attrs__: ClassVar[tuple[Any, ...]]
@@ -116,7 +116,7 @@ class Structure:
     __hash__ = None  # type: ignore[assignment]  # the interpreter's own way to say "not hashable"
 
     def __repr__(self) -> str:
-        """Show all fields; secrets are hidden, since values show in tracebacks and logs."""
+        """Show all fields, but hide secrets, because values appear in tracebacks and logs."""
         values = ", ".join(f"{name}={shown(self, name)!r}" for name in self._names())
         return f"{type(self).__name__}({values})"
 
@@ -126,7 +126,7 @@ class Structure:
 
 
 class Message(Structure):
-    """A structure that is encoded by itself, at one of its versions."""
+    """A structure that is encoded by itself, in one of its versions."""
 
     __slots__ = ()
 
@@ -137,4 +137,4 @@ class Message(Structure):
     FLEXIBLE_SINCE: ClassVar[int | None]
     """The first version with compact lengths and tagged fields (KIP-482); None when there is no such version."""
     LATEST_VERSION_UNSTABLE: ClassVar[bool]
-    """True when the last version is offered only where unstable versions are enabled."""
+    """True if the last version is offered only when unstable versions are enabled."""

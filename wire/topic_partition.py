@@ -1,8 +1,8 @@
 """The names of a partition: by its topic's name, and by its topic's id.
 
-Each is equal to the plain tuple of its two fields and has its hash, so a dict finds one by the other. Making one
-costs four times as much as making a plain tuple. Code that makes a key per record or per request uses plain tuples,
-and says so where it declares the dict.
+Each is equal to the plain tuple of its two fields and has the same hash, so either finds the same entry of a dict.
+To make one costs four times as much as to make a plain tuple. Code that makes a key per record or per request uses
+plain tuples, and its dict's declaration says so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["TopicIdPartition", "TopicPartition"]
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic; equal to the plain tuple `(topic, partition)`, which is accepted wherever this is."""
+    """A partition of a topic; equal to the plain tuple `(topic, partition)`, which may be used instead."""
 
     topic: str
     partition: int
@@ -23,7 +23,7 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of the topic that has this id: 16 bytes, unlike a name never given again.
+    """A partition of the topic that has this id of 16 bytes. An id, unlike a name, is never used again.
 
     Inside a broker it also names the broker's own replica of that partition.
     """

@@ -82,6 +82,24 @@ _MEMBER = {
     "protocol_type": "consumer",
     "protocol_name": "range",
 }
+_NEW_MEMBER = {
+    "group_id": "consumers",
+    "member_id": "m",
+    "member_epoch": 0,
+    "instance_id": None,
+    "rack_id": None,
+    "rebalance_timeout_ms": 1000,
+    "subscribed_topic_names": [],
+    "subscribed_topic_regex": None,
+    "server_assignor": None,
+    "topic_partitions": [],
+}
+"""A heartbeat that joins a group of the consumer protocol."""
+_BEATING_MEMBER = {
+    **{name: value for name, value in _NEW_MEMBER.items() if name != "topic_partitions"},
+    "member_epoch": 1,
+    "subscribed_topic_names": None,
+}
 _JOIN = {
     **_MEMBER,
     "group_id": "joined",
@@ -262,6 +280,22 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             ("types_filter", "states_filter"),
             {"states_filter": distinct, "types_filter": distinct},
         ),
+    ),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (
+        Costly(
+            "A new member names topics without end: each is counted for its group.",
+            ("subscribed_topic_names",),
+            {**_NEW_MEMBER, "subscribed_topic_names": distinct},
+        ),
+        Costly(
+            "Each partition that a member says it has is compared with those that it should have.",
+            ("topic_partitions.partitions",),
+            {**_BEATING_MEMBER, "topic_partitions.topic_id": lambda stage, _: stage.wide_id},
+            "partitions",
+        ),
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (
+        Costly("A group with members is named again and again.", THINGS, {"group_ids": any_group}),
     ),
     ApiKey.DELETE_GROUPS: (
         Costly("Each name is a decision of its coordinator.", THINGS, {"groups_names": distinct}),

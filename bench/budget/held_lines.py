@@ -45,6 +45,7 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             count=NAMES,
         ),
     ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (_named(ApiKey.CONSUMER_GROUP_DESCRIBE, 0),),
     ApiKey.FIND_COORDINATOR: (
         _named(ApiKey.FIND_COORDINATOR, 0),
         _named(ApiKey.FIND_COORDINATOR, 0, key_type=1),

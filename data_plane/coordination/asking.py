@@ -12,7 +12,7 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class Asks(Generic[A_co]):
-    """A coordinator's request that is answered by an `A_co`."""
+    """A request to a coordinator; its answer has the type `A_co`."""
 
     __slots__ = ()
 
@@ -30,7 +30,16 @@ Answers: TypeAlias = list[tuple[Reply, Any]]
 class Ask:
     """A request of a client (or None: time has passed) as a coordinator receives it."""
 
-    __slots__ = ("asked_at", "client_host", "client_id", "reply", "request", "version", "wall_ms")
+    __slots__ = (
+        "asked_at",
+        "client_host",
+        "client_id",
+        "may_see",
+        "reply",
+        "request",
+        "version",
+        "wall_ms",
+    )
 
     def __init__(
         self,
@@ -40,16 +49,19 @@ class Ask:
         wall_ms: int,
         client_id: str = "",
         client_host: str = "",
+        may_see: Callable[[str], bool] | None = None,
     ) -> None:
         self.request = request
         self.version = version
         self.reply = reply
         self.wall_ms = wall_ms
-        """The time from which ages are counted, in milliseconds since 1970."""
+        """The wall-clock time of the request, in milliseconds since 1970; ages are computed from it."""
         self.client_id = client_id
         self.client_host = client_host
+        self.may_see = may_see
+        """True for a topic that the client may DESCRIBE; None: it may see all."""
         self.asked_at = 0.0
-        """Monotonic seconds at which its coordinator began to owe an answer."""
+        """Monotonic seconds at which the coordinator took the request for a decision."""
 
 
 _COORDINATORS_CODES = {
@@ -86,7 +98,7 @@ class Deadlines:
         return self._heap[0][0] if self._heap else float("inf")
 
     def at(self, deadline_ms: float, action: TimerAction) -> object:
-        """Call `action(turn)` at `deadline_ms`; the owner compares the token to detect an outdated timer."""
+        """Call `action(turn)` at `deadline_ms`. Returns a token, by which the owner detects an outdated timer."""
         self._sequence += 1
         token = object()
         heapq.heappush(self._heap, (deadline_ms, self._sequence, token, action))

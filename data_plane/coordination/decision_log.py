@@ -74,7 +74,7 @@ class CoordinatorLog:
 
     @property
     def has_room(self) -> bool:
-        """True, always: a full disk shows at the append."""
+        """Return True always: a full disk is detected at the append."""
         return True
 
     def subscribe(self, listener: CommitListener) -> None:
@@ -181,10 +181,10 @@ class Latest:
     pending: dict[int, list[PendingRecord]] = attrs.field(factory=dict)
     """The records of open transactions, by the producer's id."""
     _offsets: dict[bytes, int] = attrs.field(factory=dict)
-    """Where the latest values are, of keys that were written while a transaction was open."""
+    """The offsets of the latest values, for keys that were written while a transaction was open."""
 
     def put(self, offset: int, key: bytes, value: bytes | None) -> None:
-        """Put a record outside of transactions."""
+        """Store the value of a record outside of transactions."""
         self.values[key] = value
         if self.pending:
             self._offsets[key] = offset

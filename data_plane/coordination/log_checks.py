@@ -1,5 +1,5 @@
-"""Checks by which a log would refuse a batch, made before a coordinator decides. A decision that cannot be appended
-costs a reload.
+"""Checks by which a log would refuse a batch, made before a coordinator decides. A decision that the log refuses
+would cost a reload of the coordinator's state.
 """
 
 from __future__ import annotations

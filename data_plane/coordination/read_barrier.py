@@ -76,8 +76,8 @@ class ReadBarrier:
         partition.hear_fetches(None)
 
     def _note(self, replica: RemoteReplica | None) -> None:
-        """Note a follower's fetch, or a change of the in-sync set. The rest comes after this turn, as an answer is
-        being made.
+        """Note a follower's fetch, or a change of the in-sync set. The reads go on after this turn, because the
+        answer to the fetch is still being made.
         """
         if replica is not None and replica.broker_id in self._missing:
             first = self._missing[replica.broker_id]
@@ -91,7 +91,7 @@ class ReadBarrier:
         partition = self._partition
         if not self._round or not partition.is_leader or partition.leader_epoch != self._leader_epoch:
             reached("coordination.barrier_of_past_leadership")
-            # For a past leadership, `end` calls the rest: the successor owes no fetch.
+            # The reads of a past leadership are answered by `end`.
             return
         in_sync = set(partition.others_in_sync())
         self._missing = {each: first for each, first in self._missing.items() if each in in_sync}

@@ -30,7 +30,7 @@ class CoordinatorRecord:
     value: Message | None
     value_version: int = 0
     producer: RecordProducer | None = None
-    """None outside of transactions."""
+    """The producer; None outside of transactions."""
 
     def encoded_key(self) -> bytes:
         return encode_coordinator_key(self.key)

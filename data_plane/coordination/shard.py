@@ -12,7 +12,7 @@ coordinators for ever.
 A request is submitted with a reply. One decision may answer many (a rebalance). All its answers are given when the
 log has committed it. The caller gets the response if that was at once, otherwise the `Delayed`.
 
-Deadlines are the machine's (`Deadlines`); a shard keeps one timer of the broker at the earliest of them.
+The machine keeps its deadlines (`Deadlines`). The shard sets one timer of the broker for the earliest.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Shard(ABC, Generic[S, D]):
 
     @abstractmethod
     def take_over(self, state: S) -> None:
-        """Begin the machine's state that is not replicated."""
+        """Set up the machine's state that is not replicated."""
 
     def began(self, state: S) -> None:
         """Resume the unfinished work of an earlier coordinator. Requests are decided from now on."""
@@ -150,6 +150,12 @@ class Shard(ABC, Generic[S, D]):
     def state(self) -> S | None:
         """The newest committed state; None while the log is read. For figures and descriptions."""
         return None if self._runtime is None else self._runtime.committed_state
+
+    @property
+    def newest_state(self) -> S:
+        """The newest state, committed or not, of a shard that is loaded: for soft state that follows it."""
+        assert self._runtime is not None, "the state of a shard was asked for while its log was read"
+        return self._runtime.state
 
     async def load(self) -> None:
         """Read the log and begin to serve."""
@@ -261,17 +267,15 @@ class Shard(ABC, Generic[S, D]):
             self._commit_timer = self._broker.timers.at(at, self._time_out_commits)
 
     def _time_out_commits(self) -> None:
-        """Answer requests that have waited too long. Records that are not replicated by then may still be, or may be
-        lost.
-        """
+        """Answer requests that have waited too long. Their records may still be replicated later, or be lost."""
         self._commit_timer = None
         now = self._broker.clock.monotonic()
         timeout = self._commit_timeout_ms / 1000
         late = [
             (reply, ask)
             for reply, ask in self._unanswered.items()
-            # Computed as the timer computes it: with a difference, a rounding error would set it again for this very
-            # moment.
+            # The same sum as that of the timer. A rounding error of a difference could set the timer for this
+            # very moment again.
             if self.waits_for_log(ask.request) and ask.asked_at + timeout <= now
         ]
         for reply, _ in late:
@@ -302,7 +306,7 @@ class Shard(ABC, Generic[S, D]):
         if self._stopped:
             self._timer = None
             return
-        # Armed again before anything can go wrong; a decision that fails leaves its deadline behind it.
+        # Set the timer again first: if the decision fails, its deadline is still due.
         at = self._broker.clock.monotonic() + RELOAD_SECONDS
         self._timer = again = self._broker.timers.at(at, self._time_passes)
         self.submit(Ask(TimePasses(), 0, None, self._broker.agreed_clock.latest_ms()))

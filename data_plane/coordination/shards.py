@@ -51,7 +51,9 @@ class Shards(ABC, Generic[ShardT]):
         return None if topic is None else coordinator_partition(key, len(topic.partitions))
 
     def submit(self, key: str, ask: Ask) -> None:
-        """Let the key's coordinator decide; `ask.reply` gets the answer, at once where another node has it."""
+        """Pass a request to the key's coordinator. `ask.reply` gets the answer, at once if another node coordinates
+        the key.
+        """
         index = self.partition_for(key)
         shard = None if index is None else self.shards.get(index)
         if shard is not None:
@@ -60,7 +62,7 @@ class Shards(ABC, Generic[ShardT]):
             ask.reply.complete(self.refusal(ask, ErrorCode.NOT_COORDINATOR))
 
     def ask(self, key: str, request: Asks[A]) -> Steps[A]:
-        """Ask the key's coordinator something that depends on no version, and return its answer."""
+        """Send the key's coordinator a request that has no API version, and return its answer."""
         answers: list[A] = yield from self.ask_all(0, ((key, request),), 0)
         return answers[0]
 
@@ -75,8 +77,12 @@ class Shards(ABC, Generic[ShardT]):
         came: list[Any] = yield answers
         return came
 
-    def answer(self, context: Context, key: str, request: Any) -> Result:
-        """Submit a request for a handler; return the response, or a `Delayed`."""
+    def answer(
+        self, context: Context, key: str, request: Any, may_see: Callable[[str], bool] | None = None
+    ) -> Result:
+        """Submit a request for a handler; return the response, or a `Delayed`. `may_see` is true for a topic that the
+        client may DESCRIBE.
+        """
         delayed = Delayed()
         self.submit(
             key,
@@ -87,6 +93,7 @@ class Shards(ABC, Generic[ShardT]):
                 self._broker.agreed_clock.latest_ms(),
                 context.client_id or "",
                 f"/{context.client_address}",
+                may_see,
             ),
         )
         return delayed if delayed.response is None else delayed.response
@@ -134,7 +141,7 @@ class Shards(ABC, Generic[ShardT]):
         self.follow_leadership()
 
     def hold(self, is_held: bool) -> None:
-        """Begin no shard while `hold` is set.
+        """Stop all shards and begin none while `is_held` is true.
 
         A restarted broker sees itself as the leader that it was, until its registration has been replayed. Its log
         may have lost records that other replicas have. A coordinator on it could send markers that the next one

@@ -12,8 +12,8 @@ Theory of operation
   on it begins anew: the id is the same.
 * If **all** directories hang, the heartbeat asks for a fence instead, under the same condition: a registration needs
   at least one directory.
-* A **full** directory stays online. Its replicas serve what they have, leave the ISRs when they lag, and get no new
-  replicas beside them: it is cordoned (KIP-1066).
+* A **full** directory stays online. Its replicas can be read, and leave the ISRs when they lag. The directory gets
+  no new replicas: it is cordoned (KIP-1066).
 
 * A directory that an operator has **demoted** (`odradek disk demote`) is listed too, so that replicas elsewhere lead.
   All else about it stays as it is.

@@ -16,7 +16,7 @@ move. PORTED.
 
 `DirectoryTroubles` reports each trouble to the controller.
 
-Deliberately absent: bounds for the only directory of a node. Its metadata log lies there too: it would have
+Deliberately absent: bounds for the only directory of a node. It also holds the metadata log, for which the node has
 to wait anyway.
 """
 
@@ -94,12 +94,13 @@ class DiskWatch:
         self._changed(log_dir)
 
     def _look_for_hang(self, log_dir: LogDir) -> tuple[float, str]:
-        """Find the seconds that the oldest call has waited, and its name; the loop has made it, or a worker."""
+        """Return the age in seconds and the name of the oldest unanswered call, made by the loop or by a worker."""
         seconds, call = 0.0, ""
         if log_dir.offline_reason is None:
             seconds, call = log_dir.workers.oldest() or (0.0, "")
             if log_dir.unanswered is not None:
-                # The upkeep, which waits for it, may be delayed by long work that has no watch.
+                # Compute the age here: the upkeep task that waits for this call may be late, because of long
+                # work.
                 since, name = log_dir.unanswered
                 seconds, call = max((seconds, call), (self._clock.monotonic() - since, name))
         if seconds < min(WARN_SECONDS, self._hung_seconds):

@@ -184,8 +184,9 @@ class ReplicaMoves:
         self._begin(Move(partition, target, name))
 
     def sync_given_up(self) -> None:
-        """Make it durable that moves were given up, before the client gets its answer: no start may continue them. A
-        device that does not answer in time does so later. If the broker dies before, its next start goes on.
+        """Sync the removal of given-up moves before the client gets its answer, so that no restart continues them.
+        If a device is slow, its sync ends after the answer. If the broker dies before, the move continues at the
+        next start.
         """
         unsynced, self._unsynced = self._unsynced, {}
         for target in unsynced.values():
@@ -207,8 +208,7 @@ class ReplicaMoves:
         """List the moves to this directory."""
         return [move for move in self.moves.values() if move.target is log_dir]
 
-    # -- events from the broker
-    # ------------------------------------------------------------------------------------
+    # -- events from the broker -------------------------------------------------------------------------------------
 
     def resume(self, partition: Partition) -> None:
         """Resume the move that the last process has left, if any. Called when the replica is hosted."""
@@ -331,7 +331,7 @@ class ReplicaMoves:
                 pause = RETRY_SECONDS
             except (FileClosed, FileMissing):
                 reached("moves.segment_went")
-                # A segment or a log went while a worker was at it.
+                # A segment or a log was removed while a worker used it.
                 pause = LOOK_SECONDS
             except (DiskError, KafkaError) as error:
                 # A disk that failed is offline by now, which has ended the move.
@@ -497,7 +497,7 @@ class ReplicaMoves:
             )
         except DiskHung as error:
             reached("moves.swap_goes_on_late")
-            # The replica refuses until the device has answered, and so does all that would change it.
+            # Until the device answers, the replica refuses requests, and its log refuses changes.
             target.disk_refused(error)
             current.home.unsettle()
             if not error.goes_on:
@@ -531,7 +531,7 @@ class ReplicaMoves:
     def _not_swapped(self, swap: Swap, error: DiskError) -> None:
         """Keep serving the live log, since the swap has failed before the point of no return."""
         current, target = swap.current, swap.target
-        self._log_not_moved(current, error)
+        self._log_not_moved(swap, error)
         swap.future.abandon()
         current.cleaning.is_held = False
         self.given_up += 1
@@ -556,14 +556,19 @@ class ReplicaMoves:
             raise error
         current, target = swap.current, swap.target
         target.names.free(f"{current.topic}-{current.partition}")
-        self._log_not_moved(current, error)
+        self._log_not_moved(swap, error)
         swap.future.abandon()
         current.home.settle()
         target.disk_failed(error)
 
-    def _log_not_moved(self, log: PartitionLog, error: DiskError) -> None:
+    def _log_not_moved(self, swap: Swap, error: DiskError) -> None:
         self._broker.log.error(
-            "partition.not_moved", topic=log.topic, partition=log.partition, error=str(error)
+            "partition.not_moved",
+            topic=swap.current.topic,
+            partition=swap.current.partition,
+            source=swap.source.path,
+            target=swap.target.path,
+            error=str(error),
         )
 
     def _give_up(self, move: Move, reason: str) -> None:

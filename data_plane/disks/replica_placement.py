@@ -44,11 +44,11 @@ _UNDECIDED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 
 
 class DirectoryAway(Exception):
-    """The replica's directory is offline, or is perhaps an offline one."""
+    """Raised if the replica's directory is offline, or may be one of the offline directories."""
 
 
 class LogUnreadable(DirectoryAway):
-    """A log of the replica's name is here, and nothing says whose it is."""
+    """Raised if a directory has a log of the replica's name whose topic id is unreadable."""
 
 
 class ReplicaPlacement:
@@ -76,7 +76,7 @@ class ReplicaPlacement:
         return [log_dir for log_dir in self.log_dirs if log_dir.offline_reason is None]
 
     def is_away(self, directory_id: bytes) -> bool:
-        """True if this broker had a directory of that id, and has none that is online now."""
+        """True if this broker once had a directory of that id, and has none now that is online."""
         return directory_id not in RESERVED_DIRECTORIES and all(
             log_dir.directory_id != directory_id for log_dir in self.online
         )
@@ -97,7 +97,7 @@ class ReplicaPlacement:
         return holders[0] if holders else None
 
     def check_readable(self, topic: str, index: int) -> None:
-        """Raise `LogUnreadable` where a log of this name lies in a directory and could not be opened."""
+        """Raise `LogUnreadable` if a directory has a log of this name that could not be opened."""
         for log_dir in self.log_dirs:
             file = log_dir.unreadable.get(TopicPartition(topic, index))
             if file is not None:

@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-A disk may give back other bytes than it took. Readers check what they ask for
-(`odradek.data_plane.replication.rotten_replicas`), and all else stays unchecked. So each disk has a task that reads all
-of its logs, one after the other, past the page cache (`odradek.data_plane.log.directory.scrub`).
+A disk may return other bytes than were written to it. Readers check what they ask for
+(`odradek.data_plane.replication.rotten_replicas`), and all else stays unchecked. So each disk has a task that reads
+all of its logs, one after the other, past the page cache (`odradek.data_plane.log.directory.scrub`).
 
 * **Slow on purpose.** The rate follows from the bytes there and the interval, so that a round takes most of an
   interval. It is at least `BYTES_PER_SECOND_MIN`.
 * **A round survives a restart.** A checkpoint in the directory says where it is, as of a minute ago.
-* **Findings** go the way of every rotten replica: it is replaced if others are in sync, else it stays and is
-  reported. A finding does not count once a truncation or deletion has overtaken it.
+* **Findings** are treated as every rotten replica: it is replaced if other replicas are in sync, else it stays and
+  is reported. A finding does not count once a truncation or deletion has overtaken it.
 * A disk that is hung, offline or closing is left alone.
 """
 
@@ -55,7 +55,7 @@ class ScrubState:
     after: TopicPartition | None = None
     """The last log that this round is done with."""
     bytes_read: int = 0
-    """Since the start."""
+    """Bytes read since the start."""
     logs_done: int = 0
     """Logs of this round that were read since the start."""
     rotten: int = 0

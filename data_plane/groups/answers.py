@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from odradek.data_plane.coordination.asking import Ask
-from odradek.data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
+from odradek.data_plane.groups.listing import DeleteGroup, DescribeConsumerGroup, DescribeGroup, ListGroups
 from odradek.data_plane.groups.membership import UNKNOWN_MEMBER, LeaveMembers, join_refused, sync_refused
 from odradek.data_plane.groups.offsets import (
     CommitOffsets,
@@ -16,6 +16,8 @@ from odradek.data_plane.groups.offsets import (
 )
 from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from odradek.wire.messages.describe_groups import DescribedGroup
 from odradek.wire.messages.heartbeat import HeartbeatRequest
 from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -28,6 +30,8 @@ def refused_like(response: Any, code: ErrorCode) -> Any:
     """Make the answer to a member that waited, with an error in place of `response`."""
     if isinstance(response, JoinGroupResponse):
         return join_refused(UNKNOWN_MEMBER, code, 0)
+    if isinstance(response, ConsumerGroupHeartbeatResponse):
+        return ConsumerGroupHeartbeatResponse(error_code=code)
     assert isinstance(response, SyncGroupResponse), (
         "a delayed answer was given to a request that no group member waits for"
     )
@@ -51,6 +55,8 @@ def refusal(ask: Ask, code: ErrorCode) -> Any:
         return FetchedOffsets(code, {})
     if isinstance(request, (DeleteOffsets, LeaveMembers)):
         return code, ()
+    if isinstance(request, DescribeConsumerGroup):
+        return DescribedConsumerGroup(code, None, request.group_id)
     if isinstance(request, DescribeGroup):
         return DescribedGroup(code, None, request.group_id)
     assert isinstance(request, (DeleteGroup, EndTransaction, ListGroups)), type(request)

@@ -6,7 +6,7 @@ committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -20,6 +20,8 @@ from odradek.data_plane.coordination.shard import CoordinatorHost
 from odradek.data_plane.coordination.shard import Shard as CoordinatorShard
 from odradek.data_plane.coordination.shards import Shards
 from odradek.data_plane.groups.answers import refusal
+from odradek.data_plane.groups.consumers.patterns import FindTopics, TopicsFound, find_topics
+from odradek.data_plane.groups.consumers.topic_hashes import TopicHashes
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.listing import DeleteGroup
 from odradek.data_plane.groups.machine import GroupMachine
@@ -35,11 +37,14 @@ from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from odradek.data_plane.groups.state import GroupsState, state_of
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.config.typed_settings import settings_of
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta
 from odradek.metadata_quorum.state_machine import NotEncoded
 from odradek.serving.contract import Receiver
 from odradek.serving.timers import Timer
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from odradek.wire.messages.join_group import JoinGroupRequest
 from odradek.wire.messages.sync_group import SyncGroupRequest
 from odradek.wire.messages.write_txn_markers import WritableTxnMarker
@@ -62,8 +67,9 @@ class Shard(CoordinatorShard[GroupsState, None]):
         partition: Partition,
         failed: Callable[[Shard], None],
         not_encoded: NotEncoded,
+        hashes: TopicHashes | None = None,
     ) -> None:
-        self.machine = machine = GroupMachine(settings)
+        self.machine = machine = GroupMachine(settings, lambda: broker.newest.image, hashes)
         super().__init__(
             broker,
             partition,
@@ -97,6 +103,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
         return isinstance(request, _WRITES)
 
     def needs_replicas(self, request: Any) -> bool:
+        if isinstance(request, ConsumerGroupHeartbeatRequest):
+            return _says_something(request)
         return isinstance(request, _NEEDS_REPLICAS)
 
     def size_of(self, state: GroupsState) -> int:
@@ -109,8 +117,22 @@ class Shard(CoordinatorShard[GroupsState, None]):
             _ConfirmedRead(self, ask).begin()
         elif code is None:
             super().submit(ask)
+            for work in self.machine.consumers.take_wanted():
+                self._broker.tasks.start_soon(self._find_topics, work)
         elif ask.reply is not None:
             ask.reply.complete(refusal(ask, code))
+
+    async def _find_topics(self, work: FindTopics) -> None:
+        """Find the topics of a group's patterns in a worker, and let the machine take them over."""
+        try:
+            found = await self._broker.env.workers.run(find_topics, work)
+        except Exception:
+            # One group's patterns must not end the node. They are tried again at a later heartbeat.
+            self._broker.log.exception("groups.patterns_not_resolved", group=work.group_id)
+            found = TopicsFound(work.group_id, {})
+        if not self._stopped:
+            self.submit(Ask(found, 0, None, self._broker.agreed_clock.latest_ms()))
+            self._broker.run_woken()
 
     def _refused_by_log(self, request: Any) -> ErrorCode | None:
         """Find the log's error for a transactional batch or a marker, None if the log accepts it."""
@@ -151,8 +173,23 @@ class Shard(CoordinatorShard[GroupsState, None]):
         else:
             self.submit(Ask(ForgetTopics(topics), 0, None, self._broker.agreed_clock.latest_ms()))
 
+    def topics_changed(self, topics: Sequence[str]) -> None:
+        """Let the groups that read these topics look at them."""
+        if not self.is_loading:
+            self.machine.topics_changed(topics, self.newest_state)
+
     def statistics(self) -> dict[str, int]:
         return {**self.machine.statistics(), **super().statistics()}
+
+
+def _says_something(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """True if a heartbeat says more than that the member lives. The answer may need a record then."""
+    return (
+        request.member_epoch <= 0
+        or request.topic_partitions is not None
+        or request.subscribed_topic_names is not None
+        or request.subscribed_topic_regex is not None
+    )
 
 
 class _ConfirmedRead:
@@ -205,23 +242,39 @@ class GroupCoordinator(Shards[Shard]):
     def __init__(self, broker: CoordinatorHost, settings: GroupSettings) -> None:
         super().__init__(broker, OFFSETS_TOPIC)
         self.settings = settings
+        self._hashes = TopicHashes()
         self._expiry: Timer | None = None
 
     def new_shard(self, partition: Partition, failed: Callable[[Any], None]) -> Shard:
         if self._expiry is None:
             self._set_expiry()
-        return Shard(self._broker, self.settings, partition, failed, self.not_encoded)
+        return Shard(self._broker, self.settings, partition, failed, self.not_encoded, self._hashes)
 
     def refusal(self, ask: Ask, code: ErrorCode) -> Any:
         return refusal(ask, code)
 
+    def config_changed(self, layers: BrokerConfigLayers) -> None:
+        """Follow the broker's configuration. Of the groups' keys only the assignment interval can change."""
+        self.settings = settings_of(GroupSettings, layers)
+        for _, shard in sorted(self.shards.items()):
+            shard.machine.consumers.settings_changed(self.settings)
+
     def apply_metadata(self, delta: MetadataDelta) -> None:
-        """Begin and end shards as leadership comes and goes; forget the offsets of deleted topics."""
+        """Begin and end shards as leadership comes and goes; forget the offsets of deleted topics; let consumer groups
+        look at topics that have changed.
+        """
         self.follow(delta)
         deleted = frozenset(topic.name for topic in delta.deleted_topics.values())
         if deleted:
             for _, shard in sorted(self.shards.items()):
                 shard.forget_topics(deleted)
+        if delta.created_topics:
+            for _, shard in sorted(self.shards.items()):
+                shard.machine.topics_created(self._broker.newest.image.offset)
+        named = dict.fromkeys([*delta.changed_topics, *sorted(deleted)])
+        if changed := self._hashes.changed(named, self._broker.newest.image):
+            for _, shard in sorted(self.shards.items()):
+                shard.topics_changed(changed)
 
     def complete_transaction(
         self, partition: int, marker: WritableTxnMarker, done: Callable[[ErrorCode], None]

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from odradek.metadata_quorum.config.typed_settings import minutes_as_milliseconds, setting
+
+ASSIGNOR_NAMES = ("uniform", "range")
+"""The assignors that there are; the first is the default."""
+_ASSIGNOR_CLASSES = "org.apache.kafka.coordinator.group.assignor."
+
+
+def _offered_assignors(names: Sequence[str]) -> tuple[str, ...]:
+    """List those of the named assignors that there are, by name or by Kafka's class; all if none of them is."""
+    known = {f"{_ASSIGNOR_CLASSES}{name.capitalize()}Assignor": name for name in ASSIGNOR_NAMES}
+    found = (known.get(name, name) for name in names)
+    return tuple(dict.fromkeys(name for name in found if name in ASSIGNOR_NAMES)) or ASSIGNOR_NAMES
 
 
 @attrs.frozen(kw_only=True)
@@ -23,6 +36,22 @@ class GroupSettings:
     """Milliseconds that a new member may wait for its first rebalance to end (a constant of Kafka's)."""
     append_bytes_max: int = setting("message.max.bytes")
     """The largest batch of coordinator records (Kafka: `max.message.bytes` of the topic)."""
+    consumer_session_timeout_ms: int = setting("group.consumer.session.timeout.ms")
+    consumer_session_timeout_ms_min: int = setting("group.consumer.min.session.timeout.ms")
+    consumer_session_timeout_ms_max: int = setting("group.consumer.max.session.timeout.ms")
+    consumer_heartbeat_interval_ms: int = setting("group.consumer.heartbeat.interval.ms")
+    consumer_heartbeat_interval_ms_min: int = setting("group.consumer.min.heartbeat.interval.ms")
+    consumer_heartbeat_interval_ms_max: int = setting("group.consumer.max.heartbeat.interval.ms")
+    consumer_assignment_interval_ms: int = setting("group.consumer.assignment.interval.ms")
+    consumer_assignment_interval_ms_min: int = setting("group.consumer.min.assignment.interval.ms")
+    consumer_assignment_interval_ms_max: int = setting("group.consumer.max.assignment.interval.ms")
+    consumer_group_size_max: int = setting("group.consumer.max.size")
+    consumer_assignors: tuple[str, ...] = setting("group.consumer.assignors", _offered_assignors)
+    """The assignors that members may name; the first is used where none does."""
+    migration_policy: str = setting("group.consumer.migration.policy")
+    """`group.consumer.migration.policy`, in any case: disabled, upgrade, downgrade, bidirectional."""
+    consumer_regex_refresh_interval_ms: int = setting("group.consumer.regex.refresh.interval.ms")
+    rebalance_protocols: tuple[str, ...] = setting("group.coordinator.rebalance.protocols")
     topic_partitions: int = setting("offsets.topic.num.partitions")
     topic_replication_factor: int = setting("offsets.topic.replication.factor")
     topic_segment_bytes: int = setting("offsets.topic.segment.bytes")

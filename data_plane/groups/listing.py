@@ -5,7 +5,8 @@ from __future__ import annotations
 import attrs
 
 from odradek.data_plane.coordination.asking import Ask
-from odradek.data_plane.groups.classic_group import ClassicGroup, GroupPhase
+from odradek.data_plane.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupPhase
+from odradek.data_plane.groups.consumers.describing import group_not_found
 from odradek.data_plane.groups.membership import Membership
 from odradek.data_plane.groups.offsets import OffsetStore
 from odradek.data_plane.groups.turn import Turn
@@ -15,7 +16,7 @@ from odradek.wire.messages.describe_groups import DescribedGroup, DescribedGroup
 from odradek.wire.messages.list_groups import ListedGroup
 from odradek.wire.schema.versions import DESCRIBE_GROUPS_NOT_FOUND
 
-CLASSIC_TYPE = "classic"
+CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
 
 
 @attrs.frozen
@@ -26,6 +27,15 @@ class ListGroups:
 @attrs.frozen
 class DescribeGroup:
     """A coordinator's request to describe one group. Answered by a `DescribedGroup`."""
+
+    group_id: str
+
+
+@attrs.frozen
+class DescribeConsumerGroup:
+    """A coordinator's request for one group of the consumer protocol. Answered by the `ConsumerGroup`, or by
+    ConsumerGroupDescribe's `DescribedGroup` with an error.
+    """
 
     group_id: str
 
@@ -47,6 +57,11 @@ class Listing:
     def list_groups(self, turn: Turn, ask: Ask) -> None:
         listed = []
         for group_id in turn.state.group_ids():
+            consumers = turn.state.consumers.get(group_id)
+            if consumers is not None:
+                state = consumers.state.value
+                listed.append(ListedGroup(group_id, CONSUMER_PROTOCOL, state, CONSUMER_TYPE))
+                continue
             group = self._membership.find(turn, group_id)
             assert group is not None
             listed.append(ListedGroup(group_id, group.protocol_type or "", group.phase.value, CLASSIC_TYPE))
@@ -55,10 +70,25 @@ class Listing:
     def describe(self, turn: Turn, ask: Ask) -> None:
         request: DescribeGroup = ask.request
         group = self._membership.find(turn, request.group_id)
-        turn.answer(ask.reply, describe(request.group_id, group, ask.version))
+        is_of_other_kind = request.group_id in turn.state.consumers
+        turn.answer(ask.reply, describe(request.group_id, group, ask.version, is_of_other_kind))
+
+    def describe_consumers(self, turn: Turn, ask: Ask) -> None:
+        request: DescribeConsumerGroup = ask.request
+        group = turn.state.consumers.get(request.group_id)
+        if group is None:
+            is_there = turn.state.has_group(request.group_id)
+            return turn.answer(ask.reply, group_not_found(request.group_id, is_there))
+        turn.answer(ask.reply, group)
 
     def delete(self, turn: Turn, ask: Ask) -> None:
         request: DeleteGroup = ask.request
+        consumers = turn.state.consumers.get(request.group_id)
+        if consumers is not None:
+            if not consumers.is_empty:
+                return turn.answer(ask.reply, ErrorCode.NON_EMPTY_GROUP)
+            self._offsets.delete_all(turn, request.group_id)
+            return turn.answer(ask.reply, ErrorCode.NONE)
         group = self._membership.find(turn, request.group_id)
         if group is None:
             return turn.answer(ask.reply, ErrorCode.GROUP_ID_NOT_FOUND)
@@ -66,18 +96,20 @@ class Listing:
             reached("groups.deletion_refused")
             return turn.answer(ask.reply, ErrorCode.NON_EMPTY_GROUP)
         self._offsets.delete_all(turn, request.group_id)
-        self._membership.forget_group(request.group_id)
         turn.answer(ask.reply, ErrorCode.NONE)
 
 
-def describe(group_id: str, group: ClassicGroup | None, version: int) -> DescribedGroup:
-    """Describe a group; only a stable one has protocol and metadata. A group that does not exist is `Dead`; from
-    version 6 on that is an error (KIP-1043).
+def describe(
+    group_id: str, group: ClassicGroup | None, version: int, is_of_other_kind: bool = False
+) -> DescribedGroup:
+    """Describe a group; only a stable one has protocol and metadata. A group that does not exist is `Dead`, and so is
+    one of another kind; from version 6 on that is an error (KIP-1043).
     """
     if group is None:
         if version >= DESCRIBE_GROUPS_NOT_FOUND:
             # An id may be as long as a string. An error's text is cut, so that it fits with the words around the id.
-            message = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.").message
+            fault = "is not a classic group" if is_of_other_kind else "not found"
+            message = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {fault}.").message
             return DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, message, group_id, GroupPhase.DEAD.value)
         return DescribedGroup(ErrorCode.NONE, None, group_id, GroupPhase.DEAD.value)
     stable = group.phase is GroupPhase.STABLE

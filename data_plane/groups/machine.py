@@ -13,8 +13,19 @@ from collections.abc import Callable, Sequence
 from odradek.data_plane.coordination.asking import Answers, Ask, Deadlines, TimePasses, refused
 from odradek.data_plane.coordination.records import CoordinatorRecord, TransactionEnd
 from odradek.data_plane.groups.answers import refusal, refused_like
+from odradek.data_plane.groups.consumers.classic_members import ClassicMembers
+from odradek.data_plane.groups.consumers.consumer_group import ConsumerKey
+from odradek.data_plane.groups.consumers.consumer_membership import ConsumerMembership
+from odradek.data_plane.groups.consumers.patterns import TopicsFound
+from odradek.data_plane.groups.consumers.topic_hashes import TopicHashes
 from odradek.data_plane.groups.group_settings import GroupSettings
-from odradek.data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups, Listing
+from odradek.data_plane.groups.listing import (
+    DeleteGroup,
+    DescribeConsumerGroup,
+    DescribeGroup,
+    ListGroups,
+    Listing,
+)
 from odradek.data_plane.groups.membership import LeaveMembers, Membership
 from odradek.data_plane.groups.offsets import (
     CommitOffsets,
@@ -28,8 +39,10 @@ from odradek.data_plane.groups.offsets import (
 from odradek.data_plane.groups.records import GroupMetadataKey
 from odradek.data_plane.groups.state import GroupsState
 from odradek.data_plane.groups.turn import Turn
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
 from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from odradek.wire.messages.heartbeat import HeartbeatRequest
 from odradek.wire.messages.join_group import JoinGroupRequest
 from odradek.wire.messages.leave_group import LeaveGroupRequest
@@ -48,17 +61,29 @@ class GroupMachine:
     that partition.
     """
 
-    def __init__(self, settings: GroupSettings) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        image: Callable[[], MetadataImage] = MetadataImage,
+        hashes: TopicHashes | None = None,
+    ) -> None:
+        """`image` returns the newest metadata: topics, and the configuration of groups. `hashes` may be shared."""
         self.deadlines = Deadlines()
         self.membership = Membership(settings, self.deadlines)
-        offsets = OffsetStore(settings, self.membership)
+        self.consumers = ConsumerMembership(
+            settings, self.deadlines, image, hashes or TopicHashes(), self.membership
+        )
+        members = ClassicMembers(settings, self.membership, self.consumers)
+        offsets = OffsetStore(settings, self.membership, self.consumers)
         listing = Listing(self.membership, offsets)
         self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
-            HeartbeatRequest: self.membership.heartbeat,
-            JoinGroupRequest: self.membership.join,
-            SyncGroupRequest: self.membership.sync,
-            LeaveGroupRequest: self.membership.leave,
-            LeaveMembers: self.membership.leave_many,
+            ConsumerGroupHeartbeatRequest: self.consumers.heartbeat,
+            TopicsFound: self.consumers.take_found_topics,
+            HeartbeatRequest: members.heartbeat,
+            JoinGroupRequest: members.join,
+            SyncGroupRequest: members.sync,
+            LeaveGroupRequest: members.leave,
+            LeaveMembers: members.leave_many,
             CommitOffsets: offsets.commit,
             FetchOffsets: offsets.fetch,
             EndTransaction: offsets.end_transaction,
@@ -67,23 +92,26 @@ class GroupMachine:
             ExpireOffsets: offsets.expire,
             ListGroups: listing.list_groups,
             DescribeGroup: listing.describe,
+            DescribeConsumerGroup: listing.describe_consumers,
             DeleteGroup: listing.delete,
             TimePasses: lambda turn, ask: None,
         }
 
     def restore(self, state: GroupsState, now_ms: int, new_uuid: Callable[[], bytes]) -> None:
         """Take over: sessions of the members in the log begin now."""
-        self.membership.restore(Turn(state, now_ms, 0, new_uuid))
+        turn = Turn(state, now_ms, 0, new_uuid)
+        self.membership.restore(turn)
+        self.consumers.restore(turn)
 
     def decide(self, state: GroupsState, request: Ask, context: DecisionContext) -> Decision:
         turn = Turn(state, context.now_ms, request.wall_ms, context.new_uuid)
         deadlines = self.deadlines
         if deadlines.next_ms <= turn.now_ms and not is_of_transaction(request.request):
             while (action := deadlines.pop_due(turn.now_ms)) is not None:
+                done = len(turn.records)
                 action(turn)
-        if turn.records:
-            # Actions that were due have changed groups: replay their records, so that the request sees them.
-            turn.state = state.replay(turn.records)
+                # The next action, and the request, must see what this one has changed.
+                turn.catch_up(done)
         self._deciders[type(request.request)](turn, request)
         return Decision(turn.records, turn.answers)
 
@@ -110,16 +138,26 @@ class GroupMachine:
             turn.answer(
                 reply, refusal(request, code) if reply is request.reply else refused_like(response, code)
             )
-        keys = (record.key for record in decision.records if isinstance(record, CoordinatorRecord))
+        keys = [record.key for record in decision.records if isinstance(record, CoordinatorRecord)]
         for group_id in dict.fromkeys(key.group for key in keys if isinstance(key, GroupMetadataKey)):
             self.membership.begin_anew(turn, group_id, code)
+        for group_id in dict.fromkeys(key.group_id for key in keys if isinstance(key, ConsumerKey)):
+            self.consumers.begin_anew(turn, group_id)
         return turn.answers
+
+    def topics_created(self, offset: int) -> None:
+        """Let patterns be resolved anew: the metadata at this offset has new topics."""
+        self.consumers.topics_created(offset)
+
+    def topics_changed(self, topics: Sequence[str], state: GroupsState) -> None:
+        """Let the consumer groups that read these topics look at them, each at its next heartbeat."""
+        self.consumers.topics_changed(list(state.consumers.values()), topics)
 
     def statistics(self) -> dict[str, int]:
         """Return figures for metrics."""
         groups = self.membership.groups.values()
         return {
             "groups_in_memory": len(groups),
-            "members": sum(len(group.members) for group in groups),
+            "members": sum(len(group.members) for group in groups) + self.consumers.member_count,
             "timers": len(self.deadlines),
         }

@@ -89,9 +89,9 @@ class Membership:
         """Groups in memory: all that have members, and further groups that requests named."""
 
     def find(self, turn: Turn, group_id: str) -> ClassicGroup | None:
-        """Find the group in memory, or restore it from its record."""
+        """Find the group in memory, or restore it from its record; None for a group of another kind."""
         group = self.groups.get(group_id)
-        if group is None and turn.state.has_group(group_id):
+        if group is None and turn.state.has_classic_group(group_id):
             group = ClassicGroup.restore(group_id, turn.state.metadata.get(group_id))
             self.groups[group_id] = group
         return group
@@ -116,14 +116,30 @@ class Membership:
 
     def begin_anew(self, turn: Turn, group_id: str, code: ErrorCode) -> None:
         """Reset the group to its state in the log, and drop the members' later requests. Waiting ones get `code`."""
-        group = self.groups.get(group_id)
-        if group is None:
-            return
+        if group_id in self.groups:
+            self._drop(turn, group_id, code)
+        self._restore_members(turn, group_id)
+
+    def _drop(self, turn: Turn, group_id: str, code: ErrorCode) -> None:
+        """Forget the group in memory. Waiting requests of its members get `code`."""
+        group = self.groups[group_id]
         self.forget_group(group_id)
         for member in group.members.values():
             turn.answer(member.join_reply, join_refused(UNKNOWN_MEMBER, code, 0))
             turn.answer(member.sync_reply, sync_refused(code))
-        self._restore_members(turn, group_id)
+
+    def hand_over(self, turn: Turn, group_id: str) -> None:
+        """Forget a group that another kind of group has replaced. Its waiting members join again."""
+        if group_id in self.groups:
+            self._drop(turn, group_id, ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def take_over(self, turn: Turn, group: ClassicGroup, *, rebalances: bool) -> None:
+        """Take a stable group that was of another kind so far; its record is the caller's."""
+        self.groups[group.group_id] = group
+        for member in group.members.values():
+            self._renew_session(turn, group, member)
+        if rebalances:
+            self._prepare_rebalance(turn, group)
 
     def forget_group(self, group_id: str) -> None:
         """Forget a deleted group. Timers that still name it do nothing."""
@@ -133,27 +149,28 @@ class Membership:
 
     # -- JoinGroup ------------------------------------------------------------------------------------------------
 
-    def join(self, turn: Turn, ask: Ask) -> None:
-        request: JoinGroupRequest = ask.request
+    def refuse_join(self, ask: Ask, request: JoinGroupRequest) -> JoinGroupResponse | None:
+        """Refuse a JoinGroup that is wrong whatever the group is; None for any other."""
         settings = self._settings
         member_id = request.member_id
         if not request.group_id:
-            return turn.answer(ask.reply, join_refused(member_id, ErrorCode.INVALID_GROUP_ID, ask.version))
+            return join_refused(member_id, ErrorCode.INVALID_GROUP_ID, ask.version)
         if (
             not settings.session_timeout_ms_min
             <= request.session_timeout_ms
             <= settings.session_timeout_ms_max
         ):
-            return turn.answer(
-                ask.reply, join_refused(member_id, ErrorCode.INVALID_SESSION_TIMEOUT, ask.version)
-            )
+            return join_refused(member_id, ErrorCode.INVALID_SESSION_TIMEOUT, ask.version)
         if has_too_long_id(ask.client_id, request):
-            code = ErrorCode.UNKNOWN_SERVER_ERROR
-            return turn.answer(ask.reply, join_refused(UNKNOWN_MEMBER, code, ask.version))
+            return join_refused(UNKNOWN_MEMBER, ErrorCode.UNKNOWN_SERVER_ERROR, ask.version)
         if protocols_bytes(request) > settings.append_bytes_max:
-            return turn.answer(
-                ask.reply, join_refused(member_id, ErrorCode.UNKNOWN_SERVER_ERROR, ask.version)
-            )
+            return join_refused(member_id, ErrorCode.UNKNOWN_SERVER_ERROR, ask.version)
+        return None
+
+    def join(self, turn: Turn, ask: Ask) -> None:
+        """Join. The caller has asked `refuse_join` before."""
+        request: JoinGroupRequest = ask.request
+        member_id = request.member_id
         group = self.find(turn, request.group_id)
         if group is None:
             if member_id != UNKNOWN_MEMBER:

@@ -16,6 +16,13 @@ import attrs
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.coordination.records import RecordProducer, TransactionEnd
 from odradek.data_plane.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupPhase
+from odradek.data_plane.groups.consumers.consumer_group import ConsumerGroup
+from odradek.data_plane.groups.consumers.consumer_membership import ConsumerMembership
+from odradek.data_plane.groups.consumers.consumer_offsets import (
+    commit_refusal,
+    fetch_refusal,
+    transactional_commit_refusal,
+)
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.membership import Membership
 from odradek.data_plane.groups.record_sizes import utf8_size
@@ -130,25 +137,22 @@ class ExpireOffsets:
 class OffsetStore:
     """The offsets of all groups of one coordinator."""
 
-    def __init__(self, settings: GroupSettings, membership: Membership) -> None:
+    def __init__(
+        self, settings: GroupSettings, membership: Membership, consumers: ConsumerMembership
+    ) -> None:
         self._settings = settings
         self._membership = membership
+        self._consumers = consumers
 
     def commit(self, turn: Turn, ask: Ask) -> None:
         request: CommitOffsets = ask.request
-        group = self._membership.find(turn, request.group_id)
-        if request.producer is None:
-            code = self._may_commit(group, request, ask.version)
+        consumers = turn.state.consumers.get(request.group_id)
+        if consumers is not None:
+            code = self._refusal_by_consumers(consumers, request, ask.version)
         else:
-            code = self._may_commit_in_transaction(group, request)
+            code = self._refusal_by_classic(turn, request, ask.version)
         if code:
             return turn.answer(ask.reply, [code] * len(request.partitions))
-        if (
-            request.producer is None
-            and group is not None
-            and group.phase in (GroupPhase.STABLE, GroupPhase.PREPARING_REBALANCE)
-        ):
-            self._membership.renew_session(turn, group, request.member_id)
         expires_ms = -1 if request.retention_ms < 0 else min(turn.wall_ms + request.retention_ms, INT64_MAX)
         codes = []
         taken = []
@@ -171,6 +175,32 @@ class OffsetStore:
                 offset_commit_record(request.group_id, each.topic, each.partition, value, request.producer)
             )
         turn.answer(ask.reply, codes)
+
+    def _refusal_by_consumers(self, group: ConsumerGroup, request: CommitOffsets, version: int) -> ErrorCode:
+        member_id, epoch = request.member_id, request.generation
+        metadata_bytes_max = self._settings.offset_metadata_bytes_max
+        partitions = (
+            (each.topic_id, each.partition)
+            for each in request.partitions
+            if len(each.metadata) <= metadata_bytes_max
+        )
+        if request.producer is None:
+            return commit_refusal(group, member_id, epoch, partitions, version)
+        instance_id = request.group_instance_id
+        return transactional_commit_refusal(group, member_id, instance_id, epoch, partitions)
+
+    def _refusal_by_classic(self, turn: Turn, request: CommitOffsets, version: int) -> ErrorCode:
+        group = self._membership.find(turn, request.group_id)
+        if request.producer is not None:
+            return self._may_commit_in_transaction(group, request)
+        code = self._may_commit(group, request, version)
+        if (
+            not code
+            and group is not None
+            and group.phase in (GroupPhase.STABLE, GroupPhase.PREPARING_REBALANCE)
+        ):
+            self._membership.renew_session(turn, group, request.member_id)
+        return code
 
     def _may_commit(self, group: ClassicGroup | None, request: CommitOffsets, version: int) -> ErrorCode:
         generation = request.generation
@@ -218,6 +248,11 @@ class OffsetStore:
 
     def fetch(self, turn: Turn, ask: Ask) -> None:
         request: FetchOffsets = ask.request
+        consumers = turn.state.consumers.get(request.group_id)
+        if consumers is not None:
+            code = fetch_refusal(consumers, request.member_id, request.member_epoch)
+            if code:
+                return turn.answer(ask.reply, FetchedOffsets(code, {}))
         offsets = turn.state.offsets_of(request.group_id)
         pending = turn.state.pending_of(request.group_id) if turn.state.pending else NONE_PENDING
         turn.answer(ask.reply, FetchedOffsets(ErrorCode.NONE, offsets, pending))
@@ -226,10 +261,16 @@ class OffsetStore:
         request: DeleteOffsets = ask.request
         if not request.group_id:
             return turn.answer(ask.reply, (ErrorCode.INVALID_GROUP_ID, ()))
-        group = self._membership.find(turn, request.group_id)
+        group: ClassicGroup | ConsumerGroup | None = turn.state.consumers.get(request.group_id)
+        if group is None:
+            group = self._membership.find(turn, request.group_id)
         if group is None:
             return turn.answer(ask.reply, (ErrorCode.GROUP_ID_NOT_FOUND, ()))
-        if group.phase is not GroupPhase.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+        if (
+            isinstance(group, ClassicGroup)
+            and group.phase is not GroupPhase.EMPTY
+            and group.protocol_type != CONSUMER_PROTOCOL
+        ):
             return turn.answer(ask.reply, (ErrorCode.NON_EMPTY_GROUP, ()))
         codes = []
         offsets = turn.state.offsets_of(request.group_id)
@@ -253,14 +294,25 @@ class OffsetStore:
                     turn.records.append(offset_tombstone(group_id, topic, partition))
 
     def delete_all(self, turn: Turn, group_id: str) -> None:
-        """Write the tombstones of a group and of all its offsets."""
+        """Write the tombstones of an empty group and of all its offsets."""
         self._remove(turn, group_id, _all_keys(turn.state, group_id))
-        turn.records.append(group_metadata_tombstone(group_id))
+        self._remove_group(turn, group_id)
+
+    def _remove_group(self, turn: Turn, group_id: str) -> None:
+        """Write the tombstones of an empty group of either kind, and forget it."""
+        consumers = turn.state.consumers.get(group_id)
+        if consumers is None:
+            turn.records.append(group_metadata_tombstone(group_id))
+            self._membership.forget_group(group_id)
+        else:
+            self._consumers.delete(turn, consumers)
 
     def expire(self, turn: Turn, ask: Ask) -> None:
         request: ExpireOffsets = ask.request
         for group_id in turn.state.group_ids():
-            group = self._membership.find(turn, group_id)
+            group: ClassicGroup | ConsumerGroup | None = turn.state.consumers.get(group_id)
+            if group is None:
+                group = self._membership.find(turn, group_id)
             assert group is not None
             offsets = turn.state.offsets_of(group_id)
             pending = turn.state.pending_of(group_id)
@@ -270,21 +322,20 @@ class OffsetStore:
                 if key not in pending and self._is_expired(group, key[0], value, request.earliest_ms)
             ]
             self._remove(turn, group_id, sorted(expired))
-            if (
-                not pending
-                and len(expired) == len(offsets)
-                and group.phase is GroupPhase.EMPTY
-                and not group.pending_members
-            ):
-                turn.records.append(group_metadata_tombstone(group_id))
-                self._membership.forget_group(group_id)
+            if not pending and len(expired) == len(offsets) and _is_empty(group):
+                self._remove_group(turn, group_id)
 
     def _remove(self, turn: Turn, group_id: str, keys: Iterable[OffsetKey]) -> None:
         turn.records += [offset_tombstone(group_id, topic, partition) for topic, partition in keys]
 
-    def _is_expired(self, group: ClassicGroup, topic: str, value: OffsetCommitValue, now_ms: int) -> bool:
+    def _is_expired(
+        self, group: ClassicGroup | ConsumerGroup, topic: str, value: OffsetCommitValue, now_ms: int
+    ) -> bool:
         since_ms = value.commit_timestamp
-        if group.protocol_type is not None:
+        if isinstance(group, ConsumerGroup):
+            if group.is_subscribed_to(topic):
+                return False
+        elif group.protocol_type is not None:
             if group.phase is GroupPhase.EMPTY:
                 if group.state_timestamp_ms >= 0:
                     since_ms = group.state_timestamp_ms
@@ -298,6 +349,13 @@ class OffsetStore:
         if value.expire_timestamp >= 0:
             return now_ms >= value.expire_timestamp
         return now_ms - since_ms >= self._settings.offsets_retention_ms
+
+
+def _is_empty(group: ClassicGroup | ConsumerGroup) -> bool:
+    """True if the group has no members, and none is about to join."""
+    if isinstance(group, ConsumerGroup):
+        return group.is_empty
+    return group.phase is GroupPhase.EMPTY and not group.pending_members
 
 
 def _all_keys(state: GroupsState, group_id: str) -> list[OffsetKey]:

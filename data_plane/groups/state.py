@@ -13,6 +13,12 @@ import attrs
 
 from odradek.data_plane.coordination.decision_log import Latest
 from odradek.data_plane.coordination.records import CoordinatorRecord, TransactionEnd
+from odradek.data_plane.groups.consumers.consumer_group import (
+    ConsumerGroup,
+    ConsumerKey,
+    GroupRecord,
+    replayed,
+)
 from odradek.data_plane.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -24,7 +30,7 @@ from odradek.data_plane.groups.records import (
 from odradek.named_states import reached
 from odradek.serving.layered_map import LayeredMap
 from odradek.wire.errors import MalformedMessage
-from odradek.wire.messages.coordinator_records import LegacyOffsetCommitValue
+from odradek.wire.messages.coordinator_records import ConsumerGroupMetadataKey, LegacyOffsetCommitValue
 from odradek.wire.metadata_frames import decode_coordinator_value
 from odradek.wire.structure import Message
 
@@ -60,9 +66,20 @@ class GroupsState:
     offsets: LayeredMap[str, Offsets] = attrs.field(factory=LayeredMap)
     pending: LayeredMap[int, Pending] = attrs.field(factory=LayeredMap)
     """Offsets that open transactions have committed, by the producer's id."""
+    consumers: LayeredMap[str, ConsumerGroup] = attrs.field(factory=LayeredMap)
+    """Groups of the consumer protocol. All others are groups of the classic protocol."""
 
     def has_group(self, group_id: str) -> bool:
-        return group_id in self.metadata or group_id in self.offsets or self.has_pending(group_id)
+        return (
+            group_id in self.metadata
+            or group_id in self.consumers
+            or group_id in self.offsets
+            or self.has_pending(group_id)
+        )
+
+    def has_classic_group(self, group_id: str) -> bool:
+        """True if there is a group of this name, and it is no group of the consumer protocol."""
+        return group_id not in self.consumers and self.has_group(group_id)
 
     def has_pending(self, group_id: str) -> bool:
         """True if some open transaction has committed offsets of this group."""
@@ -70,13 +87,19 @@ class GroupsState:
 
     @property
     def group_count(self) -> int:
-        return len(self.metadata) + sum(group not in self.metadata for group in self.offsets)
+        others = sum(group not in self.metadata and group not in self.consumers for group in self.offsets)
+        return len(self.metadata) + len(self.consumers) + others
 
     def group_ids(self) -> list[str]:
-        """List the groups that have metadata or committed offsets, sorted."""
+        """List the groups that have records of their own or committed offsets, sorted."""
         pending = (group for producer in self.pending for group in self.pending[producer])
         return sorted(
-            {**dict.fromkeys(self.metadata), **dict.fromkeys(self.offsets), **dict.fromkeys(pending)}
+            {
+                **dict.fromkeys(self.metadata),
+                **dict.fromkeys(self.consumers),
+                **dict.fromkeys(self.offsets),
+                **dict.fromkeys(pending),
+            }
         )
 
     def offsets_of(self, group_id: str) -> Offsets:
@@ -98,6 +121,7 @@ class GroupsState:
             return self._with_pending(first.producer.producer_id, records, base_offset)
         metadata: dict[str, GroupMetadataValue | None] = {}
         offsets: dict[str, dict[OffsetKey, OffsetCommitValue | None]] = {}
+        of_consumers: dict[str, list[GroupRecord]] = {}
         for record in records:
             assert isinstance(record, CoordinatorRecord)
             key, value = record.key, record.value
@@ -107,15 +131,23 @@ class GroupsState:
             elif isinstance(key, GroupMetadataKey):
                 assert value is None or isinstance(value, GroupMetadataValue)
                 metadata[key.group] = value
+            elif isinstance(key, ConsumerKey):
+                of_consumers.setdefault(key.group_id, []).append((key, value))
+        consumers = {
+            group: replayed(group, self.consumers.get(group), some) for group, some in of_consumers.items()
+        }
         changed: dict[str, Offsets | None] = {
             group: self.offsets_of(group).changed(changes) for group, changes in offsets.items()
         }
-        for group, group_metadata in metadata.items():
+        for group in (group for some in (metadata, consumers) for group in some if some[group] is None):
             left = changed.get(group) if group in changed else self.offsets.get(group)
-            if group_metadata is None and not left:
+            if not left:
                 changed[group] = None
         return GroupsState(
-            self.metadata.changed(metadata), self.offsets.changed(changed), self._overtaken(offsets)
+            self.metadata.changed(metadata),
+            self.offsets.changed(changed),
+            self._overtaken(offsets),
+            self.consumers.changed(consumers),
         )
 
     def _with_pending(
@@ -208,6 +240,7 @@ def state_of(latest: Latest, skipped: list[str]) -> GroupsState:
     """
     metadata: dict[str, GroupMetadataValue] = {}
     offsets: dict[str, dict[OffsetKey, OffsetCommitValue]] = {}
+    consumers: dict[str, list[GroupRecord]] = {}
     deleted: list[str] = []
     for raw_key, raw_value in latest.values.items():
         decoded = _decoded(raw_key, raw_value, skipped)
@@ -224,6 +257,11 @@ def state_of(latest: Latest, skipped: list[str]) -> GroupsState:
             else:
                 assert isinstance(value, GroupMetadataValue)
                 metadata[key.group] = value
+        elif isinstance(key, ConsumerKey):
+            if value is not None:
+                consumers.setdefault(key.group_id, []).append((key, value))
+            elif isinstance(key, ConsumerGroupMetadataKey):
+                deleted.append(key.group_id)
     for group in deleted:
         if not offsets.get(group, True):
             del offsets[group]
@@ -231,6 +269,13 @@ def state_of(latest: Latest, skipped: list[str]) -> GroupsState:
         LayeredMap(metadata),
         LayeredMap({group: LayeredMap(values) for group, values in offsets.items()}),
         LayeredMap(_pending(latest, skipped)),
+        LayeredMap(
+            {
+                group: found
+                for group, some in consumers.items()
+                if (found := replayed(group, None, some)) is not None
+            }
+        ),
     )
 
 

@@ -23,6 +23,11 @@ class Turn:
         self.records: list[CoordinatorRecord | TransactionEnd] = []
         self.answers: Answers = []
 
+    def catch_up(self, done: int) -> None:
+        """Replay the records from the number `done` on, so that what follows in this turn sees them."""
+        if len(self.records) > done:
+            self.state = self.state.replay(self.records[done:])
+
     def answer(self, reply: Reply | None, response: Any) -> None:
         """Give `response` once everything that this turn decides is committed."""
         if reply is not None:

@@ -38,6 +38,10 @@ from odradek.data_plane.handlers.doors import transaction_doors as transactions
 from odradek.data_plane.handlers.doors.decisions import Decisions
 from odradek.data_plane.handlers.fetching.fetch import FetchHandler
 from odradek.data_plane.handlers.fetching.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
+from odradek.data_plane.handlers.grouping.consumer_groups import (
+    ConsumerGroupDescribeHandler,
+    ConsumerGroupHeartbeatHandler,
+)
 from odradek.data_plane.handlers.grouping.find_coordinator import FindCoordinatorHandler
 from odradek.data_plane.handlers.grouping.group_offsets import (
     OffsetCommitHandler,
@@ -110,7 +114,7 @@ class Place:
 
     @property
     def forwarder(self) -> Forwarder:
-        """The way to the active controller."""
+        """The client for requests to the active controller."""
         return Forwarder(self.broker, self.broker.controller)
 
     def image(self) -> MetadataImage:
@@ -127,11 +131,15 @@ class Api:
     decisions: Decisions | None = None
     """The number of decisions that its door makes, if they may be many."""
     again: Again | None = None
-    """Checks the answer of a request that had to wait. A Fetch reads again, so its rights are checked again."""
+    """Checks the answer of a request that had to wait. A parked Fetch reads again later, so its rights are checked
+    again.
+    """
     is_forwarded: bool = False
-    """True if the broker passes it on as it is. The controller judges it, by the client's principal and address."""
+    """True if the broker forwards the request unchanged. The controller checks rights by the client's principal and
+    address.
+    """
     is_of_cluster: bool = False
-    """True if its versions are the controller's, whatever this broker's release is."""
+    """True if the API's versions depend on the controller's release, not on this broker's."""
 
 
 def _forwarded(refuse: Refuse, kind: type[ForwardingHandler] = ForwardingHandler) -> Api:
@@ -142,7 +150,7 @@ def _forwarded(refuse: Refuse, kind: type[ForwardingHandler] = ForwardingHandler
 
 
 def _about_topics(at: Place) -> Handler:
-    # A request about topics says itself how long its client waits.
+    # A request about topics has a field for how long its client waits.
     return ForwardingHandler(at.forwarder, refuse, waits_as_asked=True).handle
 
 
@@ -163,7 +171,7 @@ APIS: Mapping[ApiKey, Api] = {
         needing(each=on_topic(Operation.DESCRIBE)),
         decisions.of_each("topics"),
     ),
-    # Where asking creates no topics, `build_table` has another door.
+    # If Metadata creates no topics, `build_table` installs another door.
     ApiKey.METADATA: Api(
         lambda at: MetadataHandler(at.broker, at.broker.controller, at.broker.own_config).handle,
         topics.metadata_door(lambda: True),
@@ -333,6 +341,16 @@ APIS: Mapping[ApiKey, Api] = {
         transactions.list_transactions_door,
         decisions.of_all_transactions,
     ),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(
+        lambda at: ConsumerGroupHeartbeatHandler(at.broker, at.broker.groups, at.authorizer).handle,
+        groups.consumer_group_heartbeat_door,
+        decisions.of_subscription,
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Api(
+        lambda at: ConsumerGroupDescribeHandler(at.broker, at.broker.groups).handle,
+        groups.consumer_group_describe_door,
+        decisions.of_consumer_groups,
+    ),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Api(
         lambda at: GetTelemetrySubscriptionsHandler(at.broker.telemetry, at.broker.long_work).handle,
         telemetry.get_telemetry_subscriptions_door,
@@ -351,4 +369,4 @@ APIS: Mapping[ApiKey, Api] = {
     ApiKey.ADD_RAFT_VOTER: _forwarded(refuse),
     ApiKey.REMOVE_RAFT_VOTER: _forwarded(refuse),
 }
-"""DescribeAcls and the requests about delegation tokens judge by themselves."""
+"""The handlers of DescribeAcls, and of the requests about delegation tokens, check rights themselves."""

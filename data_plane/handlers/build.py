@@ -17,7 +17,9 @@ from odradek.serving.contract import Handler
 from odradek.wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
 
 BETWEEN_BROKERS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.WRITE_TXN_MARKERS)
-"""Brokers ask each other without negotiation, in the newest version that the cluster's level allows."""
+"""APIs between brokers. Brokers use them without negotiation, in the newest version that the cluster's level
+allows.
+"""
 
 
 def build_table(

@@ -9,7 +9,7 @@ from odradek.wire.messages.create_topics import CreatableTopic
 
 
 def internal_topic(settings: BrokerSettings, name: str) -> CreatableTopic | None:
-    """Make the request that creates the topic; None for a client's."""
+    """Make the request that creates the internal topic; None for any other name."""
     if name == OFFSETS_TOPIC:
         return offsets_topic(settings.groups)
     if name == TRANSACTIONS_TOPIC:

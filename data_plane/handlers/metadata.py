@@ -45,7 +45,7 @@ from odradek.wire.structure import ZERO_UUID
 CREATED_PER_REQUEST_MAX = 100
 """The most topics that one Metadata request creates; the next requests create the rest."""
 CREATED_AT_ONCE_MAX = 500
-"""The most topics that may be under way to the controller for all clients together."""
+"""The most topics that may wait for the controller at once, for all clients together."""
 
 
 class MetadataHandler:
@@ -92,7 +92,9 @@ class MetadataHandler:
         request: MetadataRequest,
         listener: str,
     ) -> Work[MetadataResponse]:
-        """Describe each topic in `wanted`; a ready answer is passed on, and `None` (named before) adds nothing."""
+        """Describe each topic in `wanted`. A ready answer is passed on, and `None` (a topic that was named before)
+        adds nothing.
+        """
         topics: list[MetadataResponseTopic] = []
         for found in wanted:
             yield 1
@@ -141,7 +143,7 @@ class MetadataHandler:
         version: int,
         sender: Sender,
     ) -> Iterator[TopicImage | MetadataResponseTopic | None]:
-        """Find each requested topic; `None` stands for one found before, by name or by id.
+        """Find each requested topic; `None` stands for a topic that was found before, by name or by id.
 
         Unknown topics are created where the request allows it.
         """

@@ -1,4 +1,6 @@
-"""The question of a partition's leader to a transaction's coordinator, repeated while the transaction before ends."""
+"""A partition's leader asks a transaction's coordinator, and repeats the question while the transaction before
+ends.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,9 @@ def verified(
 
     While the coordinator ends the transaction before this one, a leader that adds partitions asks again for a short
     time (`add.partitions.to.txn.retry.backoff.max.ms`). A repetition by the client would cost more. The marker of
-    that end voids the guards. `renew_guards` is true if it found a void one: then the coordinator is asked with the
-    new ones. Guards are renewed only where epochs grow with each transaction. Elsewhere the answer may be about
-    another transaction of the same producer.
+    that end makes the guards void. `renew_guards` replaces void guards; if it returns True, the coordinator is
+    asked with the new guards. Guards are renewed only where epochs grow with each transaction. Elsewhere the answer
+    may be about another transaction of the same producer.
     """
     clock, settings = desk.clock, desk.settings
     codes: Mapping[VerifiedPartition, ErrorCode]

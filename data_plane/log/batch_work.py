@@ -1,16 +1,16 @@
-"""The costly parts of checking a client's batch, and who does them: the loop up to its ration, beyond it a worker.
+"""The costly checks of a client's batch, and who does them: the event loop up to a limit per turn, a worker beyond
+it.
 
 Theory of operation
 ===================
 
 Two steps of an append cost more than writing the bytes. One is to decompress the records
-(`odradek.wire.record_batch.Inflation`). The other is to parse each record where a rule needs it. A request of kilobytes can
-ask for 128 MiB of the one and a quarter of a million records of the other. The caller of an append passes a
+(`odradek.wire.record_batch.Inflation`). The other is to parse each record where a rule needs it. A request of
+kilobytes can decompress to 128 MiB, or have a quarter of a million records. The caller of an append passes a
 `BatchWork`, which says who does this:
 
 - `AT_ONCE`: the caller of the append. For tests and for worlds without a loop.
-- `LoopWork`: the loop, up to a ration for each turn. What would take more raises `OffLoop` before anything has
-  changed.
+- `LoopWork`: the loop, up to a ration for each turn. Work beyond it raises `OffLoop` before anything has changed.
 - `HandedOff`: a worker has done it for this one batch, and the append gets the outcome. All else is checked anew.
 
 `RequestBudget` bounds what workers do for one request, however often it names a partition.
@@ -58,11 +58,11 @@ SMALL_BYTES_MAX = 16 << 20
 
 
 class OffLoop(Exception):
-    """The loop may not do this now. Nothing has changed."""
+    """Raised if the loop may not do this work now. Nothing has changed."""
 
 
 class LargerThanThought(Exception):
-    """Records become more than the caller was ready for."""
+    """Raised if records decompress to more bytes than the caller allows."""
 
 
 class BatchWork(Protocol):
@@ -78,7 +78,7 @@ class BatchWork(Protocol):
 
 
 class _AtOnce:
-    """The caller does it."""
+    """The caller does the work at once."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
         return decompressed_size(compression_type, data, size_max)
@@ -104,7 +104,9 @@ class LoopWork:
         self._inflated = Inflated()
         self._left = RATION
         self._size = 0
-        """The size of the last records that were decompressed: an append looks at records behind that."""
+        """The decompressed size of the last batch; its append checks single records after it has asked for this
+        size.
+        """
         self._ratios: dict[int, float] = dict.fromkeys(CODEC_COSTS, 1.0)
 
     @property
@@ -195,9 +197,7 @@ class RequestBudget:
         """
         allowed = min(size_max, self.bytes_left)
         counted = Inflated()
-        is_charged = (
-            True  # only at the first start: the restart with more room takes more of the budget than this
-        )
+        is_charged = True  # not if another attempt with more room follows, which takes the budget then
         try:
             return decompressed_size(compression_type, data, min(allowed, at_once_max), counted)
         except DecompressionBomb as error:
@@ -221,13 +221,15 @@ class RequestBudget:
         if count > self.records_left:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the broker would have to check more than {self.records_max} records of this request",
+                f"the broker checks at most {self.records_max} records of one request: send fewer batches in it",
             )
         self.records_left -= count
 
 
 def _kept(error: KafkaError) -> KafkaError:
-    """Remove the frames from the error: they hold decompressed chunks, and the object that keeps the error."""
+    """Remove the traceback from the error: its frames refer to decompressed chunks, and to the object that keeps
+    the error.
+    """
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
@@ -304,8 +306,8 @@ class HandedOff:
 
     @property
     def may_be_appended(self) -> bool:
-        """True if the batch is worth decompressing before an append asks: of unknown size, but small enough to be
-        appended.
+        """True if the batch should be decompressed before an append asks for it: its size is unknown, and small
+        enough to be appended.
         """
         is_asked = self.is_compressed and self.size is None
         return is_asked and len(self.records) <= self.config.max_message_bytes
@@ -327,7 +329,7 @@ class HandedOff:
             self.size = _kept(error)
 
     def check(self) -> None:
-        """Look at each record, as the append has asked for."""
+        """Check each record, as the append has asked for."""
         check, self._check = self._check, None
         assert check is not None, "this append did not ask to check its records"
         try:
@@ -349,7 +351,7 @@ def check_rare(
     *,
     is_unsure: bool,
 ) -> BatchHeader:
-    """Make the checks that most batches do not need: transactions, each record, an unexpected timestamp type.
+    """Run the checks that most batches do not need: transactions, each record, an unexpected timestamp type.
 
     Returns the header that the batch has afterwards: its newest timestamp is that of the checked records, as in
     Kafka. `is_unsure`: the newest timestamp in the header cannot be right, or is out of bounds. `log` is named in
@@ -364,7 +366,7 @@ def check_rare(
     if config.checks_records or is_unsure:
         newest = work.check_records(batch, header, config, now_ms, str(log))
     if not config.uses_append_time and (newest != header.max_timestamp or header.timestamp_type):
-        # A foreign timestamp type would make consumers take the newest timestamp for every record's.
+        # With another timestamp type, consumers would take the newest timestamp for that of every record.
         set_max_timestamp(batch, 0, newest, 0)
         return parse_header(batch)
     return header

@@ -10,9 +10,9 @@ Rules
 * Only durable records are cleaned: `end_offset` is at most the recovery point. A record goes because a later one has
   its key, so a power loss must spare the later one, too.
 * Only committed records are cleaned, below the last stable offset, in finished segments.
-* A truncation, DeleteRecords, another policy, or the log's end aborts the pass. A group of which retention has
-  removed segments is left as it is.
-* A lack of room loses nothing: the cleaned files are removed, the sources stay.
+* A truncation, DeleteRecords, another policy, or the log's end aborts the pass. If retention has removed segments
+  of a group, the group is left as it is.
+* If the disk is full, nothing is lost: the cleaned files are removed, the sources stay.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Source:
 
 @attrs.define(eq=False)
 class Group:
-    """Neighbouring segments that become one. A worker reads `sources`; `release` gives the files back, once."""
+    """Neighbouring segments that become one segment. A worker reads `sources`; `release` unpins their files, once."""
 
     _segments: tuple[Segment, ...]
     sources: tuple[Source, ...]
@@ -59,7 +59,7 @@ class Group:
         return self._segments
 
     def release(self) -> None:
-        """Give the sources' files back."""
+        """Unpin the sources' files."""
         sources, self.sources = self.sources, ()
         for source in sources:
             source.file.unpin()
@@ -92,7 +92,7 @@ class Cleaning:
     def take_group(self, base_offset: int, end_offset: int) -> Group | None:
         """Take the segments from the one with this base offset up to the first that begins at `end_offset` or later.
 
-        None if there are none now: the pass is aborted, or retention was faster. Raises `DiskError`.
+        None if there are none now: the pass is aborted, or retention has removed them. Raises `DiskError`.
         """
         log = self._log
         if self.abort_reason is not None or end_offset > self.end_offset:
@@ -142,7 +142,8 @@ class Cleaning:
     def swap(self, group: Group, cleaned: CleanedSegment) -> bool:
         """Put a finished segment in the group's place, on the loop; then `settle` in a worker.
 
-        False: the pass is aborted, or retention was faster; nothing has changed, `cleaned` is to be discarded.
+        False: the pass is aborted, or retention has removed segments of the group. Nothing has changed; discard
+        `cleaned`.
 
         Raises:
             DiskRefused: `cleaned` is to be discarded; nothing has changed, unless the device answers late (`DiskHung`).
@@ -169,7 +170,7 @@ class Cleaning:
     def _note_doomed(self, names: list[str]) -> None:
         if self._is_ended:
             reached("cleaner.swapped_after_its_pass")
-            # The device has answered so late that the pass is over.
+            # The device has answered so late that the pass has ended.
             self._log.home.remove_later(names)
         else:
             self._doomed += names
@@ -181,7 +182,8 @@ class Cleaning:
             return
         log.segment_list.sync_entry()
         pause()
-        # Taken as a whole: if the pass ends meanwhile, the loop removes the rest.
+        # Take the whole list, so that the loop removes only files that a later swap adds, if the pass ends
+        # meanwhile.
         doomed, self._doomed = self._doomed, []
         try:
             while doomed:

@@ -130,7 +130,7 @@ def _batch(position: int, header: BatchHeader) -> dict[str, Any]:
 
 
 def _marker(file: File, position: int, header: BatchHeader) -> dict[str, Any]:
-    """Show the outcome in a transaction's marker, and the epoch of its coordinator; nothing for other batches."""
+    """Return the outcome in a transaction's marker, and the epoch of its coordinator; nothing for other batches."""
     if not (header.is_control and header.is_transactional):
         return {}
     marker = parse_marker(file.pread(header.size, position))
@@ -171,7 +171,7 @@ def _compare_index(
             directory.read_bytes(name), directory.read_bytes(time_name), log_bytes
         )
     except FileMissing:
-        # The active segment of a node that runs has none yet.
+        # The active segment of a running node has no index file yet.
         return
     except DamagedIndex as error:
         yield _damage(name, 0, f"index: {error}")
@@ -182,8 +182,8 @@ def _compare_index(
             yield _damage(
                 name,
                 entry * 8,
-                f"the index entry (offset {base_offset + offset}, position {position}) does not "
-                "point at such a batch",
+                f"the index entry (offset {base_offset + offset}, position {position}) points "
+                "at no batch with this offset",
             )
     newest, at = -1, 0
     ends = sorted((last_offset, timestamp) for _, last_offset, timestamp in batches.values())

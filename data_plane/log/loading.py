@@ -74,8 +74,8 @@ __all__ = [
 
 
 class UnreadableId(Exception):
-    """The partition metadata file does not say whose records these are. After a loss of power it may be empty, or
-    full of zeros.
+    """Raised if the partition metadata file does not say whose records these are. After a loss of power it may be
+    empty, or full of zeros.
     """
 
     def __init__(self, file: str) -> None:
@@ -185,15 +185,16 @@ def _name_offset(name: str) -> int:
 
 
 def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) -> LeaderEpochs:
-    """Read the epochs; make the file anew if it is unusable. A replica needs them to find where it diverges from
-    its leader.
+    """Read the leader epochs; rewrite the file if it is unusable. A replica needs them to find where it diverges
+    from its leader.
     """
     if EPOCHS_FILE_NAME not in names:
         return LeaderEpochs()
     try:
         data = segments.home.directory.read_bytes(EPOCHS_FILE_NAME, _SMALL_FILE_BYTES)
         epochs = LeaderEpochs.decode(data)
-        # Kafka makes an empty file beside an empty log. Beside records a loss of power has emptied it.
+        # Kafka makes an empty file beside an empty log. If the log has records, a loss of power has emptied the
+        # file.
         if data or not any(segment.size for segment in segments.segments):
             return epochs
         reason = "the file is empty, although the log has records"
@@ -285,8 +286,9 @@ def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool)
 
 
 def _find_producers(log: PartitionLog, names: list[str]) -> None:
-    """Find the producers' state: after a clean shutdown from the snapshot at the log's end, at first need; else rebuild
-    it."""
+    """Find the producers' state. After a clean shutdown, read the snapshot at the log's end when it is first
+    needed; otherwise rebuild the state.
+    """
     directory, segments, end_offset = log.directory, log.segments, log.log_end_offset
     offsets = snapshot_offsets(names)
     bases = {segment.base_offset for segment in segments}
@@ -317,7 +319,7 @@ def read_topic_id(directory: Dir, names: list[str]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _shared_id(topic_id: bytes) -> bytes:
-    """Return the first equal id, so that all logs of a topic share one object."""
+    """Return the first equal id that was read, so that all logs of a topic share one object."""
     return topic_id
 
 

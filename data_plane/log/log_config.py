@@ -54,7 +54,7 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = topic_setting("min.cleanable.dirty.ratio")
     unclean_leader_election_enable: bool = topic_setting("unclean.leader.election.enable")
     verifies_transactions: bool = True
-    """False: a transaction may begin here without its coordinator's knowledge."""
+    """False: a transaction may begin here although its coordinator was not asked."""
     decompressed_bytes_max: int = 128 << 20
     """The size that a batch may decompress to, which bounds the memory that a small request can cost. Kafka has no
     such key.
@@ -63,14 +63,16 @@ class LogConfig:
     is_compacted: bool = attrs.field(init=False)
     deletes_by_retention: bool = attrs.field(init=False)
     roll_ms: int = attrs.field(init=False)
-    """The active segment's time: a record must get into a segment that is cleaned within `max.compaction.lag.ms`."""
+    """The age at which the active segment rolls. It ensures that each record gets into a cleanable segment within
+    `max.compaction.lag.ms`.
+    """
     uses_append_time: bool = attrs.field(init=False)
     checks_records: bool = attrs.field(init=False)
-    """True if a rule needs every record: the header has the largest timestamp, but neither keys nor the smallest
-    timestamp.
-    """
+    """True if a rule needs every record, because the batch header has neither keys nor the smallest timestamp."""
     codec: int = attrs.field(init=False)
-    """The codec (`odradek.wire.batches.compression.CompressionType`) that all batches get; KEEP_CODEC: their own."""
+    """The codec (`odradek.wire.batches.compression.CompressionType`) that all batches get; KEEP_CODEC leaves each
+    batch its own codec.
+    """
     codec_level: int | None = attrs.field(init=False)
     offset_index_entries_max: int = attrs.field(init=False)
     time_index_entries_max: int = attrs.field(init=False)

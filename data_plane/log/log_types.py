@@ -19,7 +19,7 @@ class Origin(IntEnum):
     """The kind of writer that appends: it decides whether offsets are assigned here, and which checks are made."""
 
     CLIENT = 0
-    """A producer: everything is checked, offsets are assigned."""
+    """A producer: all checks are made, offsets are assigned."""
     COORDINATOR = 1
     """An append of this broker's own coordinators: offsets are assigned, control batches are allowed."""
     REPLICA = 2
@@ -29,7 +29,9 @@ class Origin(IntEnum):
 
 
 class AppendResult(NamedTuple):
-    """`log_append_time_ms` is -1 unless the log stamps batches; for a duplicate it is that batch's newest time."""
+    """The result of an append. `log_append_time_ms` is -1 unless the log stamps batches; for a duplicate it is the
+    newest time of the first batch.
+    """
 
     base_offset: int
     last_offset: int
@@ -59,7 +61,9 @@ class LogRead:
 
 
 class FileRange:
-    """Bytes of a pinned file that a response carries without ever holding them. A spill for `odradek.wire.codec`."""
+    """Bytes of a pinned file that a response sends without reading them into memory. A spill for
+    `odradek.wire.codec`.
+    """
 
     __slots__ = ("count", "file", "position")
 
@@ -76,11 +80,11 @@ class FileRange:
 
 
 class LogOwner(Protocol):
-    """The reports of a log to its directory, and the directory's services for it."""
+    """A port to the log's directory: it receives the log's reports, and provides services to the log."""
 
     @property
     def small_files(self) -> AbstractContextManager[object]:
-        """Held while a small file is replaced, by one writer at a time (blocking)."""
+        """The lock that a writer holds while it replaces a small file (blocking)."""
 
     def change(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
@@ -108,7 +112,7 @@ class LogOwner(Protocol):
         """
 
     def flush_failed(self, error: DiskError) -> None:
-        """Remember an error from a worker's thread, and treat it on the loop as `disk_failed` does."""
+        """Store an error from a worker's thread; the loop then handles it as `disk_failed` does."""
 
     def log_start_raised(self) -> None:
         """Write the checkpoint after records were deleted on request, so that a restart does not bring them back."""

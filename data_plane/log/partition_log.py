@@ -12,20 +12,21 @@ Below the recovery point everything is known to be on the device, so recovery af
 
 Rules
 * A refused append (`KafkaError`) has left no trace. After `DiskRefused` (a lack of room or descriptors) the file is
-  cut back to where it was, and later appends may succeed. A call that fails because the log was closed meanwhile does
-  not count as a failure. Any other `DiskError` takes the whole log directory offline.
-* A new segment's base offset is the log end offset, so segments join without gaps. So recovery can set a lost tail
-  apart from a log that goes on. Compaction makes gaps within segments only.
+  cut back to its former size, and later appends may succeed. A call that fails because the log was closed meanwhile
+  does not count as a failure. Any other `DiskError` takes the whole log directory offline.
+* A new segment's base offset is the log end offset, so segments join without gaps. So recovery can distinguish a
+  lost tail from a log that goes on. Compaction makes gaps within segments only.
 * Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
 * One task (the loop) changes a log, and reads with `read`. `read_bytes`, the lookups by time and `flush` may run in a
   worker at the same time. They share segment lists, indexes, epochs and remembered places with the loop. All of these
   are replaced as a whole, or only grow. `flush` notices a truncation that overtook it.
-* A broken rule is a panic (`AssertionError`) before anything builds on it. What a disk has changed breaks no rule.
-* An error that no rule foresees, behind the write of an append, ends all appends to this log until the next start.
+* A broken rule is a panic (`AssertionError`) before any other step relies on it. Bytes that a disk has changed
+  break no rule.
+* An unexpected error after the write of an append ends all appends to this log until the next start.
 
-What a log is made of lies in `parts/`: each part owns its state and knows nothing of the code above it. On top of
-them are `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need. What
-belongs to a leader's hot path is here. `loading` and `recovery` make the parts from a directory.
+The parts of a log are in `parts/`: each owns its state and imports nothing of the code above it. `replica_append`,
+`retention`, `truncation` and `time_lookup` work on these parts. The hot path of a leader is here. `loading` and
+`recovery` make the parts from a directory.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def is_uncleanable(self) -> bool:
-        """True if passes fail at this log for a reason that stays."""
+        """True if passes fail at this log for a reason that will not go away by itself."""
         return self._cleaning is not None and self._cleaning.uncleanable_reason is not None
 
     def abort_cleaning(self, reason: str) -> None:
@@ -192,8 +193,8 @@ class PartitionLog(LogOffsets):
         return producers.stable_offset(self.high_watermark, self.log_start_offset)
 
     def last_stable_offset_in_worker(self) -> int:
-        """Return the last stable offset, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while it has to
-        be read.
+        """Return the last stable offset, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE if the producers
+        must be read from disk first.
         """
         return self.producers.stable_offset_in_worker(self.high_watermark, self.log_start_offset)
 
@@ -242,15 +243,14 @@ class PartitionLog(LogOffsets):
     ) -> AppendResult:
         """Append one batch and return the offsets that it got; `batch` is patched in place.
 
-        With origin REPLICA or RAFT, one or more batches that keep their offsets and epochs. `guard` is the result of
-        `begin_verification` before the coordinator was asked; None: the client names no transaction. `work` chooses
-        the place where a client's batch is decompressed and parsed. `transaction_version` is a marker's.
+        With origin REPLICA or RAFT, `batch` has one or more batches that keep their offsets and epochs. `guard` is
+        the result of `begin_verification` before the coordinator was asked; None if the client names no
+        transaction. `work` decompresses and parses a client's batch. `transaction_version` is that of a marker.
 
         Raises:
-            KafkaError: the batch is refused; nothing has changed.
-            OffLoop: `work` wants it done elsewhere first; nothing has changed.
-            DiskRefused: no room or no descriptor; nothing has changed.
-            DiskError: the log directory is offline now.
+            KafkaError: the batch is refused; nothing has changed. OffLoop: a worker must check the batch first;
+            nothing has changed. DiskRefused: no room or no descriptor; nothing has changed. DiskError: the log
+            directory is offline now.
         """
         if self.home.refuses_appends:
             self.home.check_append(may_use_reserve=origin is _RAFT or origin is _COORDINATOR)
@@ -261,7 +261,7 @@ class PartitionLog(LogOffsets):
         # One function on purpose: it takes 6 us, and each further call would cost 50 ns. Unpacking a whole
         # header costs more than reading the few fields in use.
         config = self.config
-        # Rules for older Produce requests are their handler's.
+        # Rules for older Produce requests are checked by their handler.
         header = parse_produced(batch, PRODUCE_ZSTD) if origin is _CLIENT else parse_header(batch)
         size = header.batch_length + SIZE_PREFIX
         if len(batch) != size:
@@ -352,8 +352,8 @@ class PartitionLog(LogOffsets):
         try:
             if written_at != position:
                 raise AssertionError(
-                    f"{active.file.path}: a batch was written at position {written_at} where position "
-                    f"{position} was due"
+                    f"{active.file.path}: a batch was written at position {written_at} instead of "
+                    f"position {position}"
                 )
             active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
             if leader_epoch != self.epochs.latest:
@@ -365,7 +365,7 @@ class PartitionLog(LogOffsets):
                     self._note_transaction(active, producers, producer_id, ended, guard)
         except Exception:
             reached("log.append_met_a_bug")
-            # Half of the log knows of the batch.
+            # A part of the log has noted the batch, and another has not.
             self.home.break_down()
             raise
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
@@ -501,7 +501,7 @@ class PartitionLog(LogOffsets):
         return TimeLookup(self, self.segment_list, self.config, budget or WalkBudget(UNBOUNDED))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """See `LeaderEpochs.end_offset_for`."""
+        """Find the end offset of an epoch; see `LeaderEpochs.end_offset_for`."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int | None:
@@ -529,7 +529,7 @@ class PartitionLog(LogOffsets):
         """
         if self.home.is_closed:
             reached("log.flush_after_close_dropped")
-            # A file written by its name now could land in the directory of a log that was made since.
+            # The path may now belong to a new log: a file written under it would land in that log's directory.
             return
         try:
             self._flush()
@@ -584,9 +584,11 @@ class PartitionLog(LogOffsets):
         return retention.needs_look(self, self.segment_list, self.config, now_ms)
 
     def look_at_ages(self, now_ms: int, budget: WalkBudget) -> bool:
-        """Find out how old the oldest segments are, from their records where their batches may be wrong (in a worker).
+        """Compute how old the oldest segments are; read their records where batch headers may be wrong (in a
+        worker).
 
-        False: the budget is used up before all is known. Raises `FileClosed` for what was removed meanwhile, `DiskError`.
+        Returns False if the budget is used up before all ages are known. Raises `FileClosed` for a segment that was
+        removed meanwhile, `DiskError`.
         """
         return retention.look_at_ages(self, self.segment_list, self.config, now_ms, budget)
 
@@ -626,7 +628,7 @@ class PartitionLog(LogOffsets):
         return removed
 
     def set_config(self, config: LogConfig) -> None:
-        """Take over the topic's configuration. A pass of the cleaner ends where its policy does."""
+        """Apply the topic's new configuration. A pass of the cleaner ends if the new policy forbids cleaning."""
         self.config = config
         if not config.is_compacted:
             self.abort_cleaning("the topic's cleanup.policy does not name compact any more")
@@ -634,7 +636,7 @@ class PartitionLog(LogOffsets):
     # --- its end
 
     def close(self) -> None:
-        """Make everything durable, with all that spares the next start work, and give up the files (blocking).
+        """Make everything durable, write the files that make the next start quick, and close the files (blocking).
 
         Raises:
             DiskError
@@ -644,8 +646,8 @@ class PartitionLog(LogOffsets):
         self.segment_list.write_indexes()
         end_offset = self.log_end_offset
         producers = self.producers
-        # A snapshot does not list ended transactions, so none hides an undecided one. And after a bug in an
-        # append, the next start reads the producers' batches again.
+        # A snapshot does not list ended transactions, so write one only if no ended transaction is undecided.
+        # After a bug in an append, the next start must read the producers' batches again.
         is_known = not self.home.is_broken and not producers.is_undecided(self.high_watermark)
         if end_offset and is_known and not producers.is_unread_at(end_offset):
             interval = self.config.index_interval_bytes
@@ -654,7 +656,7 @@ class PartitionLog(LogOffsets):
         self.abandon()
 
     def abandon(self) -> None:
-        """Give up the files and write nothing. From now on appends and reads are refused."""
+        """Close the files and write nothing. From now on appends and reads are refused."""
         was_closed = self.home.is_closed
         self.home.close()
         self.abort_cleaning("the broker closed the log")

@@ -1,7 +1,8 @@
-"""Rules of a topic for single records: keys where it is compacted, timestamps within its bounds.
+"""Rules of a topic for single records: keys if it is compacted, timestamps within its bounds.
 
-Records are parsed in two cases only. A rule needs them (compacted topics, a bound on old timestamps), or the timestamps
-in their header contradict each other or the topic's bounds. Texts and the order of checks are Kafka's (KIP-467).
+Records are parsed in two cases only. A rule needs them (compacted topics, a bound on old timestamps), or the
+header's timestamps contradict each other or the topic's bounds. Texts and the order of checks are Kafka's
+(KIP-467).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SHOWN = 3
 
 
 class RecordsRefused(KafkaError):
-    """Some records break the topic's rules: `record_errors` has (index in the batch, reason), in order."""
+    """Raised if some records break the topic's rules: `record_errors` has (index in the batch, reason), in order."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(code, message)

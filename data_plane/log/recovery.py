@@ -42,10 +42,10 @@ class LoadOptions:
     """The directory's knowledge of a log before it is opened; -1 where nothing is known."""
 
     is_clean: bool
-    """The process that had the log last closed it and synced everything."""
+    """True if the process that had the log last closed it and synced everything."""
     recovery_point: int = 0
     is_known: bool = True
-    """A checkpoint names the log. Where none does, a cleaner's work may lie above the recovery point."""
+    """True if a checkpoint names the log. Otherwise a cleaner's work may be above the recovery point."""
     log_start_offset: int = -1
     first_dirty_offset: int = -1
     """All below it has been cleaned."""
@@ -60,7 +60,7 @@ class LoadOptions:
     must_know_id: bool = False
     """True if a log with records must have a readable topic id in its file, if it has that file."""
     gaps_are_known: bool = False
-    """True if gaps between segments are no loss: this start has split a segment at them."""
+    """True if gaps between segments are no loss, because this start has split a segment there."""
     is_stopping: Callable[[], bool] = lambda: False
     """True once the log is unwanted; recovery asks at every batch."""
 
@@ -71,12 +71,14 @@ class LoadOptions:
 
 
 class LoadingStopped(Exception):
-    """The node stops: logs that are not loaded are left for the next start, unchanged or as after a crash."""
+    """Raised if the node stops: logs that are not loaded are left for the next start, unchanged or as after a
+    crash.
+    """
 
 
 @attrs.frozen
 class _Cut:
-    """A segment ends before its file did."""
+    """A segment whose good batches end before its file does."""
 
     damage: str
     kept_as: str | None
@@ -84,8 +86,8 @@ class _Cut:
 
 
 def _is_thinned(header: BatchHeader, end_offset: int) -> bool:
-    """True if compaction has taken records of this batch, or batches between it and `end_offset`, the end of the
-    batch before.
+    """True if compaction has removed records of this batch, or whole batches between `end_offset` (the end of the
+    batch before) and this one.
     """
     return header.base_offset > end_offset or header.record_count <= header.last_offset_delta
 
@@ -110,7 +112,7 @@ class Recovery:
         self.producers = ProducerState()
 
     def run(self, names: list[str]) -> None:
-        """Recover; `names` are those in the directory. Raises `DiskError`, `LoadingStopped`."""
+        """Recover the log; `names` are the files in the directory. Raises `DiskError`, `LoadingStopped`."""
         listed = self._segments.segments
         first = 0
         while first + 1 < len(listed) and listed[first + 1].base_offset < self._options.recovery_point:
@@ -145,7 +147,8 @@ class Recovery:
         listed = self._segments.segments
         directory = self._segments.home.directory
         start_offset = self.log_end_offset = listed[first].base_offset
-        # Below the recovery point the file is right, and knows epochs whose batches compaction has removed.
+        # Below the recovery point the file of leader epochs is right, and has epochs whose batches compaction
+        # has removed.
         self._epochs.truncate_from_end(max(start_offset + 1, self._options.recovery_point))
         interval = self._config.index_interval_bytes
         high_watermark = self._options.high_watermark
@@ -192,7 +195,7 @@ class Recovery:
         return self._has_gaps
 
     def _has_thinned_batch(self, segment: Segment) -> bool:
-        """True if a sound batch of this segment has lost records, or neighbours."""
+        """True if compaction has removed records of a sound batch of this segment, or whole batches beside it."""
         end_offset = segment.base_offset
         scan = SegmentScan(segment.file, 0, segment.size, end_offset, check_crc=True, buffer=self._buffer)
         found = False
@@ -215,8 +218,8 @@ class Recovery:
             write_snapshot(segments.home.directory, self.producers, segment.base_offset)
             segments.mark_dirty()
         size = segment.size
-        # Index files are written when a segment is rolled or after this; their present contents are of the
-        # past.
+        # Index files are written when a segment is rolled, or at the end of this recovery; the present ones are
+        # outdated.
         if segment.name(INDEX_SUFFIX) in names or segment.name(TIME_INDEX_SUFFIX) in names:
             segment.remove_index_files()
         if segment.name(TXN_INDEX_SUFFIX) in names:
@@ -243,10 +246,11 @@ class Recovery:
         return False
 
     def _read(self, segment: Segment, limit: int | None) -> SegmentScan:
-        """Check every batch, and derive index, epochs, producers; the scan has the end of the good ones, and the
-        reason.
+        """Check every batch, and derive index, epochs and producers. The returned scan has the end of the good
+        batches, and the fault behind them.
 
-        Batches from offset `limit` on, where the next segment begins, were truncated before that one was made.
+        Batches from offset `limit` on, where the next segment begins, were truncated before the next segment was
+        made.
         """
         interval = self._config.index_interval_bytes
         epochs = self._epochs
@@ -301,13 +305,13 @@ class Recovery:
             reached("recovery.torn_tail_cut")
             segment.cut_durably(scan.position)
         if limit is not None:
-            # A log may have more segments than the process may have descriptors.
+            # Close the descriptor: a log may have more segments than the process may have descriptors.
             segment.file.rest()
         self.log_end_offset = scan.next_offset
         return None if damage is None else _Cut(damage, kept_as)
 
     def _drop_from(self, at: int, reason: str, *, is_kept: bool) -> None:
-        """Take this segment and all later ones out of the log."""
+        """Remove this segment and all later ones from the log."""
         segments = self._segments
         directory = segments.home.directory
         doomed = segments.keep_first(at)

@@ -1,4 +1,4 @@
-"""Append batches that have their offsets already: a follower's, from its leader, and the quorum's.
+"""Append batches that have their offsets already: a follower's batches from its leader, and those of the quorum.
 
 Offsets may have gaps (compaction on the leader), never overlap. The batches of one call go to the file with one
 call per segment.
@@ -155,8 +155,8 @@ class ReplicaAppend:
             raise
         if written_at != base:
             raise AssertionError(
-                f"{active.file.path}: batches were written at position {written_at} where position "
-                f"{base} was due"
+                f"{active.file.path}: batches were written at position {written_at} instead of "
+                f"position {base}"
             )
         interval = self.config.index_interval_bytes
         epochs = self.epochs

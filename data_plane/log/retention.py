@@ -75,7 +75,7 @@ def delete_old_segments(
 
 
 def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> int:
-    """Count the oldest segments that may go; before all may, a new one must be begun.
+    """Count the oldest segments that may be removed. If all may be, a new segment must be begun first.
 
     A segment whose age `look_at_ages` has not settled stays.
     """
@@ -89,9 +89,9 @@ def look_at_ages(
     """Find the ages of the segments that retention would delete next (blocking, in a worker). Return False if the
     budget is used up first.
 
-    Batches that claim to be old are believed if their file has not changed for as long. Otherwise, or if batches
-    claim a time in the future, the records are walked. Raises `FileClosed` for a segment that was removed meanwhile,
-    and `DiskError`.
+    An old timestamp in a batch header is believed if the file has not changed for as long. Otherwise, or if batches
+    claim a time in the future, the records are walked. Raises `FileClosed` for a segment that was removed
+    meanwhile, and `DiskError`.
     """
     limit_ms = now_ms - config.retention_ms
 
@@ -110,7 +110,7 @@ def look_at_ages(
 
 
 def needs_look(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> bool:
-    """True if `look_at_ages` may find something that `deletable` does not know (on the loop)."""
+    """True if `look_at_ages` may find segments to remove that `deletable` does not count yet (on the loop)."""
     limit_ms = now_ms - config.retention_ms
     unknown = False
 
@@ -151,7 +151,9 @@ def _count(
 
 
 def _is_known_to_be_old(segment: Segment, limit_ms: int) -> bool:
-    """True if the newest record is older than `limit_ms`, for certain; the file where records have no timestamps."""
+    """True if the newest record is certainly older than `limit_ms`; without timestamps, the file's last change
+    decides.
+    """
     if segment.aged is None or segment.aged[0] != segment.size or segment.needs_index:
         return False
     is_old_file = segment.aged[1] < limit_ms

@@ -56,7 +56,7 @@ class Suspected:
 
 
 def suspected(log: PartitionLog, offset: int, bytes_max: int) -> Suspected | None:
-    """Find the bytes that a fetch at `offset` gets, to be checked; the whole segment when reading them fails.
+    """Find the bytes to check: those that a fetch at `offset` gets, or the whole segment if reading them fails.
 
     None if there is nothing to check, or if the log is closed or offline.
 

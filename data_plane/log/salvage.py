@@ -1,10 +1,10 @@
 """Bytes that recovery takes out of a log although they had been synced: kept beside it, not thrown away.
 
-What a crash tears was still waiting for its sync; recovery simply drops it. Damage below the recovery point is
-another thing: the device has changed what it held, and sound records, acknowledged long ago, may follow the damage.
-They are no part of the log any more (Kafka deletes them); where other replicas hold them they come back from there.
-Where this was the only replica, they are all that is left. So they stay as `<segment>.<position>.cut`: no part of the
-server reads or removes these files. `odradek log dump` shows those whose first batch is sound.
+A crash tears only bytes that were not synced yet; recovery drops them. Damage below the recovery point is
+different: the device has changed stored bytes, and acknowledged, sound records may follow the damage. They are not
+part of the log any more (Kafka deletes them). If other replicas have them, they are fetched from there. If this was
+the only replica, they are all that is left. So they stay as `<segment>.<position>.cut`: no part of the server reads
+or removes these files. `odradek log dump` shows those whose first batch is sound.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def keep_tail(directory: Dir, segment: Segment, position: int) -> str | None:
-    """Copy a segment's bytes from `position` on; returns the copy's name, None where the disk would not take it.
-
-    An existing copy comes from an earlier, unfinished recovery, and is made again.
-    """
+    """Copy a segment's bytes from `position` on. Returns the copy's name, or None if the disk refused the copy."""
     name = f"{segment.name(LOG_SUFFIX)}.{position}{_CUT_SUFFIX}"
     try:
         remove_if_present(directory, name)
@@ -43,7 +40,9 @@ def keep_tail(directory: Dir, segment: Segment, position: int) -> str | None:
 
 
 def keep_segment(directory: Dir, segment: Segment) -> str:
-    """Take a whole segment's bytes out of the log by another name, which is returned. Raises `DiskError`."""
+    """Rename a whole segment, so that its bytes leave the log but stay on the disk; returns the new name. Raises
+    `DiskError`.
+    """
     name = segment.name(LOG_SUFFIX)
     kept = f"{name}.0{_CUT_SUFFIX}"
     directory.rename(name, kept)

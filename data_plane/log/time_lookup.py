@@ -1,13 +1,15 @@
-"""Find records by timestamp: all of it blocks and runs in workers. No record is made; a batch is read up to the first match.
+"""Find records by timestamp: everything here blocks and runs in workers. A batch is parsed up to the first match,
+and no record objects are made.
 
 Theory of operation
 -------------------
-A look-up passes over segments, and over batches, whose records are all older. Headers and time indexes repeat what
-producers have claimed of that. So the records are walked first (`segments/walked_times.py`), from where the last walk
-ended up to the match. A segment whose file is older than the time in question is passed over unwalked, by its headers.
+A look-up skips segments and batches whose records are all older. Headers and time indexes only repeat the
+producers' claims about that. So the records are walked first (`segments/walked_times.py`), from where the last walk
+ended up to the match. A segment whose file is older than the wanted time is skipped by its headers, without a walk.
 Only records from the future are newer than their append.
 
-The caller's budget bounds the walks. Where it is used up, headers are believed; the next look-up walks on.
+The caller's budget bounds the walks. If it is used up, headers are believed, and the next look-up continues the
+walk.
 """
 
 from __future__ import annotations
@@ -44,11 +46,11 @@ class TimeLookup:
     budget: WalkBudget
 
     def offset_for_timestamp(self, timestamp_ms: int, upper_bound: int) -> _Found | None:
-        """See `PartitionLog.offset_for_timestamp`."""
+        """Find the first record that is at least as new; see `PartitionLog.offset_for_timestamp`."""
         return self.segments.look(lambda: self._offset_for_timestamp(timestamp_ms, upper_bound))
 
     def offset_of_max_timestamp(self, upper_bound: int) -> _Found | None:
-        """See `PartitionLog.offset_of_max_timestamp`."""
+        """Find the first of the newest records; see `PartitionLog.offset_of_max_timestamp`."""
         return self.segments.look(lambda: self._offset_of_max_timestamp(upper_bound))
 
     # --- the first record that is not older
@@ -85,7 +87,7 @@ class TimeLookup:
         if walked.newest_ms < timestamp_ms:
             if walked.position >= size or claimed < timestamp_ms:
                 return None
-            # The rest was not walked: its headers are believed.
+            # The rest of the segment was not walked, so its headers are believed.
             return max(walked.position, self._indexed(segment, timestamp_ms, start_offset))
         if walked.is_settled and walked.are_claims_true:
             return self._indexed(segment, timestamp_ms, start_offset)
@@ -99,14 +101,16 @@ class TimeLookup:
         return position
 
     def _may_be_newer(self, segment: Segment, timestamp_ms: int) -> bool:
-        """True if a segment may have such a new record although its batches claim otherwise."""
+        """True if the segment may have a record of this time or later, although its batch headers claim that all
+        are older.
+        """
         walked = segment.walked
         if walked is not None and walked.covers(segment.size):
             return walked.newest_ms >= timestamp_ms
         return segment.is_active or modified_ms(segment) >= timestamp_ms
 
     def _indexed(self, segment: Segment, timestamp_ms: int, start_offset: int) -> int:
-        """Find the position at which the segment's own index has a search begin."""
+        """Find the position at which a search begins by the segment's own index."""
         index = segment.load_index(self.config.index_interval_bytes)
         known = index.offset_for_timestamp(timestamp_ms)
         return index.position_for_offset(max(known, start_offset - segment.base_offset))[1]
@@ -132,7 +136,7 @@ class TimeLookup:
         return best
 
     def _newest_possible(self, segment: Segment) -> int:
-        """Return a time than which no record of the segment is newer, unless it came from the future."""
+        """Return an upper bound of the timestamps in the segment, apart from timestamps in the future."""
         claimed = segment.newest_timestamp_ms(self.config.index_interval_bytes)
         walked = segment.walked
         if walked is not None and walked.position >= segment.size:
@@ -151,12 +155,12 @@ class TimeLookup:
             newest = max(walked.newest_ms, segment.newest_timestamp_ms(self.config.index_interval_bytes))
         found = self._first_at(segment, newest, upper_bound)
         if found is None and walked.position < size:
-            # The header of a batch that no walk has come to is wrong.
+            # The header claims a newer timestamp than its records have, and no walk has come to this batch.
             found = self._first_at(segment, self._newest_below(segment, upper_bound), upper_bound)
         return found
 
     def _first_at(self, segment: Segment, timestamp_ms: int, upper_bound: int) -> _Found | None:
-        """Find the first record of the segment with exactly this timestamp; None without one, and for -1."""
+        """Find the first record of the segment with exactly this timestamp; None if there is none, and for -1."""
         if timestamp_ms < 0:
             return None
         walked = segment.walked
@@ -216,7 +220,9 @@ class TimeLookup:
             file.unpin()
 
     def _newest_of(self, segment: Segment, file: File, position: int, header: BatchHeader) -> int:
-        """Return the newest timestamp of a batch: its header's, unless headers of this segment were found to be wrong."""
+        """Return the newest timestamp of a batch: that of its header, or of its records if headers of this segment
+        were found wrong.
+        """
         walked = segment.walked
         if walked is None or walked.are_claims_true or position >= walked.position:
             return header.max_timestamp

@@ -1,4 +1,4 @@
-"""The rules by which a log takes transactional batches and markers, and its search for aborted transactions.
+"""The rules by which a log accepts transactional batches and markers, and its search for aborted transactions.
 
 The order of the checks is Kafka's (`UnifiedLog.analyzeAndValidateProducerState`, `ProducerAppendInfo`).
 """
@@ -48,7 +48,8 @@ def check_transaction(
         if duplicate is not None:
             if config.verifies_transactions and not is_open:
                 reached("log.stolen_sequence_refused")
-                # Another client has written it in this producer's name: no transaction would commit the producer's own.
+                # Another client has written the earlier batch in this producer's name: no transaction would
+                # commit the producer's own batch.
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"Sequence {sequence} of producer {producer_id} was used outside of a transaction",
@@ -69,7 +70,8 @@ def check_transaction(
 def _check_first_sequence(
     producers: ProducerState, guard: VerificationGuard, producer_id: int, sequence: int
 ) -> None:
-    """Check that a transaction begins with the lowest of the batches that waited for its verification.
+    """Check that a transaction begins with the lowest sequence number of the batches that waited for its
+    verification.
 
     Raises `KafkaError` OUT_OF_ORDER_SEQUENCE_NUMBER.
     """
@@ -90,7 +92,7 @@ def _check_first_sequence(
 def aborted_transactions(
     segments: SegmentList, index_interval_bytes: int, offset: int, end_offset: int
 ) -> list[AbortedTransaction]:
-    """See `PartitionLog.aborted_transactions`."""
+    """List the aborted transactions in a range of offsets; see `PartitionLog.aborted_transactions`."""
     found: list[AbortedTransaction] = []
     listed = segments.segments
     for at in range(max(0, segments.index_of(offset)), len(listed)):

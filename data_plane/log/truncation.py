@@ -1,15 +1,17 @@
-"""Cut a log: at an offset where it parted from its leader's, or to begin anew at the begin of the leader's.
+"""Cut a log: at the offset where it diverges from its leader's log, or whole, to begin anew where the leader's log
+begins.
 
-A cut is not on the device when it returns, and a power loss may bring the cut bytes back. So the next append goes to
-a file of its own: in one file, old and new bytes might survive side by side. Names in a directory change in order: if
+A cut is not on the device when it returns, and a power loss may bring the cut bytes back. So the next append goes
+to a new file: in one file, old and new bytes might survive side by side. Names in a directory change in order: if
 the new file is there, the later segments are gone. Recovery cuts the segment before it at the new one's begin.
 
-All below the recovery point counts as on the device; so a lower one is made durable before anything is cut.
+All bytes below the recovery point count as durable. So a lower recovery point is made durable before anything is
+cut.
 
     looked: where to cut -> begun: a flush counts no more -> files cut (the disk's thread) -> finished: the log is cut
 
-A device that does not answer stops this before the last step, for as long as it takes. The log is then unchanged, and
-unsettled (`LogHome.change`): it refuses appends and reads.
+While a device does not answer, the truncation waits before the last step. The log is then unchanged, and unsettled
+(`LogHome.change`): it refuses appends and reads.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class _CutFiles:
     """An empty segment, where the cut has left no part of the last one."""
 
     def leave(self) -> None:
-        """Give up the files that were opened: the log was closed meanwhile."""
+        """Close the files that were opened, because the log was closed meanwhile."""
         if self.fresh is not None:
             self.fresh.file.close()
 
@@ -73,7 +75,7 @@ class Truncation:
         segments = self.segments
         if offset >= self.offsets.log_end_offset:
             reached("log.epoch_without_records_cut")
-            # A leader that appended nothing has noted its epoch; the next leader may have taken another.
+            # Forget the epoch of a leader that appended nothing: the next leader may have used another epoch.
             self.epochs.truncate_from_end(self.offsets.log_end_offset)
             return
         at = segments.index_of(offset)
@@ -205,7 +207,7 @@ class Truncation:
             return _CutFiles(renamed, segments.put_in_place(base_offset, doomed[0].created_ms))
 
     def _change(self, offset: int, cut: Callable[[], _CutFiles], take: Callable[[_CutFiles], None]) -> None:
-        """Cut the files at `offset`, then take that over."""
+        """Cut the files at `offset`, then apply the cut to the log in memory."""
         if self.cleaning is not None:
             self.cleaning.cut(offset)
         self.durability.begin_cut(offset)

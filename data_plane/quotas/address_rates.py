@@ -15,7 +15,7 @@ from odradek.named_states import reached
 __all__ = ["ADDRESSES_MAX", "AddressRates"]
 
 ADDRESSES_MAX = 10_000
-"""Addresses with a bucket of their own; a further one replaces the oldest."""
+"""The most addresses with a bucket of their own; a new address replaces the oldest."""
 
 
 class AddressRates:
@@ -26,7 +26,7 @@ class AddressRates:
         self._default: float | None = None
         self._rates: dict[str, float] = {}
         self._spellings: dict[str, dict[str, float]] = {}
-        """The quotas of each address as they were given: an address may be written in several ways."""
+        """The quotas of each address by the spelling in the metadata: an address may be written in several ways."""
         self._buckets: dict[str, TokenBucket] = {}
         self.refused = 0
         """Connections turned away since the start."""
@@ -79,12 +79,12 @@ class AddressRates:
 
 
 def _as_peers_say_it(address: str) -> str:
-    """Rewrite the address as a socket's peer has it: `2001:DB8:0::1` is `2001:db8::1`, `::ffff:10.0.0.1` is
+    """Rewrite an address in the form that sockets report: `2001:DB8:0::1` is `2001:db8::1`, `::ffff:10.0.0.1` is
     `10.0.0.1`.
     """
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return address  # the name of a host, which only Kafka's controllers take
+        return address  # a host name, which Kafka's controllers accept as an entity
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)

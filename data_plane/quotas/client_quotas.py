@@ -2,23 +2,25 @@
 
 Theory of operation
 -------------------
-`ClientQuotas` follows the metadata image. Connections ask it only while a quota is there.
+`ClientQuotas` follows the metadata image. Connections call it only while any quota exists.
 
-Each connection keeps a `ClientShare`: the accounts that its present principal and client id are charged to. It asks
-for it again when the client id changes, or when `generation` has grown. An `Account` belongs to all clients that
-share a quota (`quota_levels`), on all listeners. It has a token bucket, and counts the clients' usage and waits.
+Each connection keeps a `ClientShare`: the accounts to which its present principal and client id are charged. It
+gets a new share when the client id changes, or when `generation` has grown. An `Account` belongs to all clients
+that share a quota (`quota_levels`), on all listeners. It has a token bucket, and counts the clients' usage and
+waits.
 
 * **Produce** pays the bytes of its request when it comes; the answer names the wait.
 * **Fetch** pays the bytes of its answer. A fetch of a client in debt is answered empty (KIP-219). One fetch takes at
   most the quota of `quota.window.size.seconds`.
-* **Requests** pay their processor time. 100 % is one core. The wait is one window at most, so sessions live on.
+* **Requests** pay their processor time. 100 % is one core. The wait is one window at most, so that sessions do not
+  expire.
 
 A client in debt is muted: its connection is not read until the wait is over, whatever the client does.
 
 Client ids are endless. There are `ACCOUNTS_MAX` accounts at most; later clients share one account of each kind, and
-of each value. An account that was idle for `IDLE_SECONDS_MAX` is dropped. Where room is short, an account with its
-whole burst is dropped at once: a new one would be the same. So a client that changes its name all the time takes no
-room from other clients.
+of each value. An account that was idle for `IDLE_SECONDS_MAX` is dropped. If there are too many accounts, an
+account with a full bucket is dropped at once: a new account would be equal. So a client that changes its name all
+the time takes no room from other clients.
 """
 
 from __future__ import annotations
@@ -53,16 +55,16 @@ IDLE_SECONDS_MAX = 3600.0
 """Kafka's: a sensor that is idle for an hour is dropped."""
 SWEEP_SECONDS = 60.0
 SWEEP_SECONDS_MIN = 1.0
-"""The time between two looks for room."""
+"""The shortest time between two searches for accounts to drop."""
 GATHERED_SECONDS_MAX = 0.001
-"""Turns that took less processor time together are charged together."""
+"""Turns are charged together until they have taken this much processor time."""
 CHARGED_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _OTHERS = ("", "<others>")
 
 
 @attrs.frozen
 class QuotaSettings:
-    """Windows of quotas."""
+    """The windows over which quotas are measured."""
 
     windows: int = setting("quota.window.num")
     window_seconds: int = setting("quota.window.size.seconds")
@@ -93,22 +95,22 @@ class Account(TokenBucket):
         self.key = key
         self.holding = holding
         self.change = change
-        """The change of quotas that it was judged by last."""
+        """The number of the quota change that the account was last checked against."""
         self.is_overflow = False
         self.has_ended = False
-        """True once the quota is gone. Connections without further questions may still hold the account."""
+        """True once the quota is gone. Connections that have not asked for a new share may still have the account."""
         self.throttled_seconds = 0.0
-        """The waits that clients got, in all."""
+        """The sum of the waits that clients got."""
         self.found_at = now
-        """The last time at which a connection looked for the sharers of its quota."""
+        """The last time at which a connection asked for this account."""
         self._gathered = 0.0
-        """Seconds of processor time that turns took, and that are still to be charged."""
+        """Seconds of processor time that turns took, and that are not charged yet."""
 
     def judge(self, holding: Holding, burst_seconds: float, now: float, change: int) -> None:
-        """Apply the new quota from now on."""
+        """Use this quota from now on."""
         self.holding, self.change = holding, change
         rate = _rate(self.key, holding.value)
-        if rate != self.rate:  # else a change of another entity's quota would shorten the debt
+        if rate != self.rate:  # a change of another entity must not shorten the debt
             self.set_rate(rate, rate * burst_seconds, now)
 
     def charge_turn(self, seconds: float, now: float) -> None:
@@ -125,13 +127,13 @@ class Account(TokenBucket):
         self.charge(seconds, now)
 
     def is_idle(self, now: float) -> bool:
-        """True if it has long been unused and is out of debt."""
+        """True if the account has long been unused and is out of debt."""
         used_at = max(self.found_at, self.charged_at)
         return now - used_at > IDLE_SECONDS_MAX and not self.wait_seconds(now)
 
 
 class ClientShare:
-    """The accounts of one client, as its connection keeps them. None where no quota holds."""
+    """The accounts of one client, which its connection keeps. An account is None if no quota applies."""
 
     __slots__ = (
         "client_id",
@@ -158,11 +160,13 @@ class ClientShare:
         self.produce, self.fetch, self.request = accounts
         self.window_seconds = window_seconds
         self.is_exempt = False
-        """True for a node, which no quota holds for."""
+        """True for a node of the cluster, to which no quota applies."""
 
     @classmethod
     def exempt(cls, principal: str, client_id: str | None, generation: int) -> ClientShare:
-        """Make the share of a node, or of a request that only nodes send; then no generation is so old."""
+        """Make the share of a node, or of a request that only nodes send. With the default `generation`, the share
+        is never outdated.
+        """
         share = cls(principal, client_id, generation, (None, None, None), 0.0)
         share.is_exempt = True
         return share
@@ -192,25 +196,25 @@ class ClientQuotas:
     def __init__(self, settings: QuotaSettings, accounts_max: int = ACCOUNTS_MAX) -> None:
         self.settings = settings
         self.generation = 0
-        """Grows when the quotas change, or accounts go."""
+        """Grows when quotas change, or accounts are dropped."""
         self.is_charging = False
-        """True if some quota of a user or a client id is there."""
+        """True if there is any quota for users or client ids."""
         self.charges_requests = False
-        """True if a quota is about processor time."""
+        """True if any quota limits processor time."""
         self.exempt_requests = 0
         self.exempt_bytes = 0
         self.addresses = AddressRates(settings.burst_seconds)
         """The quotas of addresses, which are about connections alone."""
         self.listeners: list[Callable[[], None]] = []
-        """Called when the quotas have changed."""
+        """Callbacks for changes of the quotas."""
         self._accounts_max = accounts_max
         self._quotas: Mapping[tuple[Entity, str], float] = {}
         self._values: dict[tuple[str, float], int] = {}
-        """How many quotas have each pair of key and value."""
+        """The number of quotas with each pair of key and value."""
         self._keys: dict[str, int] = {}
-        """How many quotas of users and client ids there are of each key."""
+        """The number of quotas of users and client ids for each key."""
         self._changes = 0
-        """How often the quotas have changed."""
+        """The number of times that the quotas have changed."""
         self._accounts: dict[tuple[str, tuple[str, str]], Account] = {}
         self._sweep_at = 0.0
         self._make_room_at = 0.0
@@ -220,7 +224,7 @@ class ClientQuotas:
         quotas: Mapping[tuple[Entity, str], float],
         changed: Iterable[tuple[Entity, str]] | None = None,
     ) -> None:
-        """Use the quotas of a newer image. `changed` names the changed ones (None: look for them).
+        """Use the quotas of a newer image. `changed` names the changed quotas (None: compare all).
 
         Call `judge_accounts` afterwards.
         """
@@ -247,7 +251,7 @@ class ClientQuotas:
             listener()
 
     def judge_accounts(self, monotonic: Callable[[], float]) -> Work[None]:
-        """Give the accounts their new quotas, or remove them; in slices, because there may be thousands.
+        """Give the accounts their new quotas, or remove accounts; in slices, because there may be thousands.
 
         An account whose turn has not come is updated as soon as a client uses it.
         """
@@ -264,8 +268,8 @@ class ClientQuotas:
     def _holding_of(self, account: Account) -> Holding | None:
         """Find the quota that now applies to an account; None if its clients now have another account, or none.
 
-        With the level of the quota, the clients of an account may have changed. They find their account again, or get
-        a new one.
+        If the quota's level has changed, the clients of an account may have changed, too. They find their account
+        again, or get a new account.
         """
         if account.is_overflow:
             reached("quotas.account_shared")
@@ -314,7 +318,7 @@ class ClientQuotas:
         return account
 
     def _sweep(self, now: float) -> None:
-        """Forget idle accounts, now and then."""
+        """Forget idle accounts, from time to time."""
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP_SECONDS
@@ -325,7 +329,7 @@ class ClientQuotas:
         if now < self._make_room_at:
             return
         self._make_room_at = now + SWEEP_SECONDS_MIN
-        # Accounts that are found now belong to the share in the making.
+        # Do not drop accounts that were found just now: they belong to the share that is being made.
         self._drop(
             [
                 at
@@ -362,7 +366,7 @@ def _rate(key: str, value: float) -> float:
 
 
 def _count(counts: dict[T, int], key: T, step: int) -> None:
-    """Count one more or less; a zero has no entry."""
+    """Increase or decrease a count; a count of zero is removed."""
     left = counts.get(key, 0) + step
     if left:
         counts[key] = left

@@ -13,14 +13,15 @@ The next request's offsets confirm them. Batches are not parsed. They are synced
   cut to the leader's end. A follower behind the leader's start begins anew there.
 * A partition that cannot be served backs off by itself, outside the session; all other partitions go on. A broken
   connection backs off as a whole and begins a new session.
-* A partition that `follower.replication.throttled.*` slows waits in the same way while the quota is used up. It goes
-  on if it has everything that it knows to be committed.
-* Each batch's checksum is checked before it is written. The sound ones before a rotten one are kept. The rotten one
-  is fetched again and again; so the leader learns to check its own disk (`rotten_replicas`).
+* A partition that `follower.replication.throttled.*` slows waits in the same way while the quota is used up. It is
+  fetched nevertheless if it has all records that it knows to be committed.
+* Each batch's checksum is checked before it is written. Sound batches before a rotten batch are kept. The rotten
+  batch is fetched again and again, from which the leader concludes that it must check its own disk
+  (`rotten_replicas`).
 
-A partition has no task or timer of its own. Changed partitions are kept in `_changed`. So the cost of a round depends
-on the partitions with new records, not on all followed ones. The next request is sent before local requests that wait
-for the new records are woken, because the leader waits for it. The connection is a part of its own
+A partition has no task or timer of its own. Changed partitions are kept in `_changed`. So the cost of a round
+depends on the partitions with new records, not on all followed ones. The next request is sent before local requests
+that wait for the new records are woken, because the leader waits for it. The connection has a module of its own
 (`leader_connection`).
 """
 
@@ -76,13 +77,13 @@ _EXPECTED = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
 )
-"""Errors of a leader or follower whose metadata is older than the other's. They are too common for a line in the
-log.
+"""Errors that a leader or follower gets while its metadata is older than the other's. They are too common to be
+logged.
 """
 
 
 class Followed:
-    """One partition that is fetched here."""
+    """One partition that this broker fetches."""
 
     __slots__ = ("failures", "is_in_sync", "lag", "leader_epoch", "partition", "replica", "retry_at")
 
@@ -115,7 +116,7 @@ class LeaderFetcher:
     def __init__(
         self, leader_id: int, address: Callable[[], tuple[str, int] | None], shared: SharedByFetchers
     ) -> None:
-        """`address` gives host and port of the leader, None while they are unknown."""
+        """`address` returns host and port of the leader, None while they are unknown."""
         self.leader_id = leader_id
         self._connection = LeaderConnection(leader_id, address, shared)
         self._node_id = shared.node_id
@@ -133,7 +134,7 @@ class LeaderFetcher:
         """The partitions whose log start was not in its checkpoint when it was last looked at."""
         self._gone: dict[TopicIdPartition, None] = {}
         self._waiting: dict[TopicIdPartition, Followed] = {}
-        """Partitions that back off."""
+        """Partitions that back off after an error."""
         self._out_of_range: list[Followed] = []
         self._session = ReplicaFetchSession()
         self._wake = shared.env.event()
@@ -142,7 +143,7 @@ class LeaderFetcher:
         self.rounds = 0
         self.bytes_fetched = 0
         self.reassignment_bytes = 0
-        """The share of `bytes_fetched` that was for replicas that are being added here."""
+        """The part of `bytes_fetched` for replicas that are being added to this broker."""
 
     # -- which partitions -----------------------------------------------------------------------------------------
 
@@ -172,7 +173,7 @@ class LeaderFetcher:
                 self._close()
 
     def retry_now(self) -> None:
-        """Try again at once, because the leader's address or state may have changed."""
+        """Try again without waiting, because the leader's address or state may have changed."""
         self._failures = 0
         if self._connection.is_astray:
             self._close()
@@ -184,7 +185,7 @@ class LeaderFetcher:
     # -- the loop -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetch until nothing is followed."""
+        """Fetch until there is no partition to fetch."""
         self.is_running = True
         while self.followed:
             try:
@@ -300,14 +301,14 @@ class LeaderFetcher:
                 self._changed[replica] = None
 
     def _hold_offline(self) -> None:
-        """Leave out partitions on a disk that hangs: a fetch would promise to keep up."""
+        """Exclude partitions on a disk that hangs: a fetch would promise that they keep up."""
         for replica in self.followed if self._session.epoch == 0 else list(self._changed):
             followed = self.followed.get(replica)
             if followed is not None and followed.partition.log.offline and replica not in self._waiting:
                 self._back_off(followed)
 
     def _hold_throttled(self, now: float) -> None:
-        """Leave throttled partitions out of the requests while the quota is used up (Kafka's
+        """Exclude throttled partitions from the requests while the quota is used up (Kafka's
         `shouldFollowerThrottle`).
         """
         throttle = self._throttle
@@ -385,7 +386,7 @@ class LeaderFetcher:
     def _take_partition(self, followed: Followed, answer: PartitionData, requested: Position | None) -> int:
         """Append the records of a partition in the answer. Returns the bytes appended."""
         partition = followed.partition
-        # A start that was stored meanwhile changes nothing about the answer.
+        # The log start may have been stored since the request; that does not make the answer outdated.
         if (
             requested is None
             or requested[:3] != followed.wanted()[:3]
@@ -393,7 +394,7 @@ class LeaderFetcher:
             or partition.is_leader
         ):
             reached("replication.outdated_answer_dropped")
-            # The state has changed since this fetch: the next round fetches again.
+            # The state has changed since the request, so the next round fetches this partition again.
             self._changed[followed.replica] = None
             return 0
         if answer.error_code:
@@ -528,7 +529,8 @@ class LeaderFetcher:
                     self._begin_anew(log, start)
                 else:
                     reached("replication.range_came_back")
-                    # The leader's log moved meanwhile, or something is wrong that cutting would not mend.
+                    # The leader's log has changed meanwhile, or the logs differ in a way that a cut does not
+                    # repair.
                     self._back_off(followed)
             except (KafkaError, DiskError) as error:
                 self._log.error(
@@ -538,7 +540,7 @@ class LeaderFetcher:
                 self._changed[followed.replica] = None
 
     def _begin_anew(self, log: PartitionLog, start: int) -> None:
-        """Give up all of a log, for the leader's begins behind it. Raises `DiskError`."""
+        """Remove all records of a log, because the leader's log begins behind its end. Raises `DiskError`."""
         self._log.warning(
             "replication.begun_anew",
             topic=log.topic,
@@ -549,7 +551,9 @@ class LeaderFetcher:
         log.truncate_fully_and_start_at(start)
 
     async def _offsets(self, lost: list[Followed], timestamp: int) -> dict[TopicIdPartition, int]:
-        """Ask for the leader's first or last offsets. Return those of partitions that it answers without error."""
+        """Ask the leader for its first or last offsets. Return those of the partitions that it answers without an
+        error.
+        """
         found: dict[TopicIdPartition, int] = {}
         for begin in range(0, len(lost), PARTITIONS_MAX):
             found.update(await self._offsets_of_part(lost[begin : begin + PARTITIONS_MAX], timestamp))

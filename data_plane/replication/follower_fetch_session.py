@@ -3,9 +3,9 @@
 The session remembers what the leader knows about each partition, so a request names only what differs. Each answer is
 checked against the offset that it was asked for.
 
-A request names `PARTITIONS_MAX` partitions at most, since a server bounds what it decodes. A session of more begins with
-a part of them, and the next requests add the rest. A leader that keeps no session, or forgets each one, gets another part
-with each full request, until all had their turn.
+A request names `PARTITIONS_MAX` partitions at most, since a server bounds what it decodes. A larger session begins
+with a part of its partitions, and the next requests add the rest. If the leader keeps no session, each full request
+names another part, until all partitions had their turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ fewer than `odradek.wire.codec.ELEMENTS_MAX`."""
 
 
 class NextRequest(NamedTuple):
-    """The part of a Fetch request that is about partitions, and what it leaves to the next ones."""
+    """The fields of a Fetch request that name partitions, and the partitions left to later requests."""
 
     topics: list[FetchTopic]
     forgotten: list[ForgottenTopic]
@@ -50,9 +50,9 @@ class ReplicaFetchSession:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
         self.requested: dict[TopicIdPartition, Position] = {}
-        """The contents of the leader's session."""
+        """The partitions of the session, each with the position that the leader has."""
         self._had_turn: dict[TopicIdPartition, None] = {}
-        """The partitions of full requests that named a part, until all have been named."""
+        """The partitions that full requests have named so far, if one request cannot name all."""
 
     def begin(self) -> None:
         """Begin a session: the next request names all partitions, and also ends the former session."""
@@ -99,7 +99,9 @@ class ReplicaFetchSession:
         return NextRequest(list(topics.values()), list(forgotten.values()), left, left_unwanted, is_part)
 
     def _part_of(self, wanted: Sequence[Asked]) -> tuple[Sequence[Asked], list[TopicIdPartition], bool]:
-        """Choose what one request names of many partitions. Return that, the rest, and whether it is urgent."""
+        """Choose the partitions that one request names. Return them, the remaining ones, and whether the next
+        request is urgent.
+        """
         requested = self.requested
         news = [each for each in wanted if requested.get(each[0]) != each[1]]
         if len(news) <= PARTITIONS_MAX:
@@ -118,8 +120,8 @@ class ReplicaFetchSession:
         return named, left, len(due) > PARTITIONS_MAX
 
     def answered(self, session_id: int) -> None:
-        """Take over the session id of an answer without error. With 0 the leader keeps no session: each request names
-        everything.
+        """Store the session id of an answer without error. 0 means that the leader keeps no session: each request
+        names everything.
         """
         self.session_id = session_id
         if session_id == 0:

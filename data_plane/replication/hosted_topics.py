@@ -44,7 +44,9 @@ class HostedTopics:
         return None if found is None else found.partitions.get(index)
 
     def holds(self, partition: Partition) -> bool:
-        """True if this very partition is hosted. Another may have its topic and number by now."""
+        """True if this partition object is hosted. After a deletion, another object may have the same topic and
+        number.
+        """
         return self.partition(partition.log.topic_id, partition.log.partition) is partition
 
     def partitions(self) -> Iterator[Partition]:

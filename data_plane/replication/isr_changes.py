@@ -1,10 +1,9 @@
 """AlterPartition: a leader's proposals for its in-sync replicas, batched, one request at a time. PORTED.
 
 A proposal is sent until the controller has decided it, or until the partition has dropped it (newer metadata, the
-leadership gone). Repeating it is safe. The controller takes a proposal only for the partition epoch that it was made
-in. It also checks that the replicas are the incarnations whose fetches the proposal was made from (KIP-903). So the
-proposal keeps the broker epochs of the moment when it was made. A broker that restarted since may have lost what it
-had then.
+leadership gone). Repeating it is safe. The controller accepts a proposal only for the partition epoch in which it
+was made. It also checks that the replicas are the incarnations whose fetches the proposal was made from (KIP-903).
+So the proposal keeps the broker epochs of that moment. A broker that restarted since then may have lost records.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class _Change:
     partition: Partition
     proposal: PendingIsr
     broker_epochs: dict[int, int]
-    """Broker epochs of the proposed followers, as they were at the proposal."""
+    """The broker epochs of the proposed followers at the time of the proposal."""
 
 
 class AlterPartitionSender:
@@ -76,7 +75,7 @@ class AlterPartitionSender:
         self.expansions = 0
         self.shrinks = 0
         self.failures = 0
-        """Proposals that were refused or not answered; a repeated proposal counts again."""
+        """The number of proposals that were refused or not answered; a repeated proposal counts again."""
 
     def submit(self, partition: Partition) -> None:
         """Send the proposal in `partition.isr_state`."""
@@ -92,7 +91,7 @@ class AlterPartitionSender:
     async def _run(self) -> None:
         clock = self._clock
         pause = RETRY_SECONDS_MIN
-        # Other changes that are proposed in this turn go into the same request.
+        # Wait for the next turn, so that other changes proposed in this turn go into the same request.
         await clock.sleep_until(0.0)
         while self._drop_outdated():
             if await self._send():
@@ -104,7 +103,9 @@ class AlterPartitionSender:
         self._is_running = False
 
     def _drop_outdated(self) -> bool:
-        """Drop changes that are decided, replaced, or no longer ours to propose; true if any is left to send."""
+        """Drop changes that are decided, replaced, or no longer this broker's to propose. Returns True if any
+        change is left to send.
+        """
         for replica, change in list(self._pending.items()):
             partition = change.partition
             if partition.isr_state is not change.proposal or not partition.is_leader:

@@ -1,15 +1,15 @@
 """A leader's knowledge of its in-sync replicas: decided by the controller, or proposed. PURE.
 
-While a proposal is under way, either of the two sets may hold. So the *maximal* one counts for the high watermark. A
-record is committed only when it is on every replica of either set (KIP-497's argument, Kafka's `PartitionState`). The
-gate of `min.insync.replicas` counts the committed set, which certainly was in force.
+While a proposal is under way, either the committed or the proposed set may be in force. So the *maximal* one counts
+for the high watermark. A record is committed only when it is on every replica of both sets (KIP-497's argument,
+Kafka's `PartitionState`). `min.insync.replicas` is compared with the committed set, which certainly was in force.
 
     CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (larger or as before)
                                      |
                                      +---- newer metadata --------------------> CommittedIsr
 
-A proposal whose fate is unknown (fenced, outdated) stays pending: only metadata ends it. So does a smaller set that
-the controller has taken: see `Partition.isr_decided`.
+A proposal with an unknown outcome (fenced, outdated) stays pending until metadata decides it. A smaller set that
+the controller has accepted stays pending, too: see `Partition.isr_decided`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import attrs
 
 @attrs.frozen(eq=False)
 class CommittedIsr:
-    """The set that the controller has written."""
+    """The set of in-sync replicas that the controller has decided."""
 
     isr: tuple[int, ...]
 
@@ -38,7 +38,7 @@ class CommittedIsr:
 
 @lru_cache(maxsize=1024)
 def committed_isr(isr: tuple[int, ...]) -> CommittedIsr:
-    """Make the set that the controller has written, shared by partitions: thousands are in sync on the same brokers."""
+    """Make a decided set. Partitions share equal sets: thousands are in sync on the same brokers."""
     return CommittedIsr(isr)
 
 
@@ -91,7 +91,9 @@ class PendingShrinkIsr:
 
 
 def assert_isr(isr: Sequence[int], replicas: Sequence[int], leader: int) -> None:
-    """Assert that in-sync replicas and the leader (-1: none) are replicas, each named once."""
+    """Assert that the in-sync replicas and the leader (-1: none) are among the replicas, and that each is named
+    once.
+    """
     for broker_id in isr:
         if broker_id not in replicas:
             raise AssertionError(

@@ -1,6 +1,6 @@
 """A follower's connection to one leader: it sends a request, then waits a bounded time for the answer. PORTED.
 
-One timer watches over all answers of a connection: a timeout per round would cost as much as the round's bytes.
+One timer covers all answers of a connection: a timeout per round would cost as much as sending the round's bytes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class SharedByFetchers:
     settings: ReplicationSettings
     broker_epoch: Callable[[], int]
     after_round: Callable[[], None]
-    """Wakes requests that wait for the appended records."""
+    """Called after a round, to wake requests that wait for the appended records."""
     throttle: ReplicationThrottle
     sync: Sync
     timers: Timers
     buffer: memoryview
-    """One buffer for all receiving: its contents are used before another fetcher receives."""
+    """One buffer for all fetchers: its contents are used before another fetcher receives."""
     log: Log
 
 
@@ -52,7 +52,7 @@ class LeaderConnection:
     def __init__(
         self, leader_id: int, address: Callable[[], tuple[str, int] | None], shared: SharedByFetchers
     ) -> None:
-        """`address` gives host and port of the leader, None while they are unknown."""
+        """`address` returns host and port of the leader, None while they are unknown."""
         self._leader_id = leader_id
         self._address = address
         self._node_id = shared.node_id
@@ -72,7 +72,7 @@ class LeaderConnection:
         self._watch: Timer | None = None
         """The timer that checks `_answer_due`."""
         self._low_water = 1
-        """The last argument of `_conn.wait_for`."""
+        """The number of bytes to wait for: the last argument of `_conn.wait_for`."""
 
     @property
     def is_open(self) -> bool:
@@ -81,11 +81,11 @@ class LeaderConnection:
 
     @property
     def is_astray(self) -> bool:
-        """True if the leader's address differs from that of the connection."""
+        """True if the leader's address is no longer that of the connection."""
         return self._connected_to is not None and self._address() != self._connected_to
 
     def close_if_old(self, now: float) -> None:
-        """Give up a connection whose login ends soon (KIP-368). Between two rounds nothing is lost by that."""
+        """Close a connection whose login ends soon (KIP-368). Between two rounds nothing is lost by that."""
         if now >= self._renew_at:
             self.close()
 
@@ -110,14 +110,14 @@ class LeaderConnection:
         )
 
     def close(self) -> None:
-        """Give up the connection, if there is one."""
+        """Close the connection, if there is one."""
         conn, self._conn, self._wire, self._connected_to = self._conn, None, None, None
         self._answer_due = self._renew_at = NEVER
         if conn is not None:
             conn.close()
 
     def stop_watching(self) -> None:
-        """Remove the timer: nothing will be sent soon."""
+        """Remove the timer, because no request will be sent soon."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -143,7 +143,9 @@ class LeaderConnection:
                 rest = rest[conn.send((rest,)) :]
 
     async def answer(self) -> Message:
-        """Receive the answer. Raises `ConnectionLost`, `ProtocolError`, `KafkaError`: the connection is of no more use."""
+        """Receive the answer. Raises `ConnectionLost`, `ProtocolError`, `KafkaError`; the caller must close the
+        connection then.
+        """
         conn, wire = self._conn, self._wire
         if conn is None or wire is None:
             raise ConnectionLost("closed")
@@ -151,7 +153,8 @@ class LeaderConnection:
             await conn.readable()
             self._receive(conn, wire)
             if wire.bytes_expected:
-                # Mostly it is all here by now, and a wake costs more than a look.
+                # Usually the whole answer has arrived by now, and reading at once is cheaper than waiting for a
+                # wake.
                 self._receive(conn, wire)
             event = wire.next_event()
             low_water = min(max(1, wire.bytes_expected), LOW_WATER_BYTES_MAX)
@@ -165,7 +168,7 @@ class LeaderConnection:
                 raise ConnectionLost("the leader closed the connection")
 
     def _look_for_answer(self) -> None:
-        """Give up a connection whose answer is overdue. The task that waits hears that it is closed."""
+        """Close a connection whose answer is overdue. The task that waits for the answer gets an error."""
         self._watch = None
         due = self._answer_due
         if due == NEVER:

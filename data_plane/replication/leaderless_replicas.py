@@ -1,11 +1,13 @@
-"""The replicas here of partitions that wait for the longest log to lead: this broker's heartbeats report them. PURE.
+"""Reports of replicas whose partition has no leader, so that the replica with the longest log can lead. Heartbeats
+carry the reports. PURE.
 
-A partition waits when it is without a leader, an ISR and eligible replicas: all members may have lost records. Then the
-controller compares the logs that are left (KIP-966, `unclean_recovery.py` of the controller). Each broker sees in its
-image which partitions wait, and reports the ends of its logs unasked. Until a replica leads, these logs stay as they are.
+A partition waits if it has neither a leader nor an ISR nor eligible replicas: all of its replicas may have lost
+records. Then the controller compares the logs that are left (KIP-966, `unclean_recovery.py` of the controller).
+Each broker sees in its image which partitions wait, and reports the ends of its logs without a request. Until a
+replica leads, these logs stay as they are.
 
-A new report is urgent: the next heartbeat leaves at once and carries it. Each report is repeated afterwards, in turns,
-with the usual heartbeats. The controller's knowledge is soft state, and so it comes back.
+A new report is urgent: the next heartbeat leaves at once and carries it. Each report is repeated afterwards, in
+turns, with the usual heartbeats. So a new controller, which has no reports, gets them again.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class _Epochs(Protocol):
 
 
 class LeaderlessReplicas:
-    """Knows which replicas have to be reported, and whose turn it is."""
+    """Tracks which replicas have to be reported, and in which order."""
 
     def __init__(self, node_id: int, newest: NewestImage, hosted: HostedTopics, controller: _Epochs) -> None:
         self._node_id = node_id
@@ -48,12 +50,12 @@ class LeaderlessReplicas:
         self._controller = controller
         self._controller_epoch = -1
         self._waiting: dict[TopicIdPartition, None] = {}
-        """In the order in which they are reported next."""
+        """The replicas to report, in the order of the next reports."""
         self._urgent: dict[TopicIdPartition, None] = {}
         self._asked: list[TopicIdPartition] = []
 
     def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Note which partitions begin to wait, and which do so no more."""
+        """Note which partitions begin to wait, and which no longer wait."""
         for topic_id, topic in delta.deleted_topics.items():
             for number in topic.partitions:
                 self._settle(TopicIdPartition(topic_id, number))
@@ -80,7 +82,7 @@ class LeaderlessReplicas:
 
     @property
     def is_urgent(self) -> bool:
-        """True if the controller has not heard of some replica yet."""
+        """True if there is a replica that no controller has a report of yet."""
         return bool(self._urgent)
 
     def next_reports(self) -> list[TopicPartitionLogInfo]:
@@ -101,7 +103,7 @@ class LeaderlessReplicas:
         return list(topics.values())
 
     def were_heard(self) -> None:
-        """Note that a controller has received the last reports, so that other replicas are reported next."""
+        """Note that a controller has received the last reports, so that the next heartbeat reports other replicas."""
         for key in self._asked:
             self._urgent.pop(key, None)
             if key in self._waiting:
@@ -117,14 +119,15 @@ class LeaderlessReplicas:
         )
 
     def _info(self, key: TopicIdPartition) -> PartitionLogInfo | None:
-        """Say how far the replica reaches; None while its log cannot be read here."""
+        """Describe how far the replica's log reaches; None while its log cannot be read here."""
         partition = self._hosted.partition(key.topic_id, key.partition)
         if partition is None or partition.image is None or partition.image.leader != NO_LEADER:
             return None
         log = partition.log
         if log.offline:
             return None
-        # A start may have noted an epoch in which this broker led, by metadata from before it registered.
+        # At a start this broker may have noted an epoch as the leader, because its metadata was from before its
+        # registration.
         written = log.epoch_for_offset(log.log_end_offset - 1)
         epoch = NO_EPOCH if written is None else written
         return PartitionLogInfo(key.partition, epoch, partition.leader_epoch, log.log_end_offset, 0)

@@ -6,17 +6,18 @@ The high watermark is the offset below which every in-sync replica has the log; 
 leader it is the least log end offset of the replicas in the *maximal* ISR (see `isr_state`), and it advances
 
 * only while the in-sync replicas number at least `effective_min_isr` (ARCHITECTURE.md, "Invariants"), whatever the acks;
-* past nothing that `flush.messages` asks the leader to sync first: then its own log counts up to the recovery point, and a
-  sync begins. Followers sync before they promise (`synced_promises`);
+* only up to the leader's recovery point, if the topic has `flush.messages`: the leader must sync records first, and
+  a sync begins. Followers sync before they promise (`synced_promises`);
 * never past a follower that has just caught up and is about to join. Otherwise the follower would chase a high
   watermark that runs ahead of it for ever.
 
 A follower's fetch offset is its promise that it has everything below. It joins the ISR when three things hold. Its
 promise reaches both the high watermark and the start of the leader's epoch; then it has every record that may have
 been acknowledged. Its broker is neither fenced nor leaving. And the broker epoch of its fetch is that in the
-metadata. Otherwise a fetch of its former process could let in a replica that restarted without its data (KIP-903). A
-fetch with any other broker epoch promises nothing. An earlier epoch comes from a former process. A later one is ahead
-of the metadata here (it may copy meanwhile), or made up by a stranger. Only the metadata moves the epoch.
+metadata. Otherwise a fetch of its former process could let in a replica that restarted without its data (KIP-903).
+A fetch with any other broker epoch promises nothing. An earlier epoch comes from a former process. A later epoch is
+ahead of the metadata here (the follower may copy meanwhile), or invented by a stranger. Only the metadata changes
+the known epoch.
 
 With replication factor 1 a partition needs none of this: its `followers` is None.
 
@@ -52,7 +53,7 @@ NO_LEADER_EPOCH = -1
 """The leader epoch of a request that names none. Any other number is compared with the partition's (KIP-320)."""
 
 TROUBLED_LAG_MS_MAX = 1000
-"""Takes the place of `replica.lag.time.max.ms` for a replica whose broker lists its directory as full or hung."""
+"""The leader epoch of a request that has none. Any other number is compared with the partition's epoch (KIP-320)."""
 
 _NOT_APPLIED = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
 """The controller's answers that leave the partition as it was: the committed set holds as before."""
@@ -72,7 +73,7 @@ decides.
 
 
 _NOBODY_WAITS = WaitingRequests()
-"""Always empty: the queues of all partitions for which no request has waited yet."""
+"""The queues of all partitions for which no request has waited yet; always empty."""
 
 
 class Partition:
@@ -104,11 +105,11 @@ class Partition:
         self._cluster = cluster
         self.image: PartitionImage | None = None
         self.is_internal = log.topic in INTERNAL_TOPICS
-        """True if only a coordinator may write to it. Stored, because the hot path reads it."""
+        """True if only a coordinator may write to the topic. Stored, because the hot path reads it."""
         self.is_leader = False
         self.leader_epoch = -1
         self.partition_epoch = -1
-        """The newest partition epoch heard of, in metadata or in an answer to AlterPartition."""
+        """The newest partition epoch in metadata, or in an answer to AlterPartition."""
         self.has_min_isr = True
         """True if enough replicas are in sync for an acks=all write. Stored, because the hot path reads it."""
         self.advances_alone = False
@@ -120,8 +121,8 @@ class Partition:
         self.followers: dict[int, RemoteReplica] | None = None
         """The other replicas while this one leads. None on a follower, and with replication factor 1."""
         self.knows_high_watermark = False
-        """True once the high watermark is newer than the checkpoint's: this process has led, or has agreed with a
-        leader.
+        """True once the high watermark is newer than the checkpoint: this process has led, or its log has agreed
+        with a leader's.
         """
         self.epoch_start_offset = 0
         """The log end offset at which this broker began to lead."""
@@ -131,7 +132,7 @@ class Partition:
         self._waiting = _NOBODY_WAITS
         self._hears_fetch: Callable[[RemoteReplica | None], None] | None = None
 
-    # -- the controller's word ------------------------------------------------------------------------------------
+    # -- decisions of the controller ------------------------------------------------------------------------------
 
     def apply(self, image: PartitionImage, node_id: int, *, may_lead: bool = True) -> None:
         """Apply the metadata: leader, epoch, replicas.
@@ -146,7 +147,7 @@ class Partition:
             )
         if image.leader_epoch == self.leader_epoch and image.partition_epoch < self.partition_epoch:
             reached("replication.answer_overtook_record")
-            # The answer to AlterPartition overtook its record; the newer record follows.
+            # The answer to AlterPartition arrived before its record; the newer record follows.
             return
         self._assert_sound(image)
         begins = image.leader_epoch > self.leader_epoch or not self.is_leader
@@ -182,7 +183,7 @@ class Partition:
             )
 
     def _propose(self, proposal: PendingIsr) -> None:
-        """Have the controller decide about this change of the ISR."""
+        """Request a decision of the controller about this change of the ISR."""
         assert self.image is not None, "a leader must know its partition's metadata"
         assert_isr(proposal.proposed, self.image.replicas, self.image.leader)
         self.isr_state = proposal
@@ -202,7 +203,9 @@ class Partition:
         self.followers = followers or None
 
     def look_again(self) -> None:
-        """Raise the high watermark if a replica no longer holds it back, because time has passed, or a broker is fenced."""
+        """Recompute the high watermark, because time has passed or a broker was fenced: a replica may no longer
+        hold it back.
+        """
         if self._raise_high_watermark():
             self._announce_high_watermark()
 
@@ -221,7 +224,9 @@ class Partition:
             watcher()
 
     def set_config(self, config: LogConfig) -> None:
-        """Take over the topic's new configuration. `min.insync.replicas` may open or close the gate."""
+        """Apply the topic's new configuration. A new `min.insync.replicas` may stop or resume the advance of the
+        high watermark.
+        """
         self.log.set_config(config)
         self.flushes = config.flush_messages < LONG_MAX
         self._weigh_isr()
@@ -262,7 +267,7 @@ class Partition:
         work: BatchWork = AT_ONCE,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
-        """Append one batch of a client. A transactional batch comes with the guard of its verification (KIP-890).
+        """Append one batch of a client. `guard` is the guard of a transactional batch's verification (KIP-890).
 
         If it raises `KafkaError`, `DiskError` or an error of `work`, nothing was appended.
         """
@@ -302,7 +307,9 @@ class Partition:
         return result
 
     def advance_high_watermark(self) -> None:
-        """Wake followers and raise the high watermark after the log has grown, or after the gate has opened."""
+        """Wake followers and raise the high watermark, after the log has grown or enough replicas have come into
+        sync.
+        """
         if self.log.log_end_offset != self._end_announced:
             self._end_announced = self.log.log_end_offset
             if self.followers is not None:
@@ -339,8 +346,8 @@ class Partition:
         return True
 
     def _synced_end(self) -> int:
-        """Return the end of the leader's own log that counts for the high watermark: the synced end if the topic
-        wants syncs. Begin a sync if one is needed.
+        """Return the end of the leader's log for computing the high watermark: the synced end if the topic has
+        `flush.messages`. Begin a sync if one is needed.
 
         One sync at a time: appends that come meanwhile share the next.
         """
@@ -353,8 +360,8 @@ class Partition:
         return log.recovery_point
 
     def _sync_ended(self) -> None:
-        """Called when a sync for the high watermark has ended. Count what it has made durable, and begin another
-        sync for the rest.
+        """Called when a sync for the high watermark has ended. Advance the high watermark, and begin another sync
+        if records are left.
         """
         self._is_syncing = False
         self.look_again()
@@ -411,7 +418,8 @@ class Partition:
         replica = None if self.followers is None else self.followers.get(broker_id)
         if replica is None:
             reached("replication.follower_unknown_yet")
-            # If its epoch is right, the follower may know of a reassignment that has not arrived here.
+            # The epoch may be right: the follower may already have metadata of a reassignment that has not
+            # arrived here.
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
@@ -423,7 +431,7 @@ class Partition:
         return [each for each in self.isr_state.maximal_isr if each != self.image.leader]
 
     def hear_fetches(self, listener: Callable[[RemoteReplica | None], None] | None) -> None:
-        """Call the only listener with each follower that fetches, before the fetch is answered.
+        """Set the listener, which is called with each follower that fetches, before the fetch is answered.
 
         It is called with None when the in-sync replicas or the leader may have changed.
         """
@@ -489,7 +497,7 @@ class Partition:
             self._propose(PendingExpandIsr(CommittedIsr(self.isr_state.isr), replica.broker_id))
 
     def shrink_isr(self, now_ms: int) -> tuple[int, ...]:
-        """Propose an ISR without the followers that have lagged too long. Return their ids.
+        """Propose an ISR without the followers that have lagged too long. Return the ids of these followers.
 
         It does nothing while this leader's own log is unreadable: followers then lag because of the leader.
         """
@@ -508,7 +516,9 @@ class Partition:
         return tuple(leaving)
 
     def forgive_lag(self, now_ms: int) -> None:
-        """Give all in-sync replicas the full time to catch up, from now on: the log could not be read before."""
+        """Give all in-sync replicas the full time to catch up, from now on, because this log could not be read
+        before.
+        """
         if self.followers is not None:
             for broker_id in self.isr_state.isr:
                 replica = self.followers.get(broker_id)
@@ -547,7 +557,7 @@ class Partition:
             self._announce_high_watermark()
 
     def isr_refused(self, proposal: PendingIsr, code: ErrorCode) -> bool:
-        """Take in the controller's refusal; true if the proposal should be made again (Kafka's
+        """Handle the controller's refusal; true if the proposal should be made again (Kafka's
         `handleAlterPartitionError`).
         """
         if self.isr_state is not proposal:
@@ -555,8 +565,8 @@ class Partition:
         if code in _NOT_APPLIED:
             reached("replication.isr_change_refused")
             self.isr_state = proposal.committed
-            # The replica that was about to join counts no more. Fetches of all other replicas have been
-            # counted already.
+            # The replica that was about to join does not count any more. Fetches of all other replicas have
+            # been counted already.
             self.look_again()
             return False
         return code not in _OUTDATED
@@ -574,10 +584,10 @@ class Partition:
         return lowest
 
     def _may_serve(self, broker_id: int) -> bool:
-        """True if a broker lives, or may be elected when it comes back."""
+        """True if a broker is alive, or may be elected when it comes back."""
         return self._cluster.is_alive(broker_id) or (self.image is not None and broker_id in self.image.elr)
 
-    # -- who waits ------------------------------------------------------------------------------------------------
+    # -- waiting requests -----------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> WaitingRequests:
@@ -587,7 +597,7 @@ class Partition:
         return self._waiting
 
     def _stir_followers(self, *, wakes: bool) -> None:
-        """Have the followers' sessions look at this partition."""
+        """Mark this partition dirty in the followers' fetch sessions."""
         if self.followers is not None:
             for replica in self.followers.values():
                 if replica.cursor is not None:
@@ -616,8 +626,8 @@ class Partition:
         waiting.call_all_fetches()
 
     def leader_error(self, current_leader_epoch: int) -> ErrorCode:
-        """Check a request's leader epoch (KIP-320's fences), and that this broker leads. -1: the request has no
-        epoch.
+        """Check a request's leader epoch (KIP-320), and that this broker leads. An epoch of -1 means that the
+        request has none.
         """
         code = self.epoch_error(current_leader_epoch)
         if not code and not self.is_leader:
@@ -634,12 +644,12 @@ class Partition:
         return ErrorCode.NONE
 
     def reader_error(self, current_leader_epoch: int) -> ErrorCode:
-        """Choose the error for a consumer that cannot read here, from the leader or a follower (KIP-392); NONE if
+        """Return the error for a consumer that cannot read from this replica, leader or follower (KIP-392); NONE if
         it can.
 
         After a start a follower has a log and a checkpoint of the high watermark. Its machine may have lost power
         after a truncation that was not synced. Then both may have records that were never committed. So it answers
-        consumers with OFFSET_NOT_AVAILABLE until the leader has agreed with its log once.
+        consumers with OFFSET_NOT_AVAILABLE until its log has once agreed with the leader's.
         """
         code = self.epoch_error(current_leader_epoch)
         if not code and not self.knows_high_watermark:

@@ -16,7 +16,7 @@ NO_REPLICA = -1
 def preferred_read_replica(
     partition: Partition, image: MetadataImage, node_id: int, listener: str, rack: str, offset: int
 ) -> int:
-    """Choose the broker to read from instead of this leader; -1: this one."""
+    """Choose the broker to read from instead of this leader; -1 if the leader should serve."""
     followers = partition.followers
     if not rack or followers is None or _rack_of(image, node_id) == rack:
         return NO_REPLICA

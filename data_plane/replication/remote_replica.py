@@ -1,4 +1,4 @@
-"""A follower from its leader's view: the end of its log, and the time when it was last caught up. PURE."""
+"""A follower as its leader sees it: the end of its log, and the time when it was last caught up. PURE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNKNOWN_BROKER_EPOCH = -1
 
 
 class Cursor(Protocol):
-    """The follower's fetch session, at this partition."""
+    """A port to the follower's fetch session, for one partition."""
 
     @property
     def is_stirred(self) -> bool: ...
@@ -39,7 +39,7 @@ class RemoteReplica:
     )
 
     def __init__(self, broker_id: int, last_caught_up_ms: int) -> None:
-        """A member of the in-sync replicas begins as caught up now; any other begins with 0, as never seen."""
+        """`last_caught_up_ms` is now for a member of the ISR, and 0 (never) for any other replica."""
         self.broker_id = broker_id
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.log_start_offset = UNKNOWN_OFFSET
@@ -52,7 +52,7 @@ class RemoteReplica:
         self.stuck_count = 0
 
     def log_grew(self) -> None:
-        """Note an append of the leader. A follower whose cursor was settled had everything until this append: each
+        """Note an append by the leader. A follower with a clean cursor had everything until this append: each
         request of its session was a fetch at the log's end.
         """
         cursor = self.cursor
@@ -65,8 +65,9 @@ class RemoteReplica:
     def follow_with(self, cursor: Cursor) -> None:
         """Let this session be notified of the log's changes.
 
-        The previous session is marked dirty. Usually it is dead. But a leader that was paused may read a request of
-        the old session after the first request of the new one. Then the old session must not silence the new one.
+        The previous session is marked dirty, although it has usually ended. A leader that was paused may read a
+        request of the old session after the first request of the new session. Then the old session must not keep
+        news from the new session.
         """
         before, self.cursor = self.cursor, cursor
         if before is not None and before is not cursor:
@@ -74,8 +75,8 @@ class RemoteReplica:
 
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
         """Note a fetch at `offset`: the follower has everything below it. If that is the whole log of the leader,
-        the follower is caught up now. If it is all that the leader had at the follower's last fetch, the follower
-        was caught up then. So a follower under steady load, always one fetch behind, counts as caught up.
+        the follower is caught up now. If the offset is the leader's log end at the follower's last fetch, the
+        follower was caught up then. So a follower under steady load, always one fetch behind, counts as caught up.
         """
         if offset >= leader_end_offset:
             caught_up_ms = now_ms
@@ -92,8 +93,8 @@ class RemoteReplica:
         self.last_fetch_ms = now_ms
 
     def is_stuck(self, offset: int) -> bool:
-        """Count a fetch that repeats this offset although records lie behind it. Return True when the cause should
-        be searched.
+        """Count a fetch that repeats this offset although records lie behind it. Return True if the leader should
+        search for the cause.
 
         One repetition may be chance: the fetch came before the leader had records. At the second one, and then at
         every doubling, the follower may be unable to use the answer.

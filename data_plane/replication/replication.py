@@ -94,7 +94,7 @@ class Replication:
         self._fetchers: dict[int, LeaderFetcher] = {}
         """The fetchers by the leader's id."""
         self.reassignment_bytes_out = 0
-        """Read by followers that are being added to a partition."""
+        """Bytes read by followers that are being added to a partition."""
         self._followed_at: dict[TopicIdPartition, int] = {}
         self._shared_by_fetchers: SharedByFetchers | None = None
         """Made with the first fetcher: a broker that follows no leader needs no buffer."""
@@ -171,15 +171,15 @@ class Replication:
             if failure is None and partition.log.recovery_point > recovery_point:
                 ended()
             else:
-                # A lack of room or descriptors, or a cut that is under way. It may pass.
+                # The cause may pass: a lack of room or descriptors, or a cut that is under way.
                 broker.timers.at(broker.clock.monotonic() + SYNC_PAUSE_SECONDS, ended)
 
         broker.sync_partition(partition, done)
 
-    # -- events from the broker --------------------------------------------------------------------------------------
+    # -- events from the broker -----------------------------------------------------------------------------------
 
     def registered(self, broker_epoch: int) -> None:
-        """Take over the broker epoch that the controller has given to this broker."""
+        """Store the broker epoch that the controller has given to this broker."""
         self.broker_epoch = broker_epoch
         self._retry_now()
 
@@ -260,7 +260,7 @@ class Replication:
         endpoint = None if known is None else known.endpoint(self.settings.listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
-    # -- who lags -------------------------------------------------------------------------------------------------
+    # -- lagging followers ----------------------------------------------------------------------------------------
 
     def _watch_lag(self) -> None:
         if not self._watches_lag:
@@ -277,7 +277,7 @@ class Replication:
         """
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
-            now_ms += self.settings.lag_ms_max  # a replica that lacks a record now lags
+            now_ms += self.settings.lag_ms_max  # so that a replica that lacks a record now counts as lagging
         led = self._led()
         self._watches_lag = bool(led)
         if led:
@@ -295,7 +295,7 @@ class Replication:
                 self._broker.log.exception("isr.look_failed", topic=log.topic, partition=log.partition)
 
     def troubles_changed(self) -> None:
-        """Look soon for lagging followers, since brokers report other directories as troubled than before."""
+        """Check soon for lagging followers, because other directories are reported as troubled than before."""
         if self._newest.image.troubled_directories and not self._watches_troubles:
             self._watches_troubles = True
             self._look_at_troubled_later()
@@ -305,7 +305,9 @@ class Replication:
         broker.timers.at(broker.clock.monotonic() + TROUBLED_LAG_MS_MAX / 1000, self._look_at_troubled)
 
     def _look_at_troubled(self) -> None:
-        """Look once a second, while a broker reports a directory: leaders should stop waiting for replicas there."""
+        """Check once a second, while a broker reports a troubled directory: leaders should stop waiting for
+        replicas there.
+        """
         self._watches_troubles = bool(self._newest.image.troubled_directories)
         if self._watches_troubles:
             self._look_at_troubled_later()
@@ -319,7 +321,9 @@ class Replication:
             )
 
     def _led(self) -> list[Partition]:
-        """List the partitions with followers. A copy: a woken request may change the hosted set."""
+        """List the partitions that have followers. The list is a copy, because a woken request may change the
+        hosted set.
+        """
         return [each for each in self._broker.hosted.partitions() if each.followers is not None]
 
     def _look_at_lag(self, partition: Partition, now_ms: int) -> None:

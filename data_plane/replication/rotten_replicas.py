@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-A disk may give back other bytes than it took, and report no error. A slow scrub reads all logs now and then
-(`odradek.data_plane.disks.scrubber`). Until then readers check: a follower each batch before it appends, a client
-before it uses a record. So a replica is *suspected* in two cases. A follower fetches at one offset over and over
-although there are records behind it, or the bytes at an offset make no batches. A worker then checks the bytes of
-that fetch against their checksums. Only if these are wrong too it is rot; otherwise it was the follower's own
-trouble.
+A disk may return other bytes than were written to it, without reporting an error. A slow scrub reads all logs now
+and then (`odradek.data_plane.disks.scrubber`). Until then readers check: a follower each batch before it appends, a
+client before it uses a record. So a replica is *suspected* in two cases. A follower fetches at one offset over and
+over although there are records behind it, or the bytes at an offset make no batches. A worker then checks the bytes
+of that fetch against their checksums. Only if a checksum is wrong, the replica is rotten; otherwise the follower
+had a trouble of its own.
 
     sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside, begun anew
                                            |                             (the controller's word)       |
@@ -20,11 +20,11 @@ trouble.
   this one is neither in sync nor eligible. While the metadata says LOST no leader takes it into an ISR; the directory
   is reported only when the new, empty log is there. From then on it is a follower like any other: it joins when it
   has everything.
-* **The last one in sync keeps its records.** No other replica has all acknowledged ones. If the other replicas went
-  away just when this one gave up, it withdraws its report, and leads again.
+* **The last one in sync keeps its records.** No other replica has all acknowledged ones. If the other replicas fail
+  just when this one has given up, it withdraws its report, and leads again.
 * **Nothing is removed.** The old log's directory is renamed to `-stray`; its good parts are for the operator.
-* A crash in between is no trouble: the metadata says LOST until a log has begun anew. A log that is found at the
-  start is then set aside like a rotten one. Perhaps it had begun anew already: it begins once more.
+* A crash in between does no harm: the metadata says LOST until a new log has begun. A log that is found at the
+  start is then set aside like a rotten one. If that was the new log, the replica begins once more.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ AGAIN_SECONDS = 2.0
 class Fate(Enum):
     """The fate of a replica that the metadata calls LOST."""
 
-    FOLLOW = "the replica has begun anew already, and the controller will hear of that"
+    FOLLOW = "the replica has begun anew already, and the controller will get a report of that"
     BEGIN_ANEW = "other replicas have all records, so this replica is set aside"
     RETURN = "other replicas lack records, so this replica withdraws its report and leads again"
     WAIT = "the partition has no leader that this replica could follow"
@@ -106,7 +106,7 @@ class RottenReplicas:
         self._fetch_bytes_max = fetch_bytes_max
         self._node_id = broker.node_id
         self._checked_at: dict[TopicIdPartition, float] = {}
-        """The time of each replica's last suspicion."""
+        """The time at which each replica was last suspected."""
         self._found: dict[TopicIdPartition, _Case] = {}
         self._renewed: dict[TopicIdPartition, bytes] = {}
         """Replicas that have begun anew, with their directories, while the metadata still says LOST."""
@@ -150,7 +150,7 @@ class RottenReplicas:
             or not self._broker.hosted.holds(partition)
         ):
             reached("rot.suspicion_outdated")
-            # The log may have been cut since the suspect bytes were read.
+            # The log may have been cut since the suspected bytes were read.
             return
         if rot is None:
             self._broker.log.info(
@@ -226,7 +226,7 @@ class RottenReplicas:
                 position=case.rot.position,
                 offset=case.rot.offset,
                 hint=(
-                    "this replica serves its sound records on: no other replica has all acknowledged records"
+                    "this replica keeps serving its sound records, because no other has all acknowledged records"
                 ),
             )
 
@@ -238,7 +238,7 @@ class RottenReplicas:
                 return True
         return False
 
-    # -- the controller holds it for lost -------------------------------------------------------------------------
+    # -- the metadata calls it LOST -------------------------------------------------------------------------------
 
     def fate(self, replica: TopicIdPartition, image: PartitionImage, *, is_empty: bool) -> Fate:
         """Choose the fate of a replica whose directory is LOST in the metadata."""
@@ -258,7 +258,7 @@ class RottenReplicas:
         return node_id in (image.leader, *image.isr, *image.elr, *image.last_known_elr)
 
     def note_set_aside(self, partition: Partition, log_dir: LogDir, kept_as: str | None) -> None:
-        """Note that a log was taken out of service. Another is about to be made in the same directory."""
+        """Note that a log was taken out of service. A new log is about to be made in the same directory."""
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         case = self._found.pop(replica, None)
@@ -272,20 +272,24 @@ class RottenReplicas:
             file=None if case is None else case.rot.file,
             position=None if case is None else case.rot.position,
             offset=None if case is None else case.rot.offset,
-            reason="the metadata call this replica lost" if case is None else case.rot.reason,
+            reason="the metadata mark this replica as lost" if case is None else case.rot.reason,
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
         )
         self._renewed[replica] = log_dir.directory_id
 
     def report_directory(self, replica: TopicIdPartition, directory_id: bytes, *, is_anew: bool) -> None:
-        """Report to the controller that the replica is in this directory, again or still."""
+        """Report to the controller that the replica is in this directory. `is_anew` is true for a log that has
+        begun anew.
+        """
         if is_anew:
             self._renewed[replica] = directory_id
         self._broker.assignments.note(*replica, directory_id)
 
     def directory_for(self, replica: TopicIdPartition, image: PartitionImage) -> bytes:
-        """Choose the directory for a new log of a replica: the directory in the metadata, or the lost log's directory."""
+        """Choose the directory for a new log of a replica: that in the metadata, or the directory that had the lost
+        log.
+        """
         assigned = image.directory_of(self._node_id)
         if assigned != LOST_DIRECTORY or self.holds_promises(image):
             return assigned

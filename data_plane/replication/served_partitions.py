@@ -1,6 +1,7 @@
 """The hosted partitions as requests look them up: found, or the error for a partition that is not served here. PURE.
 
-`HostedTopics` has the hosted partitions, the image those that should be: an error depends on both.
+`HostedTopics` has the hosted partitions, and the image has the partitions that should be hosted: an error depends
+on both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`flush.messages` on a follower: records are synced before the next fetch promises them, as in Kafka. PORTED.
 
-A follower's fetch offset promises that it has all records below. Where a topic is flushed by the number of messages
-(`flush.messages`), the flush comes before that promise. If a device does not answer in time, only its own partitions
-are left out of the request.
+A follower's fetch offset promises that it has all records below. If a topic has `flush.messages`, the flush comes
+before that promise. If a device does not answer in time, only its own partitions are left out of the request.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, 
 LEADER, FOLLOWER = "leader", "follower"
 EVERY = "*"
 DIGITS_MAX = 20
-"""Digits of a partition or broker id; a longer number cannot be one, and its item is ignored."""
+"""The most digits of a partition or broker id in a list; an item with a longer number is ignored."""
 NEVER_MS = 1000
 """The time after which a rate of 0 is looked at again."""
 _NOTHING: frozenset[int] = frozenset()
@@ -113,6 +113,6 @@ class ReplicationThrottle:
         return now_ms + (int(-self._room * 1000 / self._rate) + 1 if self._rate else NEVER_MS)
 
     def note(self, count: int) -> None:
-        """Count bytes that were served or fetched. An excess makes later ones wait."""
+        """Count bytes that were served or fetched. If there are too many, later bytes have to wait."""
         self._room -= count
         self.bytes_counted += count

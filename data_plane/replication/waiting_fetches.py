@@ -1,11 +1,11 @@
-"""Fetches that wait for a partition to have more for them. PURE.
+"""Fetches that wait until a partition has more records for them. PURE.
 
-Each says what it waits for. That is an offset which one of three must reach: the high watermark, the last stable
-offset, the log end. Or it is a place that the log must have grown to. An append looks only at the smallest mark of each kind, and wakes only those whose mark is
-reached. So it costs the same beside one waiting fetch as beside thousands. A woken fetch has left the queue: if there
-is still not enough for it, it waits anew.
+Each fetch has a mark. The mark is an offset that the high watermark, the last stable offset or the log end must
+reach. Or it is a size that the log must reach. An append compares only the smallest mark of each kind, and wakes
+only fetches whose mark is reached. So an append costs the same with one waiting fetch as with thousands. A woken
+fetch has left the queue: if there are still too few bytes for it, it waits anew.
 
-A log that was cut takes a while to reach a place again. Such a fetch may be held up until its time is over.
+A log that was cut needs a while to reach a size again, so a fetch may be delayed until its time is over.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from odradek.data_plane.log.partition_log import PartitionLog
 class Until(IntEnum):
     """The value that a fetch waits for.
 
-    The marks of `HIGH_WATERMARK`, `LOG_END` and `STABLE` are (offset, 0): the fetch waits until the value has reached
-    this offset. `STABLE` is the last stable offset. It moves only when the high watermark moves, but not each time.
+    The marks of `HIGH_WATERMARK`, `LOG_END` and `STABLE` are (offset, 0): the fetch waits until the value has
+    reached this offset. `STABLE` is the last stable offset. It moves only when the high watermark moves, and
+    sometimes not even then.
 
     The mark of `SIZE` is (base offset of a segment, its size): the fetch waits for that size, or for a later segment.
     """
@@ -52,7 +53,7 @@ class WaitingFetches:
         return sum(map(len, self._by_mark))
 
     def add(self, until: Until, mark: Mark, watcher: Callable[[], None]) -> Ticket:
-        """Call `watcher` once: when the mark is reached, or something else has changed (`take_all`)."""
+        """Call `watcher` once: when the mark is reached, or when the partition has changed otherwise (`take_all`)."""
         self._serial += 1
         ticket = (mark, self._serial, until, watcher)
         insort(self._by_mark[until], ticket)
@@ -82,13 +83,14 @@ class WaitingFetches:
             place = (active.base_offset, active.size)
             if size[0][0] <= place:
                 reached += _cut(size, place)
-        # A reader of committed records never reads past the high watermark: so the first look is enough, mostly.
+        # A reader of committed records never reads past the high watermark. So this comparison usually
+        # suffices, without computing the last stable offset.
         if stable and stable[0][0][0] <= log.high_watermark:
             reached += _cut(stable, (log.last_stable_offset, 0))
         return reached
 
     def take_all(self) -> list[Ticket]:
-        """Take all tickets, in any order."""
+        """Remove and return all tickets, in any order."""
         taken = [ticket for tickets in self._by_mark for ticket in tickets]
         for tickets in self._by_mark:
             tickets.clear()
@@ -96,7 +98,7 @@ class WaitingFetches:
 
 
 def _cut(tickets: list[Ticket], mark: Mark) -> list[Ticket]:
-    """Cut the tickets up to this mark out of the sorted list."""
+    """Remove the tickets up to this mark from the sorted list, and return them."""
     at = bisect_left(tickets, ((mark[0], mark[1] + 1),))
     taken = tickets[:at]
     del tickets[:at]

@@ -37,9 +37,9 @@ class WaitingRequests:
         self.fetches: WaitingFetches | None = None
         self.for_acks: deque[AckWaiter] | None = None
         self.for_sync: list[Callable[[KafkaError | None], None]] | None = None
-        """The callbacks that wait for the next flush; None while nobody flushes."""
+        """The callbacks that wait for the next flush; None while no flush runs."""
 
-    # -- the high watermark, and who leads ------------------------------------------------------------------------
+    # -- the high watermark and the leadership --------------------------------------------------------------------
 
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call `watcher` whenever the high watermark or the leadership changes, until `unwatch`."""
@@ -72,7 +72,7 @@ class WaitingRequests:
         return self.fetches.add(until, mark, watcher)
 
     def unwatch_for_fetch(self, ticket: Ticket) -> None:
-        """Forget a waiting fetch. A woken one is unknown and ignored."""
+        """Forget a waiting fetch. The ticket of a woken fetch is unknown, and is ignored."""
         if self.fetches is not None:
             self.fetches.remove(ticket)
             if not self.fetches:
@@ -93,14 +93,16 @@ class WaitingRequests:
     # -- acknowledgements -----------------------------------------------------------------------------------------
 
     def wait_for_acks(self, waiter: AckWaiter) -> None:
-        """Notify the waiter when all in-sync replicas have its record. Appends wait in the order of their offsets."""
+        """Notify the waiter when all in-sync replicas have its record. Waiters must come in the order of their
+        offsets.
+        """
         if self.for_acks is None:
             self.for_acks = deque((waiter,))
         else:
             self.for_acks.append(waiter)
 
     def forget_acks(self, waiter: AckWaiter) -> None:
-        """Forget the waiter. An unknown one is ignored."""
+        """Forget the waiter. An unknown waiter is ignored."""
         if self.for_acks is not None and waiter in self.for_acks:
             self.for_acks.remove(waiter)
 
@@ -116,7 +118,7 @@ class WaitingRequests:
             waiter.acknowledged(code)
 
     def lose_leadership(self) -> None:
-        """Notify all who wait for acknowledgements that this broker has lost the leadership."""
+        """Notify all requests that wait for acknowledgements that this broker has lost the leadership."""
         waiting, self.for_acks = self.for_acks, None
         for waiter in waiting or ():
             waiter.leadership_lost()
@@ -124,7 +126,9 @@ class WaitingRequests:
     # -- a sync ---------------------------------------------------------------------------------------------------
 
     def wait_for_sync(self, done: Callable[[KafkaError | None], None]) -> bool:
-        """Queue for the flush of this log that begins next. True where no flush runs: the caller has to start one."""
+        """Queue for the flush of this log that begins next. Returns True if no flush runs, so that the caller has
+        to start one.
+        """
         if self.for_sync is None:
             self.for_sync = [done]
             return True
@@ -132,7 +136,9 @@ class WaitingRequests:
         return False
 
     def take_sync_waiters(self) -> list[Callable[[KafkaError | None], None]]:
-        """Take the queue's callbacks, which the flush that begins now covers. After an empty queue nobody flushes."""
+        """Remove and return the queued callbacks, which the flush that begins now covers. With an empty queue, no
+        flush runs from now on.
+        """
         waiters = self.for_sync
         self.for_sync = [] if waiters else None
         return waiters or []

@@ -47,8 +47,8 @@ COMMIT_TIMEOUT_MS = 5_000
 
 
 class OldestOpen(NamedTuple):
-    """Start times in milliseconds since 1970 of the oldest open transactions: one with a timeout, and a prepared
-    one (KIP-939).
+    """The start times of the oldest open transactions, in milliseconds since 1970: of those with a timeout, and of
+    prepared ones (KIP-939).
     """
 
     timed_ms: int | None
@@ -81,7 +81,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         self.machine = machine
         self._markers = markers
         self._earlier: TransactionsState | None = None
-        """The state as it was loaded, kept while part of it may not be committed."""
+        """The state as it was loaded, kept while a part of it may be uncommitted."""
         self._loaded_end = 0
 
     @property
@@ -105,7 +105,8 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         self._begin_earlier(self._log.high_watermark)
 
     def _begin_earlier(self, high_watermark: int) -> None:
-        """Begin the endings that earlier coordinators have decided, once all that was loaded is committed.
+        """Complete the transactions that earlier coordinators have decided to end, once all loaded records are
+        committed.
 
         Records above the high watermark may be lost with this broker. Its successor could decide otherwise, and
         markers of both would tear the transaction.
@@ -116,7 +117,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
             self._complete_earlier(state, iter(state.transactions))
 
     def _complete_earlier(self, state: TransactionsState, ids: Iterator[str]) -> None:
-        """Begin the markers that an earlier coordinator has decided, for some of the ids in each turn.
+        """Begin to write the markers that an earlier coordinator has decided, for some of the ids in each turn.
 
         Requests in between do no harm: a transaction in PrepareCommit or PrepareAbort waits for markers.
         """
@@ -153,7 +154,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         return not isinstance(request, _READS)
 
     def needs_replicas(self, request: Any) -> bool:
-        # A deadline that is refused stays due: its timer would fire again and again.
+        # Do not refuse a deadline: it would stay due, and its timer would fire again and again.
         return not isinstance(request, (*_READS, TimePasses))
 
     def size_of(self, state: TransactionsState) -> int:
@@ -225,8 +226,8 @@ class TransactionCoordinator(Shards[TransactionShard]):
         return refusal(ask, code)
 
     def _record_version(self) -> int:
-        """Choose the version of records: since `transaction.version` 1 they have the fields of transaction version
-        2.
+        """Choose the version of new records: since `transaction.version` 1 they have the fields of transaction
+        version 2.
         """
         return 1 if self._broker.newest.image.features.get(TRANSACTION_VERSION, 0) >= 1 else 0
 
@@ -251,12 +252,13 @@ class TransactionCoordinator(Shards[TransactionShard]):
             self._check(shard, request)
 
     def _check(self, shard: TransactionShard, request: Callable[[int], Any]) -> None:
-        """Have a shard check its transactions, and again while some are left."""
+        """Submit a check of a shard's transactions, and repeat it while some are left."""
         if shard.is_loading or shard.is_stopped:
             return
 
         def checked(some_are_left: bool | ErrorCode) -> None:
-            # After an error, the next check is soon enough. Otherwise clients have a turn in between.
+            # After an error, the next periodic check is soon enough. Otherwise, let other clients be served
+            # before the next check.
             if some_are_left is True:
                 self._broker.timers.next_turn(partial(self._check, shard, request))
 

@@ -7,16 +7,16 @@ import attrs
 
 @attrs.define
 class TransactionCounts:
-    """Events since the broker has started."""
+    """Counts of events since the broker has started."""
 
     committed: int = 0
     """Transactions whose commit markers are all written."""
     aborted: int = 0
     timed_out: int = 0
-    """Transactions that the coordinator aborts since they took longer than their timeouts."""
+    """Transactions that the coordinator has aborted because they took longer than their timeouts."""
     refused: int = 0
-    """Answers to producers that are fenced, or were replaced."""
+    """Requests refused because their producers are fenced, or were replaced."""
     refused_ids: int = 0
-    """Times that a new transactional id found its coordinator full."""
+    """Requests with a new transactional id that were refused because the coordinator has no room for more ids."""
     refused_partitions: int = 0
-    """Requests for partitions that would have made a transaction, or its coordinator, too large."""
+    """Requests refused because their partitions would make a transaction, or its coordinator, too large."""

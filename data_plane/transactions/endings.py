@@ -29,8 +29,8 @@ __all__ = [
 
 
 def expected_producer(transaction: Transaction) -> tuple[int, int]:
-    """Return the producer id and epoch that requests must have: after a resumption those of the producer that has
-    resumed.
+    """Return the producer id and epoch that requests must have. After a resumption these are the resuming
+    producer's.
     """
     if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
         return transaction.next_producer_id, transaction.next_producer_epoch
@@ -44,7 +44,7 @@ def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
     producer_id, epoch = expected_producer(transaction)
     if request.producer_epoch == EPOCH_MAX:
         reached("transactions.reserved_epoch_refused")
-        # The coordinator's own, for fencing. A client can only have guessed it.
+        # The epoch is the coordinator's own, for fencing. A client can only have guessed it.
         return (
             ErrorCode.PRODUCER_FENCED
             if request.producer_id == producer_id
@@ -62,7 +62,7 @@ def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
 
 
 def _repeats_overflow(transaction: Transaction, request: EndTransaction) -> bool:
-    """True if a repeated EndTxn comes after the producer id has changed, since its epochs were used up."""
+    """True if an EndTxn is a retry from before the producer id was changed, because its epochs were used up."""
     return (
         request.producer_id == transaction.previous_producer_id
         and request.producer_epoch == EPOCH_MAX - 1
@@ -75,7 +75,7 @@ def _is_retry(transaction: Transaction, request: EndTransaction) -> bool:
 
 
 def outcome_of(transaction: Transaction, request: EndTransaction) -> TransactionStatus | ErrorCode:
-    """Choose the next state, or the answer that changes nothing."""
+    """Choose the next state, or an answer that changes nothing."""
     status, is_commit = transaction.status, request.is_commit
     grows = request.client_version >= EPOCHS_GROW_LEVEL
     if status is TransactionStatus.ONGOING:
@@ -94,7 +94,7 @@ def outcome_of(transaction: Transaction, request: EndTransaction) -> Transaction
 
 
 def needs_next_id(transaction: Transaction) -> bool:
-    """True if the epoch grows at the end of this transaction, and would then be the last one or exceed it."""
+    """True if the epoch grows at the end of this transaction, and would then reach or exceed the last epoch."""
     return expected_producer(transaction)[1] >= EPOCH_MAX - 1
 
 
@@ -103,7 +103,7 @@ def decided(
 ) -> Transaction:
     """Decide the outcome of a transaction. Its markers have the epoch of the new state.
 
-    `next_id` is the producer id after it where `needs_next_id` is true, else -1.
+    `next_id` is the producer id after this transaction if `needs_next_id` is true, else -1.
     """
     epoch, last_epoch = transaction.producer_epoch, transaction.last_producer_epoch
     next_epoch = transaction.next_producer_epoch
@@ -131,7 +131,7 @@ def _grown(epoch: int) -> int:
 
 
 def _next_epoch(next_epoch: int, next_id: int) -> int:
-    """Return the epoch of the producer that has resumed, after the end of the transaction; -1 without a resumption."""
+    """Return the epoch that the resuming producer has after the end of the transaction; -1 without a resumption."""
     if next_epoch < 0:
         return NO_PRODUCER_EPOCH
     return _grown(next_epoch) if next_id < 0 else 0
@@ -140,8 +140,8 @@ def _next_epoch(next_epoch: int, next_id: int) -> int:
 def fenced(transaction: Transaction, wall_ms: int, next_id: int = NO_PRODUCER_ID) -> Transaction:
     """Abort the open transaction for the coordinator, with an epoch that its producer does not have.
 
-    If `needs_next_id` is true, the id has no epochs left and `next_id` replaces it. If no id is at hand, `next_id` is
-    -1. Then the last epoch stays, and the next producer that begins gets a new id.
+    If `needs_next_id` is true, the producer id has no epochs left, and `next_id` replaces it. If no new id is at
+    hand, `next_id` is -1: the last epoch stays, and the next InitProducerId gets a new id.
     """
     return attrs.evolve(
         transaction,

@@ -36,16 +36,16 @@ transaction has ended, its epochs count as used up (`EPOCH_MAX - 1`). So its pro
 has a new id.
 
 The last epoch, `EPOCH_MAX`, belongs to no producer. If it fences a producer, the transaction completes under a new
-producer id, as in Kafka. A request that names it has guessed it. A log of an earlier release may hold transactions in
-it: they are aborted like all others.
+producer id, as in Kafka. A request with this epoch has guessed it. The log of an earlier release may have
+transactions in this epoch, which are aborted like all others.
 
 A transaction's state is one record, with all its partitions. As in Kafka, a batch beyond the topic's
-`max.message.bytes` or `segment.bytes` is refused with UNKNOWN_SERVER_ERROR. That is checked where a transaction
-grows, for the largest record of its life. Its end is never refused: the log takes it even where these limits have
-been lowered meanwhile.
+`max.message.bytes` or `segment.bytes` is refused with UNKNOWN_SERVER_ERROR. This is checked when a transaction
+grows, for the largest record that it may ever need. Its end is never refused: the log accepts it even if these
+limits have been lowered meanwhile.
 
 A producer whose transaction the coordinator has aborted goes on with InitProducerId, by its own id and epoch
-(KIP-360). It gets the epoch of that abort. A new producer takes the next one, and the old one is fenced.
+(KIP-360). It gets the epoch of that abort. A new producer gets the next epoch, which fences the old producer.
 """
 
 from __future__ import annotations
@@ -108,18 +108,18 @@ APPEND_BYTES_MAX = 1_048_588
 """Kafka's default of `max.message.bytes`."""
 HELD_MS_MAX = 500
 HELD_MAX = 16
-"""Requests of one transactional id that wait for its markers."""
+"""The most requests of one transactional id that may wait for its markers."""
 CHECKED_MAX = 1_000
-"""Transactional ids that one decision forgets, or whose transactions it aborts. The next decision goes on."""
+"""The most transactional ids that one decision forgets or aborts. The next decision continues."""
 CHECKED_BYTES_MAX = 1 << 20
-"""Bytes of records in which one decision aborts transactions, unless the first one has more."""
+"""The most bytes of records in one decision that aborts transactions. The first record may be larger."""
 
 Changed = tuple[Transaction, ...]
 """The transactions of a decision whose markers are to be written."""
 
 
 class Turn:
-    """One decision in the making. Each record shows in `state` at once."""
+    """One decision in the making. Each of its records is applied to `state` at once."""
 
     __slots__ = ("answers", "now_ms", "records", "state", "wall_ms")
 
@@ -173,8 +173,8 @@ class TransactionMachine:
         counts: TransactionCounts,
         append_bytes_max: Callable[[], int] = lambda: APPEND_BYTES_MAX,
     ) -> None:
-        """`take_producer_id` returns a new producer id, None while there is none at hand. `record_version` is the
-        version of new records, by the cluster's `transaction.version`. `counts` are those of all shards.
+        """`take_producer_id` returns a new producer id, None while there is none at hand. `record_version` returns
+        the version of new records, by the cluster's `transaction.version`. `counts` are the counts of all shards.
         `append_bytes_max` is the size of the largest batch that the topic's configuration allows.
         """
         self._settings = settings
@@ -188,7 +188,7 @@ class TransactionMachine:
         self._aborted_max = CHECKED_MAX
         self._ages = OpenAges()
         self._unwritable: dict[str, Transaction] = {}
-        """Open transactions whose abort fits no record, as they were then."""
+        """Open transactions whose abort fits no record, as they were when that was found."""
         self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
             InitProducer: self._init,
             AddPartitions: self._add,
@@ -203,7 +203,9 @@ class TransactionMachine:
         }
 
     def take_over(self, state: TransactionsState, now_ms: int) -> None:
-        """Begin with a state that was read from the log. Transactions that are not in it begin from now on."""
+        """Set up the machine with a state that was read from the log. Ages of its open transactions count from now
+        on.
+        """
         self._ages.look(state, now_ms)
 
     # -- the runtime's --------------------------------------------------------------------------------------------
@@ -235,7 +237,9 @@ class TransactionMachine:
     def withdraw(
         self, state: TransactionsState, request: Ask, decision: Decision, context: DecisionContext
     ) -> Answers:
-        """Answer an error to every request that was answered, or held, because of these records."""
+        """Answer with an error every request that was answered or held because of these records, which were not
+        written.
+        """
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         answers: Answers = [(reply, _refused_like(response, code)) for reply, response in decision.response]
         if isinstance(request.request, AbortTimedOut):
@@ -297,7 +301,7 @@ class TransactionMachine:
         turn.answer(ask.reply, Producer(ErrorCode.NONE, begun.producer_id, begun.producer_epoch))
 
     def _begun(self, transaction: Transaction, request: InitProducer) -> Transaction | ErrorCode:
-        """Give a producer that begins, or goes on after an error, its producer id and epoch."""
+        """Choose the producer id and epoch for a producer that begins, or continues after an error."""
         epoch = transaction.producer_epoch
         is_new_producer = request.producer_epoch == NO_PRODUCER_EPOCH
         goes_on = request.producer_epoch == epoch or (
@@ -321,17 +325,17 @@ class TransactionMachine:
             return attrs.evolve(transaction, producer_epoch=epoch + 1, last_producer_epoch=epoch)
         if request.producer_epoch == transaction.last_producer_epoch:
             reached("transactions.begin_repeated")
-            # The answer to the first request was lost.
+            # This is a retry: the answer to the first request was lost.
             return transaction
         return ErrorCode.PRODUCER_FENCED
 
     def _resume(self, turn: Turn, ask: Ask, transaction: Transaction) -> None:
-        """Hand a prepared transaction over to the producer that ends it (KIP-939). The new producer has an epoch of
-        its own, which fences the former producer. The transaction keeps its epoch until it ends.
+        """Hand a prepared transaction over to the producer that will end it (KIP-939). This producer gets a new
+        epoch, which fences the former producer. The transaction keeps its epoch until it ends.
         """
         producer_id, epoch = expected_producer(transaction)
         if epoch >= EPOCH_MAX - 2:
-            # The transaction ends with one epoch more, which must not be the last one.
+            # At the end of the transaction the epoch grows by one, and must not reach the last epoch.
             fresh = self._take_producer_id()
             if fresh is None:
                 return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
@@ -383,8 +387,8 @@ class TransactionMachine:
         turn.answer(ask.reply, ErrorCode.NONE)
 
     def _may_grow(self, state: TransactionsState, before: Transaction, after: Transaction) -> ErrorCode:
-        """Check added partitions; the error if they make a transaction too large for its record, or its coordinator
-        too full.
+        """Check added partitions; return the error if they make the transaction too large for its record, or its
+        coordinator too full.
 
         Only growth is refused: an accepted transaction can be ended, however little room is left.
         """
@@ -492,8 +496,8 @@ class TransactionMachine:
     def _narrow_aborts(
         self, state: TransactionsState, records: Sequence[CoordinatorRecord | TransactionEnd]
     ) -> None:
-        """Narrow the search for a transaction whose abort fits no record: take fewer at once, and leave out an id
-        that fails alone.
+        """Narrow the search for a transaction whose abort fits no record: abort fewer at once, and skip an id that
+        fails alone.
         """
         ids = [record.transactional_id for record in records if isinstance(record, TransactionRecord)]
         self._counts.timed_out -= len(ids)
@@ -518,8 +522,8 @@ class TransactionMachine:
     # -- requests that wait for markers ---------------------------------------------------------------------------
 
     def _busy(self, turn: Turn, ask: Ask, *, holds: bool) -> None:
-        """Answer while markers are on their way. With `holds`, the request is the right producer's, and may wait
-        for them.
+        """Answer a request while markers are on their way. With `holds`, the request comes from the right producer,
+        and may wait for the markers.
         """
         if holds:
             self._hold(turn, ask)
@@ -544,7 +548,7 @@ class TransactionMachine:
             turn.answer(ask.reply, refusal(ask, ErrorCode.CONCURRENT_TRANSACTIONS))
 
     def _forget_held(self, ask: Ask) -> bool:
-        """Hold the request no longer; True if it was held."""
+        """Stop holding the request; true if it was held."""
         transactional_id = getattr(ask.request, "transactional_id", "")
         held = self._held.get(transactional_id)
         if held is None or ask not in held:
@@ -585,7 +589,7 @@ def _is_known(transaction: Transaction, request: InitProducer) -> bool:
 def _find(
     state: TransactionsState, request: AddPartitions | VerifyPartitions
 ) -> tuple[Transaction | None, ErrorCode]:
-    """Find the transaction of a producer that asks for partitions, or the error for another one."""
+    """Find the transaction of a producer that adds partitions; return the error if another producer has the id."""
     if not request.transactional_id:
         return None, ErrorCode.INVALID_REQUEST
     transaction: Transaction | None = state.transactions.get(request.transactional_id)
@@ -598,7 +602,7 @@ def _find(
         reached("transactions.zombie_refused")
         return transaction, ErrorCode.PRODUCER_FENCED
     if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
-        # Whoever has resumed a prepared transaction may only end it.
+        # The producer that has resumed a prepared transaction may only end it.
         reached("transactions.resumed_may_only_end")
         return transaction, ErrorCode.INVALID_TXN_STATE
     return transaction, ErrorCode.NONE

@@ -57,7 +57,7 @@ _Key: TypeAlias = tuple[int, str, int]
 
 
 class _Uncommitted:
-    """A marker that waits for the in-sync replicas (an `AckWaiter`)."""
+    """A marker that waits for the in-sync replicas to have it (an `AckWaiter`)."""
 
     __slots__ = ("key", "last_offset", "markers", "partition")
 
@@ -86,15 +86,15 @@ class DelayedMarkers(Delayed):
         self.broker = broker
         self.partitions = partitions
         self.codes: dict[_Key, ErrorCode] = {}
-        """The answers known so far, in the order in which they were asked for."""
+        """The known answers, in the order of the request."""
         self.pending: dict[_Key, list[_Uncommitted | None]] = {}
-        """The replicas that each answer waits for; None if it waits for the group coordinator."""
+        """The replicas that each answer waits for; None if the answer waits for the group coordinator."""
         self.is_queued = False
-        """All markers are appended, so that the last answer completes the request."""
+        """True once all markers are appended, so that the last `settle` completes the request."""
         self.timer: Timer | None = None
 
     def note(self, key: _Key, code: ErrorCode) -> None:
-        """Keep the answer for one marker; of several for one partition, the first error."""
+        """Store the answer for one marker. If one partition has several, the first error is kept."""
         if not self.codes.get(key, ErrorCode.NONE):
             self.codes[key] = code
 
@@ -173,7 +173,7 @@ class DelayedMarkers(Delayed):
 
 
 class MarkerWriter:
-    """Writes the markers of requests. An error of one partition leaves all others alone."""
+    """Writes the markers of requests. An error of one partition does not affect the others."""
 
     def __init__(self, broker: WritingBroker, partitions: ServedPartitions, groups: GroupCoordinator) -> None:
         self._broker = broker
@@ -181,7 +181,7 @@ class MarkerWriter:
         self._groups = groups
 
     def write(self, request: WriteTxnMarkersRequest, done: Callable[[WriteTxnMarkersResponse], None]) -> None:
-        """Write the markers of this broker's own coordinators; `done` gets the answer, now or later."""
+        """Write the markers of this broker's own coordinators; `done` is called with the answer, now or later."""
         result = run_through(self.write_all(request))
         if isinstance(result, Delayed) and result.response is None:
             result.answer = Receiver(done)
@@ -196,7 +196,7 @@ class MarkerWriter:
             for topic in marker.topics:
                 for index in topic.partition_indexes:
                     if (topic.name, index) in named:
-                        # One marker ends the transaction, however often its partition is named.
+                        # One marker ends the transaction, even if its partition is named several times.
                         yield 1
                         continue
                     named.add((topic.name, index))

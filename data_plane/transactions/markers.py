@@ -1,22 +1,22 @@
-"""Markers on their way: a coordinator's decision is sent to each partition of the transaction. PORTED.
+"""Sends the markers of a coordinator's decision to each partition of the transaction. PORTED.
 
-A transaction's outcome is final as soon as its state record is committed. From then on markers are written until every
-partition has one, through changes of leaders. A partition whose topic is deleted needs none. Only then the machine is
-notified (`MarkersWritten`), and the next transaction of that producer may begin.
+A transaction's outcome is final as soon as its state record is committed. From then on markers are written until
+every partition has one, through changes of leaders. A partition whose topic is deleted needs none. After that, the
+machine is notified (`MarkersWritten`), and the next transaction of that producer may begin.
 
-Appends here follow from a high watermark that has risen, often in the turn of a follower's fetch. That fetch would
-wait without having seen the new records. So everything here happens after the turn (`woken`). One turn takes a few
-transactions (`PacedActions`), since a coordinator that begins may have many thousands to complete.
+Markers are appended when a high watermark has risen, often in the turn of a follower's fetch. That fetch would then
+park without the new records. So everything here happens after the turn (`woken`). One turn takes a few transactions
+(`PacedActions`), since a coordinator that begins may have many thousands to complete.
 
 Markers carry the coordinator's leader epoch. A partition that has seen a newer coordinator's marker refuses an older
 one's (TRANSACTION_COORDINATOR_FENCED): the newer coordinator writes them.
 
-A partition that has seen a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). A newer
-coordinator gave that epoch out, and then this one can commit no decision; or an admin client sent a marker with it.
-So the leader is asked whether a transaction is open there. Where nothing is open, the marker is left out. The
-producer id is spent: all its batches would be refused there, so the next producer gets another one. An open
-transaction has to be ended by an operator. Until then the transactional id stays in PrepareCommit or PrepareAbort.
-(In Kafka it does so in both cases.)
+A partition that has seen a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). Either a newer
+coordinator gave out that epoch, and this coordinator can commit no more decisions. Or an admin client sent a marker
+with that epoch. So the leader is asked whether a transaction is open there. If none is open, the marker is left
+out. The producer id is spent, because the partition would refuse all its batches, and the next producer gets a new
+id. If a transaction is open, an operator has to end it. Until then the transactional id stays in PrepareCommit or
+PrepareAbort. (In Kafka it does so in both cases.)
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from odradek.wire.messages.write_txn_markers import (
 RETRY_SECONDS = 0.1
 PARTITIONS_PER_REQUEST = 2_000
 PARTITIONS_PER_TURN = 200
-"""Markers that this broker writes itself before other clients have a turn: about 10 ms."""
+"""The most markers that this broker writes itself before other clients are served: about 10 ms."""
 STARTS_PER_TURN = 100
 """The number of transactions whose markers are routed to their leaders in one turn: about 5 ms."""
 ENDS_PER_TURN = 25
-"""Transactions that are completed in one turn: about 5 ms."""
+"""The number of transactions that are completed in one turn: about 5 ms."""
 REQUESTS_UNDER_WAY_MAX = 8
-"""Requests to one broker. Markers that come meanwhile go together in the next one."""
+"""The most requests to one broker at a time. Later markers go together in the next request."""
 
 _WRITTEN = frozenset(
     (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION)
 )
-"""The partition has its marker, or can have no transactions."""
+"""Answers after which the partition has its marker, or can have no transactions."""
 
 WriteHere: TypeAlias = Callable[[WriteTxnMarkersRequest, Callable[[WriteTxnMarkersResponse], None]], None]
 """Writes markers to partitions that this broker leads, and calls back with the answer."""
 
 
 class MarkerShard(Protocol):
-    """The coordinator that has decided."""
+    """The coordinator shard that has decided to end the transaction."""
 
     leader_epoch: int
 
@@ -106,12 +106,12 @@ class _Destination:
 
 
 class MarkerSender:
-    """All markers of a broker's coordinators."""
+    """Sends the markers of all coordinators of a broker."""
 
     def __init__(
         self, broker: TransactionHost, peers: BrokerPeers, write_here: WriteHere | None = None
     ) -> None:
-        """Without `write_here`, this broker gets requests like all others."""
+        """Without `write_here`, this broker sends requests to itself like to all others."""
         self._broker = broker
         self._peers = peers
         self._destinations: dict[int, _Destination] = {}
@@ -144,12 +144,12 @@ class MarkerSender:
             del self._endings[key]
 
     def _is_over(self, ending: _Ending) -> bool:
-        """True if these markers are no longer needed."""
+        """True if the markers of this ending are no longer needed."""
         key = (ending.shard, ending.transaction.transactional_id)
         return ending.shard.is_stopped or self._endings.get(key) is not ending
 
     def _route(self, ending: _Ending, partitions: list[TopicPartitionPair]) -> None:
-        """Give each partition's marker to its leader."""
+        """Assign each partition's marker to the partition's leader."""
         if self._is_over(ending):
             return
         image = self._broker.newest.image
@@ -204,7 +204,7 @@ class MarkerSender:
                 self._broker.tasks.start_soon(self._ask, leader, parts, request)
 
     def _rest(self, leader: int, destination: _Destination) -> None:
-        """Write the rest in a separate turn: a transaction may have thousands of partitions here."""
+        """Write the remaining markers in a later turn: a transaction may have thousands of partitions here."""
         if destination.queue:
             destination.is_resting = True
             self._broker.timers.next_turn(partial(self._go_on, leader, destination))
@@ -225,7 +225,7 @@ class MarkerSender:
                 continue
             if ending.transaction.producer_id in producers:
                 reached("transactions.markers_of_one_producer_parted")
-                # Answers are distinguished by producer ids.
+                # Answers are distinguished by producer ids, so a request has each producer id once.
                 break
             producers.add(ending.transaction.producer_id)
             parts.append(destination.queue.popleft())
@@ -238,7 +238,7 @@ class MarkerSender:
         self._broker.run_woken()
 
     def _answered(self, leader: int, parts: list[_Part], response: WriteTxnMarkersResponse | None) -> None:
-        """Note the partitions that have the marker; the rest gets another request."""
+        """Note the partitions that have the marker; send another request for the rest."""
         destination = self._destinations[leader]
         destination.under_way -= 1
         codes = _codes(response)
@@ -278,7 +278,7 @@ class MarkerSender:
     async def _look_at_overtaken(
         self, leader: int, ending: _Ending, partitions: list[TopicPartitionPair]
     ) -> None:
-        """Ask the leader of partitions that know a higher producer epoch whether a transaction is open there."""
+        """Ask the leader of partitions with a higher producer epoch whether a transaction is open there."""
         topics: dict[str, list[int]] = {}
         for topic, index in partitions:
             topics.setdefault(topic, []).append(index)
@@ -308,7 +308,7 @@ class MarkerSender:
         self._broker.run_woken()
 
     def _give_up(self, ending: _Ending, code: ErrorCode, partition: TopicPartitionPair) -> None:
-        """Give up an ending, since a partition takes no marker of this coordinator."""
+        """Give up an ending, because a partition refuses all markers of this coordinator."""
         del self._endings[ending.shard, ending.transaction.transactional_id]
         self._warn("transactions.marker_refused", ending, partition, error=code.name)
 
@@ -326,13 +326,15 @@ class MarkerSender:
         )
 
     def _finish(self, ending: _Ending) -> None:
-        """Finish an ending: all partitions have their markers."""
+        """Finish an ending, because all partitions have their markers."""
         if not ending.is_written:
             ending.is_written = True
             self._ends.add(partial(self._complete, ending))
 
     def _complete(self, ending: _Ending) -> None:
-        """Have the machine complete the transaction. While replicas lack, it decides nothing: then again later."""
+        """Let the machine complete the transaction. While too few replicas are in sync, the machine decides
+        nothing: try again later.
+        """
         if self._is_over(ending):
             return
         shard, transaction = ending.shard, ending.transaction
@@ -341,7 +343,7 @@ class MarkerSender:
         )
         shard.submit(Ask(written, 0, None, self._broker.agreed_clock.latest_ms()))
         if shard.has_completed(transaction):
-            # Held requests may have begun and ended the next one in this very decision.
+            # Held requests may have begun and ended the next transaction in this same decision.
             if not self._is_over(ending):
                 del self._endings[shard, transaction.transactional_id]
         elif not shard.is_stopped:

@@ -1,8 +1,9 @@
 """The ages of open transactions by their coordinator's monotonic clock, which never jumps. PURE.
 
-A transaction's record says by the wall clock when it began. A coordinator that has looked at its transactions before and
-after that knows two bounds of the age besides, whatever the wall clock does. Between these bounds the record decides. So
-it does for transactions that the coordinator has taken over, until they have been here for their whole timeout.
+A transaction's record has its begin by the wall clock. A coordinator that has checked its transactions before and
+after the begin also has two bounds of the age, whatever the wall clock does. Between these bounds the record
+decides. The record also decides about transactions from an earlier coordinator, until they have been here for their
+whole timeout.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class OpenAges:
         self._seen: dict[str, _Seen] = {}
 
     def look(self, state: TransactionsState, now_ms: float) -> None:
-        """Take note of the transactions that are open at this monotonic time, and forget all others."""
+        """Note the transactions that are open at this monotonic time, and forget all others."""
         known, found = self._seen, {}
         for transactional_id, start_ms in state.open.items():
             epoch = state.transactions[transactional_id].producer_epoch
@@ -47,7 +48,7 @@ class OpenAges:
     def is_late(self, transaction: Transaction, earliest_ms: int, now_ms: float) -> bool:
         """True if the transaction, which was open at the last look, has taken longer than its timeout.
 
-        `earliest_ms` is the time since 1970 by which its record has to say so, `now_ms` the monotonic time.
+        `earliest_ms` is the wall-clock time by which the record decides, `now_ms` the monotonic time.
         """
         if transaction.is_timeless:
             return False

@@ -21,7 +21,7 @@ class PacedActions:
         self._per_turn = per_turn
         self._queue: deque[Callable[[], None]] = deque()
         self._is_set = False
-        """True while a turn is to come."""
+        """True while the next turn is scheduled."""
 
     def add(self, action: Callable[[], None]) -> None:
         self._queue.append(action)

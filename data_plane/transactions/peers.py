@@ -1,4 +1,4 @@
-"""The way to other brokers for coordinators of transactions. PORTED."""
+"""Requests of transaction coordinators to other brokers. PORTED."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TransactionHost(CoordinatorHost, Protocol):
 
 
 class BrokerPeers:
-    """Requests to other brokers, each kind on a connection of its own."""
+    """Requests to other brokers, with one connection for each kind of request."""
 
     def __init__(self, broker: TransactionHost) -> None:
         self._broker = broker

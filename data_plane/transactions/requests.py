@@ -1,4 +1,4 @@
-"""Requests to transaction coordinators and their answers, as the machine takes and gives them. PURE."""
+"""Requests to transaction coordinators and their answers, as the machine receives and returns them. PURE."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from odradek.wire.errors import ErrorCode
 
 @attrs.frozen
 class Producer:
-    """A producer id and epoch, or an error."""
+    """The answer with a producer id and epoch, or with an error."""
 
     code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     ongoing_producer_id: int = NO_PRODUCER_ID
     ongoing_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The transaction that was prepared before (KIP-939)."""
+    """The producer id and epoch of the transaction that was prepared before (KIP-939)."""
 
 
 @attrs.frozen
 class Verified:
-    """An error for all partitions, or one for each."""
+    """The answer with one error for all partitions, or an error for each."""
 
     code: ErrorCode
     codes: Mapping[TopicPartitionPair, ErrorCode] = attrs.field(factory=dict)
@@ -85,13 +85,13 @@ class EndTransaction(Asks[Producer]):
 
 @attrs.frozen
 class MarkersWritten:
-    """All partitions have the markers of a transaction. Not answered."""
+    """Report that all partitions have the markers of a transaction. Not answered."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     is_spent: bool = False
-    """True if a partition knows a higher epoch of the producer id, which is of no more use."""
+    """True if a partition has a higher epoch of the producer id, so that this id can no longer be used."""
 
 
 @attrs.frozen
@@ -99,7 +99,7 @@ class AbortTimedOut(Asks[bool | ErrorCode]):
     """Abort transactions that have taken longer than their producers allow. Answered by True if some are left."""
 
     earliest_ms: int
-    """The time by which they have, in milliseconds since 1970."""
+    """Wall-clock milliseconds since 1970, by which the age of transactions is computed."""
 
 
 @attrs.frozen
@@ -107,7 +107,7 @@ class ExpireIds(Asks[bool | ErrorCode]):
     """A request to forget transactional ids that have been idle for long. Answered as `AbortTimedOut`."""
 
     earliest_ms: int
-    """The time by which that is long ago, in milliseconds since 1970."""
+    """Wall-clock milliseconds since 1970, by which the idle time is computed."""
 
 
 @attrs.frozen

@@ -107,7 +107,7 @@ class TransactionsState:
 
     transactions: LayeredMap[str, Transaction] = attrs.field(factory=LayeredMap)
     open: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
-    """When the ongoing transactions began, by transactional id."""
+    """The begin of each ongoing transaction, by transactional id."""
     weight: int = 0
     """The weight of all partitions together, in ids of ordinary size (`weight_of`)."""
 
@@ -145,7 +145,7 @@ def weight_of(transaction: Transaction | None) -> int:
 class TransactionRecord(CoordinatorRecord):
     """A transactional id's newest state, or its tombstone.
 
-    The transaction itself is replayed rather than its bytes, since one field of it is not in them.
+    The transaction itself is replayed rather than its encoded form, which lacks one of its fields.
     """
 
     transactional_id: str = ""
@@ -255,7 +255,7 @@ def state_of(latest: Latest, skipped: list[str]) -> TransactionsState:
             assert isinstance(value, TransactionLogValue)
             transaction = _transaction(key.transactional_id, value)
         except UnknownRecord:
-            # A newer version's, which Kafka skips too.
+            # The key has the type of a newer version, which Kafka skips, too.
             continue
         except MalformedMessage as error:
             skipped.append(f"{error}, key {raw_key[:SHOWN_BYTES].hex()}")

@@ -24,7 +24,7 @@ class TransactionSettings:
     topic_segment_bytes: int = setting("transaction.state.log.segment.bytes")
     topic_min_isr: int = setting("transaction.state.log.min.isr")
     ids_per_partition_max: int = 100_000
-    """Transactional ids of one coordinator. Each costs memory for `id_expiration_ms`."""
+    """The most transactional ids of one coordinator. Each uses memory for `id_expiration_ms`."""
 
 
 def transactions_topic(settings: TransactionSettings) -> CreatableTopic:

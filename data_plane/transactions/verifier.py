@@ -51,7 +51,7 @@ class _Question:
     codes: Codes | None = None
 
     def complete(self, response: Any) -> None:
-        """Take a coordinator's answer on this broker."""
+        """Store the answer of a coordinator on this broker."""
         if isinstance(response, Verified):
             codes = response.codes if not response.code else dict.fromkeys(self.partitions, response.code)
         else:
@@ -67,14 +67,14 @@ class _Question:
 
 
 class CoordinatorVerifier:
-    """See `odradek.data_plane.ports.TransactionVerifier`."""
+    """Asks the coordinators of transactions; implements `odradek.data_plane.ports.TransactionVerifier`."""
 
     def __init__(self, broker: TransactionHost, coordinators: Coordinators, peers: BrokerPeers) -> None:
         self._broker = broker
         self._coordinators = coordinators
         self._peers = peers
         self._queues: dict[int, deque[_Question]] = {}
-        """Questions by the broker that they go to. A broker has a queue while a request to it is under way."""
+        """The waiting questions, by broker. A broker has a queue while a request to it is under way."""
 
     async def verify(
         self,
@@ -85,7 +85,7 @@ class CoordinatorVerifier:
         *,
         adds: bool,
     ) -> Codes:
-        """See `TransactionVerifier.verify`."""
+        """Ask the coordinators about partitions; see `TransactionVerifier.verify`."""
         question = _Question(
             transactional_id, producer_id, producer_epoch, partitions, adds, self._broker.env.event()
         )
@@ -101,7 +101,7 @@ class CoordinatorVerifier:
             self._queues[leader] = deque((question,))
             self._broker.tasks.start_soon(self._ask_there, leader)
         if question.codes is None:
-            # Followers wait for the coordinator's appends.
+            # Serve woken requests: followers wait for the records that the coordinator has appended.
             self._broker.run_woken()
             await question.done.wait()
         assert question.codes is not None, "the check of a transaction ended without an answer"
@@ -149,7 +149,9 @@ class CoordinatorVerifier:
 
 
 def _take(queue: deque[_Question]) -> list[_Question]:
-    """Take the next questions, at most one of each transactional id, because the id tells the answers apart."""
+    """Remove and return the next questions, at most one of each transactional id, because answers are matched by
+    that id.
+    """
     taken: dict[str, _Question] = {}
     while queue and len(taken) < TRANSACTIONS_PER_REQUEST and queue[0].transactional_id not in taken:
         question = queue.popleft()

@@ -2,8 +2,8 @@
 
 The facts are rows of `config_defs.tsv` (Apache Kafka 4.3.0). Their columns are scope (broker, topic, group,
 client-metrics), name, type, default, valid values, importance, visibility and update. Keys of visibility `internal`
-are never described. Keys of update `dynamic` may be altered while a node runs. Texts are parsed as Kafka's ConfigDef
-does, so that a refused value gets Kafka's message, which names the key, the value and the allowed ones.
+are never described. Keys of update `dynamic` may be altered while a node runs. Texts are parsed as Kafka's
+ConfigDef does, so that a refused value gets Kafka's message, which names the key, the value and the allowed values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ConfigValue: TypeAlias = bool | int | float | str | list[str] | None
 REQUIRED = "(required)"
 
 _BLANKS = "".join(map(chr, range(33)))
-"""The characters that Java's `String.trim` takes away: all up to the space."""
+"""The characters that Java's `String.trim` removes: all up to the space."""
 _INTEGER_BITS = {"short": 16, "int": 32, "long": 64}
 _INTEGER_TEXT = re.compile(r"[+-]?[0-9]+\Z")
 _DOUBLE_TEXT = re.compile(r"[+-]?(NaN|Infinity|([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)\Z")
@@ -33,7 +33,7 @@ _BY_DURATION = re.compile(r"by_duration:P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+
 
 
 class ConfigError(Exception):
-    """A configuration that is refused. Its text is one line with key, value and the allowed values."""
+    """Raised if a configuration is refused. Its text is one line with the key, the value and the allowed values."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         value = shown_value(key, value)
@@ -44,7 +44,7 @@ class ConfigError(Exception):
 
 
 class ConfigMissing(ConfigError):
-    """A required key that has no value."""
+    """Raised if a required key has no value."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key, "", "the key has no default value")
@@ -52,7 +52,9 @@ class ConfigMissing(ConfigError):
 
 
 class InvalidConfiguration(ConfigError):
-    """A refusal that is not about one key's own syntax or range (unknown keys, keys that contradict each other)."""
+    """Raised if a refusal is not about one key's own syntax or range (unknown keys, keys that contradict each
+    other).
+    """
 
     def __init__(self, key: str, value: object, message: str) -> None:
         super().__init__(key, value, message)
@@ -61,7 +63,7 @@ class InvalidConfiguration(ConfigError):
 
 @attrs.frozen(eq=False)
 class ConfigDef:
-    """One key. `default` is text as `parse` takes it, or None for null, or `REQUIRED`."""
+    """One key. `default` is a text that `parse` accepts, None for null, or `REQUIRED`."""
 
     scope: str
     name: str
@@ -95,7 +97,7 @@ class ConfigDef:
         return _parsed_default(self.type, self.name, self.default)
 
     def canonical(self, text: str) -> str | None:
-        """Rewrite an accepted text (or the default) as it is described: parsed and printed again."""
+        """Rewrite an accepted text (or the default) in the form in which it is described: parsed and printed again."""
         return self.text_of(_PARSERS[self.type](self.name, text.strip(_BLANKS)))
 
     def text_of(self, value: ConfigValue) -> str | None:
@@ -146,7 +148,7 @@ def _integer_parser(kind: str) -> Callable[[str, str], int]:
     limit = 1 << (_INTEGER_BITS[kind] - 1)
 
     def parse(name: str, text: str) -> int:
-        # The length check keeps int() away from texts of a million digits.
+        # The length check comes first, because int() on a text of a million digits takes long.
         if _INTEGER_TEXT.match(text) and len(text) <= 64 and -limit <= int(text) < limit:
             return int(text)
         raise ConfigError(name, text, f"Not a number of type {kind.upper()}")
@@ -324,7 +326,9 @@ THROTTLE_DEFS: Mapping[str, ConfigDef] = {
 }
 """Keys that brokers accept as dynamic configurations, but not in their files (KIP-73, KIP-113)."""
 DISCONNECT_PREFIX = "odradek.disconnect."
-"""Our own keys: a new value of `odradek.disconnect.PRINCIPAL` makes running brokers close that principal's connections."""
+"""A prefix of our own keys: a new value of `odradek.disconnect.PRINCIPAL` makes running brokers close that
+principal's connections.
+"""
 
 
 def running_def(name: str) -> ConfigDef | None:

@@ -1,8 +1,8 @@
-"""The check of configuration values: what a resource's key may be set to, by type and valid values. PURE.
+"""The check of configuration values: the values that a resource's key may have, by type and valid values. PURE.
 
-All call `check_value`: the broker that a client asked, the controller before it writes a value, and every node that
-replays the metadata log. So nodes can apply each value that was accepted. Another program may have written a value
-that nodes of this version cannot apply. All of them find that out by its text alone, at the same offset.
+The broker that a client asked calls `check_value`. So does the controller before it writes a value, and every node
+that replays the metadata log. So nodes can apply each value that was accepted. Another program may have written a
+value that nodes of this version cannot apply. All nodes detect that from the text alone, at the same offset.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def broker_def(key: str) -> ConfigDef | None:
 
 
 def listener_of(key: str) -> str:
-    """Return `listener.name.LISTENER.` of a key that has it, else an empty text."""
+    """Return the prefix `listener.name.LISTENER.` of a key that has it, otherwise an empty text."""
     if not key.startswith(LISTENER_PREFIX):
         return ""
     listener, dot, _ = key[len(LISTENER_PREFIX) :].partition(".")
@@ -103,7 +103,7 @@ def listener_of(key: str) -> str:
 
 
 def _topic_keys_of(broker_key: str) -> list[tuple[str, Synonym]]:
-    """List the topic keys that have the broker key's value where they have none of their own."""
+    """List the topic keys that inherit the broker key's value if they have none of their own."""
     return [
         (name, synonym)
         for name in topic_defs()

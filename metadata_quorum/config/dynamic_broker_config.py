@@ -1,9 +1,10 @@
 """The changes that a running broker accepts (KIP-226): which keys, which values, in Kafka's order of checks.
 
-A change is judged by the configuration that it would give the broker. That is the properties file, overridden by the
-values for all brokers, and these by the broker's own. Kafka can change more keys in a running broker than this
-version: listeners, and most of what belongs to their security. Changes of those are refused, since a stored value
-would have no effect. The stores of keys and certificates of single listeners can be changed, and their limits.
+A change is checked as the configuration that the broker would have afterwards. That is the properties file,
+overridden by the values for all brokers, and these by the broker's own values. Kafka can change more keys in a
+running broker than this version: listeners, and most of what belongs to their security. Changes of those are
+refused, since a stored value would have no effect. The stores of keys and certificates of single listeners can be
+changed, and their limits.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _PERSONAL = frozenset(
     ("listeners", "listener.security.protocol.map", "principal.builder.class", "cordoned.log.dirs")
 )
 _OF_ALL_BROKERS = frozenset(("max.connections", "max.connection.creation.rate", "num.network.threads"))
-"""The keys about listeners that can be set for all brokers at once."""
+"""The keys about listeners that can be set for all brokers together."""
 _OF_LISTENERS = _KEY_STORES | {"max.connections", "max.connection.creation.rate"}
 """The keys that may be set for a single listener while it runs."""
 _THREAD_COUNTS = (
@@ -70,7 +71,7 @@ _THREAD_COUNTS = (
 def check_broker_change(
     after: Mapping[str, str], layers: BrokerConfigLayers, *, per_broker: bool, log_dirs: Collection[str]
 ) -> None:
-    """Judge the values that one broker, or (not `per_broker`) every broker, would get. `layers` has the present
+    """Check the values that one broker, or (not `per_broker`) every broker, would get. `layers` has the present
     values. Raises `KafkaError` INVALID_REQUEST.
     """
     _check_keys(after)
@@ -106,7 +107,9 @@ def check_broker_change(
 
 
 def has_key_stores(after: Mapping[str, str]) -> bool:
-    """True if values are about the keys and certificates of single listeners, which only the broker itself can judge."""
+    """True if a value is about the keys and certificates of a single listener, which only the broker itself can
+    check.
+    """
     return any(
         name.startswith(LISTENER_PREFIX) and name.removeprefix(listener_of(name)) in _KEY_STORES
         for name in after
@@ -114,7 +117,7 @@ def has_key_stores(after: Mapping[str, str]) -> bool:
 
 
 def refused_stores(reason: str) -> KafkaError:
-    """Make the error for stores that the broker cannot use."""
+    """Make the error for stores of keys or certificates that the broker cannot use."""
     return _refused_update(f"Validation of dynamic config update of SSLFactory failed: {reason}")
 
 
@@ -241,7 +244,7 @@ def _required(message: str) -> KafkaError:
 
 
 def _refused_update(message: str) -> KafkaError:
-    """Make the error of a part that does not take a change, in Kafka's roundabout form."""
+    """Make the error of a part that does not accept a change, in Kafka's wording."""
     return _invalid(
         f"Invalid value org.apache.kafka.common.config.ConfigException: {message} "
         "for configuration Invalid dynamic configuration"

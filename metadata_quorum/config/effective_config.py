@@ -30,7 +30,7 @@ from odradek.metadata_quorum.config.config_values import as_topic_text, broker_d
 
 MIN_ISR = "min.insync.replicas"
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-"""Names that may stand before a listener's key, in small letters."""
+"""Names of SASL mechanisms, in small letters, that may come before a key of a listener."""
 
 
 class ConfigSource(IntEnum):
@@ -71,7 +71,7 @@ class ConfigSynonym:
 
 @attrs.frozen
 class ConfigEntry:
-    """A key as it is described. A sensitive value is None; `synonyms` begins with the value in force, with values
+    """A key as it is described. A sensitive value is None. `synonyms` begins with the value in force; its texts are
     as they were given.
     """
 
@@ -103,7 +103,9 @@ class BrokerConfigLayers:
 
 
 def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
-    """Find the typed value of a broker key, its synonyms left out. A malformed text is skipped for the next layer."""
+    """Return the typed value of a broker key, ignoring its synonyms. A malformed text is skipped for the next
+    layer.
+    """
     definition = broker_def(name)
     assert definition is not None, f"brokers have no configuration key {name}"
     for _, layer in broker.layers():
@@ -152,7 +154,7 @@ def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
 
 
 def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
-    """Find the typed value in force for a topic's key, on its leader as on its controller.
+    """Return the typed value in force for a topic's key. Leader and controller compute it in the same way.
 
     A malformed text is skipped for the next layer.
     """
@@ -209,7 +211,7 @@ def inherited_topic_entries(broker: BrokerConfigLayers) -> dict[str, ConfigEntry
 
 
 def _shown(definition: ConfigDef, text: str) -> str | None:
-    """Write a value as it is described; a value that this version cannot read stays as it was written."""
+    """Write a value in the form in which it is described; an unreadable value stays as it was written."""
     try:
         return definition.canonical(text)
     except ConfigError:
@@ -239,7 +241,7 @@ def describe_broker_config(
     """List the entries by which DescribeConfigs describes a broker, sorted by name; internal keys only if they are
     set.
 
-    `computed` gives values that a node derives (an advertised listener) for keys that have none of their own. With
+    `computed` has values that a node derives (an advertised listener), for keys without a value of their own. With
     `for_all` only the dynamic values for all brokers are described: keys with such a value, and only that value.
     Unknown keys are listed without their values, which may be secrets.
     """
@@ -263,14 +265,14 @@ def describe_broker_config(
 
 
 def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """List keys of the layers that no file has. A completely unknown one may be a password."""
+    """List keys of the layers that no file can have. A completely unknown key may be a password."""
     names = {name for _, layer in broker.layers() for name in layer if name not in broker_defs()}
     entries = []
     for name in sorted(names):
         running = running_def(name)
         definition = running or _listener_def(name)
         is_hidden = definition is None or definition.sensitive
-        # As in Kafka, the key of all listeners comes after the key of one listener.
+        # As in Kafka, the key for all listeners comes after the key of one listener.
         in_turn = (name,) if definition is None or running is not None else (name, definition.name)
         synonyms = tuple(_synonyms(in_turn, broker, is_hidden=is_hidden))
         kind = 0 if definition is None else CONFIG_TYPES[definition.type]
@@ -331,11 +333,11 @@ _BROKER_ALTERNATIVES = {
     "log.roll.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 }
-"""Broker keys that replace each other, the strongest first."""
+"""Broker keys of which one replaces the others, the strongest first."""
 
 
 def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[ConfigSynonym]:
-    """List all values that a broker key has, the strongest first; alternatives count only behind the key itself."""
+    """List all values that a broker key has, the strongest first. Values of keys that it can replace come last."""
     names = next(
         (group for group in _BROKER_ALTERNATIVES.values() if definition.name in group), (definition.name,)
     )

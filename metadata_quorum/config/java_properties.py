@@ -15,7 +15,7 @@ _UNICODE = re.compile(r"[0-9a-fA-F]{4}")
 
 
 class MalformedProperties(ValueError):
-    """A malformed unicode escape; the text names the line."""
+    """Raised for a malformed unicode escape; the text names the line."""
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ LEVELS = {"TRACE": 0, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL":
 
 
 class LogLevels:
-    """The level from which lines are logged. A change lasts until the node stops, as in Kafka."""
+    """The level from which on lines are logged. A change lasts until the node stops, as in Kafka."""
 
     def __init__(self, level: str = "INFO") -> None:
         self._level = level
@@ -22,7 +22,7 @@ class LogLevels:
         return {ROOT: self._level}
 
     def shows(self, severity: int) -> bool:
-        """True if lines of a severity (10 debug, 20 info, 30 warning, ...) are wanted."""
+        """True if lines of this severity (10 debug, 20 info, 30 warning, ...) are logged."""
         return severity >= LEVELS[self._level]
 
     def alter(self, changes: Iterable[tuple[str, int, str | None]], validate_only: bool) -> None:

@@ -1,8 +1,9 @@
 """Typed settings from the layers of configuration: a class names its keys and gets typed values. PURE.
 
-A class of settings is an attrs class. Each field that follows a key of Kafka's is made by `setting` or `topic_setting`,
-so its default is in `config_defs.tsv` alone. `settings_of` fills the class by the layers, the strongest first
-(`effective_config.py`). A part takes such a class and knows nothing of keys, texts and layers.
+A class of settings is an attrs class. Each field that follows a key of Kafka's is made by `setting` or
+`topic_setting`, so its default is in `config_defs.tsv` alone. `settings_of` fills the class by the layers, the
+strongest first (`effective_config.py`). A part of a node gets such a class, and is independent of keys, texts and
+layers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Convert = Callable[[Any], Any]
 
 @attrs.frozen
 class Setting:
-    """The key that a field follows."""
+    """The configuration key of a field."""
 
     definition: ConfigDef
     convert: Convert | None
@@ -48,7 +49,7 @@ class Setting:
         return tuple(value) if isinstance(value, list) else value
 
     def value(self, layers: BrokerConfigLayers, overrides: Mapping[str, str]) -> Any:
-        """Find the typed value in force: a topic's overrides count for topic keys alone."""
+        """Return the typed value in force. A topic's `overrides` count for topic keys alone."""
         name = self.definition.name
         if self.definition.scope == "topic":
             return self.of(topic_value(name, overrides, layers))
@@ -56,12 +57,12 @@ class Setting:
 
 
 def setting(key: str, convert: Convert | None = None) -> Any:
-    """Make an attrs field that follows a broker's key; its default is the table's."""
+    """Make an attrs field whose value comes from a broker's key; the default is that of the table."""
     return _field(broker_defs()[key], convert)
 
 
 def topic_setting(key: str, convert: Convert | None = None) -> Any:
-    """Make an attrs field that follows a topic's key, and beneath it the broker keys that are its synonyms."""
+    """Make an attrs field whose value comes from a topic's key, or else from the broker keys that are its synonyms."""
     return _field(topic_defs()[key], convert)
 
 
@@ -71,7 +72,7 @@ def _field(definition: ConfigDef, convert: Convert | None) -> Any:
 
 
 def setting_of_field(field: attrs.Attribute[Any]) -> Setting | None:
-    """Find the key that a field follows; None for a field that follows none."""
+    """Return the key of a field; None for a field without a key."""
     found: Setting | None = field.metadata.get(_METADATA)
     return found
 
@@ -79,8 +80,8 @@ def setting_of_field(field: attrs.Attribute[Any]) -> Setting | None:
 def settings_of(
     kind: type[S], layers: BrokerConfigLayers, overrides: Mapping[str, str] = _NO_OVERRIDES, **others: Any
 ) -> S:
-    """Make a class of settings by the present values. `overrides` are a topic's own values; `others` the fields
-    without a key.
+    """Make a class of settings from the present values. `overrides` are a topic's own values; `others` are the
+    fields without a key.
     """
     values = dict(others)
     settings_class: Any = kind
@@ -92,7 +93,7 @@ def settings_of(
 
 @functools.cache
 def _followed(kind: Any) -> tuple[tuple[str, Setting], ...]:
-    """List the fields of a class that follow a key, by name."""
+    """List the fields of a class that have a key, by name."""
     found = ((field.name, setting_of_field(field)) for field in attrs.fields(kind))
     return tuple((name, followed) for name, followed in found if followed is not None)
 

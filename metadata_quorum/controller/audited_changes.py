@@ -1,4 +1,4 @@
-"""The audit log's line about records of the metadata log: the client that asked for them, and their offsets. PURE."""
+"""The audit log's line about records of the metadata log: the client that requested them, and their offsets. PURE."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""Broker sessions: when each broker was last heard of, and how far it is. Soft state of the active controller, never
-replicated.
+"""Broker sessions: the time of each broker's last heartbeat, and the metadata offset that it has reached. Soft
+state of the active controller, never replicated.
 
-A new active controller gives every unfenced broker a full session from the moment it takes over. It knows a broker's
-metadata offset as soon as the broker's first heartbeat names it.
+A new active controller gives every unfenced broker a full session from the moment it takes over. It gets a broker's
+metadata offset from the broker's first heartbeat.
 
-A broker that shuts down may end only when every active broker knows of the leaders that replace it. So the end of the
-log is noted when its leaderships have been moved, and compared with the offsets that the others report.
+A broker that shuts down may end only when every active broker's metadata has the leaders that replace it. So the
+end of the log is noted when its leaderships have been moved, and compared with the offsets that the other brokers
+report.
 
-A session that a new controller gives says nothing of the broker's life: only a heartbeat does. `heard_since` knows the
-difference. A broker that left, and whose place in some ISR waits for heartbeats of the other members, is listed here
-as waiting (`odradek.metadata_quorum.controller.brokers.leaving_isrs`).
+A session that a new controller has given does not show that the broker is alive: only a heartbeat shows it.
+`heard_since` makes that difference. A broker that left, and whose place in some ISR waits for heartbeats of the
+other members, is listed here as waiting (`odradek.metadata_quorum.controller.brokers.leaving_isrs`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ SLEEPS_PER_TIMEOUT = 3
 
 
 NEVER = -(1 << 62)
-"""A time before all others."""
+"""A time earlier than any other."""
 
 
 @attrs.define
 class _Wait:
-    """A broker that left while other members of its ISRs were silent."""
+    """A broker that left while other members of its ISRs sent no heartbeats."""
 
     since_ms: int
     silent: tuple[int, ...] | None = None
@@ -38,16 +39,16 @@ class _Wait:
 @attrs.define
 class _Contact:
     heard_ms: int
-    """When the session began anew: with a heartbeat, a registration, or a controller that took over."""
+    """The time at which the session began anew: by a heartbeat, a registration, or a controller that took over."""
     beat_ms: int = NEVER
-    """When the last heartbeat came."""
+    """The time of the last heartbeat."""
     was_prolonged: bool = False
     metadata_offset: int = -1
     shutdown_offset: int | None = None
 
 
 class BrokerSessions:
-    """Times are monotonic milliseconds."""
+    """The sessions of all brokers. Times are monotonic milliseconds."""
 
     def __init__(self, session_timeout_ms: int) -> None:
         self._timeout_ms = session_timeout_ms
@@ -56,7 +57,7 @@ class BrokerSessions:
         self._started_ms = NEVER
 
     def start(self, image: MetadataImage, now_ms: int) -> None:
-        """Forget everything; unfenced brokers are as good as heard of now."""
+        """Forget all sessions, and begin a session for each unfenced broker now."""
         self._contacts = {
             broker.broker_id: _Contact(now_ms) for broker in image.brokers.values() if not broker.fenced
         }
@@ -82,7 +83,9 @@ class BrokerSessions:
         return contact is not None and now_ms - contact.heard_ms < self._timeout_ms
 
     def may_live(self, broker_id: int, now_ms: int) -> bool:
-        """True if a broker has been heard within a session. A new controller does not know that for the first session."""
+        """True if a broker has a session that has not ended. For the first session, a new controller assumes that
+        of every broker.
+        """
         return self.is_valid(broker_id, now_ms) or now_ms - self._started_ms < self._timeout_ms
 
     def recently(self, now_ms: int) -> int:
@@ -101,14 +104,15 @@ class BrokerSessions:
             self._waiting[broker_id] = _Wait(since_ms)
 
     def waits_since(self, broker_id: int) -> int:
-        """Return when a broker began to wait; `NEVER` if it does not."""
+        """Return the time at which a broker began to wait; `NEVER` if it does not wait."""
         known = self._waiting.get(broker_id)
         return NEVER if known is None else known.since_ms
 
     def waiting(self, image: MetadataImage) -> dict[int, int]:
-        """List the brokers that wait, and since when, if others have been heard or fenced since the last look.
+        """Map each waiting broker to the time at which it began to wait, if others have sent heartbeats or were
+        fenced since the last call.
 
-        Once all others have been heard, a broker is listed for the last time.
+        Once all other brokers have sent heartbeats, a broker is listed for the last time.
         """
         due: dict[int, int] = {}
         for broker_id, wait in sorted(self._waiting.items()):
@@ -129,8 +133,8 @@ class BrokerSessions:
         return due
 
     def prolong(self, slept_ms: int, now_ms: int) -> None:
-        """Add to all sessions what the controller itself slept (a paused process), because it could not hear the
-        brokers then.
+        """Prolong all sessions by the time for which the controller's own process was stopped, because it could not
+        receive heartbeats then.
 
         A broker gets this once between two heartbeats: a controller that pauses again and again must not keep a dead
         broker alive.
@@ -150,8 +154,8 @@ class BrokerSessions:
         ]
 
     def leaderships_moved(self, broker_id: int, end_offset: int) -> None:
-        """Note that the leaderships of a broker that shuts down are elsewhere as of `end_offset`; the first note
-        counts.
+        """Note that `end_offset` of the log includes the moves of all leaderships from a broker that shuts down.
+        Only the first call counts.
         """
         contact = self._contacts.get(broker_id)
         if contact is not None and contact.shutdown_offset is None:

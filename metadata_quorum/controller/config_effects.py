@@ -1,12 +1,12 @@
 """Immediate effects of changed configuration on partitions, in the decision that changes it.
 
-* A lower `min.insync.replicas` may make an ISR sufficient. Its high watermark advances from then on, so eligible
-  replicas may miss records below it: they are eligible no more. (Kafka forgets all eligible replicas with each
+* A lower `min.insync.replicas` may make an ISR sufficient. The high watermark advances from then on, so eligible
+  replicas may lack records below it, and lose their eligibility. (Kafka forgets all eligible replicas with each
   change, also the last replicas of a partition without a leader.)
 * Where `unclean.leader.election.enable` becomes true, partitions without a leader get one at once, ahead of the
   timer.
-* Where a broker reports that a directory takes no records now, leaderships leave that directory, if another replica
-  is in sync (`odradek.serving.disk_troubles`).
+* If a broker reports that a directory takes no records now, leaderships move away from that directory, if another
+  replica is in sync (`odradek.serving.disk_troubles`).
 
 A decision beyond 10,000 records takes several batches, and only the first of these may be left when the controller
 dies. So replicas lose their eligibility before the configuration that causes it, and elections follow the
@@ -69,7 +69,7 @@ def with_partition_changes(
 
 
 def _moved_leaderships(image: MetadataImage, acceptable: Acceptable, basis: DecisionBasis) -> list[Message]:
-    """Elect other leaders for the partitions that are led from troubled directories, where there are any."""
+    """Elect other leaders for the partitions whose leaders are on troubled directories, if there are any."""
     troubled = frozenset(each for ids in image.troubled_directories.values() for each in ids)
     moved: list[Message] = []
     for name in sorted(image.topics) if troubled else ():

@@ -48,13 +48,15 @@ from odradek.wire.messages.metadata_records import ConfigRecord
 from odradek.wire.structure import Message
 
 VALUE_BYTES_MAX = 32_767
-"""A record's string has no more. A list after APPEND may be longer than any request."""
+"""The most bytes of a string in a record. A list after APPEND may be longer than any request."""
 
 Changes = dict[str, str | None]
-"""New values by key; None takes the override away."""
+"""New values by key; None removes the override."""
 
 Judge = Callable[[MetadataImage, Any, Mapping[str, str]], Changes]
-"""A function that gives the changes of one resource of a request; it gets the values in force. Raises `KafkaError`."""
+"""A function that returns the changes of one resource of a request; its last argument has the values in force.
+Raises `KafkaError`.
+"""
 
 
 @attrs.frozen
@@ -95,7 +97,7 @@ class AlterConfigs:
 def _operated(
     image: MetadataImage, resource: incremental.AlterConfigsResource, before: Mapping[str, str]
 ) -> Changes:
-    """Apply the operations to their keys; returns the changed values."""
+    """Apply the operations to their keys; return the changed values."""
     kind = resource.resource_type
     wanted = [(each.name, _operate(kind, each, before.get(each.name))) for each in resource.configs]
     return _news(image, resource, wanted, before)
@@ -115,8 +117,8 @@ def _replaced(
 def _news(
     image: MetadataImage, resource: Any, wanted: list[tuple[str, str | None]], before: Mapping[str, str]
 ) -> Changes:
-    """Select the changes to write. A broker's value is written even if it is unchanged, because this makes brokers
-    load files again.
+    """Select the changes to write. A broker's value is written even if it is unchanged, because that makes the
+    broker load key and certificate files again.
     """
     kind = resource.resource_type
     unreadable = _unreadable(image, kind, resource.resource_name)
@@ -168,7 +170,7 @@ def list_operation(number: int) -> Operation:
 def combine_items(operation: Operation, current: str, given: str) -> list[str]:
     """Apply APPEND or SUBTRACT to a list.
 
-    APPEND ignores items that it holds already, and SUBTRACT items that it lacks.
+    APPEND ignores items that the list has already, and SUBTRACT ignores missing items.
     """
     items = [item for item in current.split(",") if item]
     if operation == Operation.APPEND:
@@ -239,8 +241,8 @@ def _unreadable(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]
 
 
 def _check_min_isr(name: str, value: str | None) -> None:
-    """Refuse a broker's own `min.insync.replicas`, or the removal of the cluster's: ELR needs one value for all
-    (KIP-966).
+    """Refuse `min.insync.replicas` for a single broker, and the removal of the cluster's value: ELR needs one value
+    for all brokers (KIP-966).
     """
     if name:
         raise KafkaError(
@@ -264,7 +266,7 @@ def _broker_id(name: str) -> int:
 def _validate(
     image: MetadataImage, kind: int, name: str, configs: Mapping[str, str], settings: ControllerSettings
 ) -> None:
-    """Name, values, existence, in this order. Raises `KafkaError` or `ConfigError`."""
+    """Check name, values and existence of a resource, in this order. Raises `KafkaError` or `ConfigError`."""
     invalid = ErrorCode.INVALID_REQUEST
     if kind == RESOURCE_TOPIC:
         if not name:

@@ -1,7 +1,7 @@
 """The controller as a machine of the replicated-state-machine runtime: its state is a `MetadataImage`.
 
-`decide` is a table from request class to a pure function; each function lives with its subject (`topics`,
-`brokers`, `producer_ids`). Besides the image it may look at `BrokerSessions`, the controller's only soft state.
+`decide` is a table from request class to a pure function; each function is in the module of its subject (`topics`,
+`brokers`, `producer_ids`). Besides the image it may use `DecisionBasis`, the controller's settings and soft state.
 """
 
 from __future__ import annotations
@@ -79,12 +79,14 @@ class Activate:
 
 @attrs.frozen
 class PeriodicTask:
-    """A question that the active controller asks itself every `period_ms`, and at once again if
-    `has_more(response)`. Each answer is committed before the next question."""
+    """A request that the active controller sends itself every `period_ms`, and again at once if
+    `has_more(response)`. Each answer is committed before the next request.
+    """
 
     name: str
     request_at: Callable[[int], Any]
-    """Makes the question of the earliest time that it may be, in milliseconds since 1970."""
+    """Makes the request for the given time, in milliseconds since 1970. It is the earliest time that it may be now.
+    """
     period_ms: int
     has_more: Callable[[Any], bool]
 
@@ -124,7 +126,7 @@ class Controller:
         return self._table[type(request)](state, request, context, self._basis)
 
     def long_request(self, state: MetadataImage, request: Any, weight_max: int) -> LongRequest | None:
-        """Return the request if it must be decided in parts, of at most this weight each."""
+        """Return the request as a long request if it must be decided in parts, each of at most this weight."""
         return long_request(state, request, self.settings, weight_max)
 
     def replay(
@@ -145,7 +147,9 @@ class Controller:
     def withdraw(
         self, state: MetadataImage, request: Any, decision: Decision, context: DecisionContext
     ) -> Any:
-        """Make a response with one error for the whole request. Sessions stay, since heartbeats did arrive."""
+        """Make a response with one error for the whole request. Sessions are kept, because the heartbeats did
+        arrive.
+        """
         return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _try(
@@ -172,7 +176,7 @@ def session_check_ms(settings: ControllerSettings) -> int:
 
 
 def periodic_tasks(settings: ControllerSettings) -> tuple[PeriodicTask, ...]:
-    """List requests that a node submits by its clock while its controller is active, beside the check of sessions."""
+    """List the requests that a node sends to its own active controller periodically, except the check of sessions."""
     tasks = [
         PeriodicTask(
             "leaderless partitions",

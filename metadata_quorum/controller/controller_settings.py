@@ -13,7 +13,7 @@ from odradek.security.tokens import TokenSecrets
 
 @attrs.frozen
 class ControllerSettings:
-    """`static_config` is the node's properties file, for the values that topics inherit."""
+    """A controller's settings. `static_config` is the node's properties file, for the values that topics inherit."""
 
     num_partitions: int = setting("num.partitions")
     default_replication_factor: int = setting("default.replication.factor")
@@ -25,9 +25,11 @@ class ControllerSettings:
     )
     unclean_leader_election_interval_ms: int = setting("unclean.leader.election.interval.ms")
     unclean_recovery_manager_enabled: bool = True
-    """True if the replica with the longest log leads where all that were in sync may have lost records (KIP-966)."""
+    """True if the replica with the longest log may lead when all replicas that were in sync may have lost records
+    (KIP-966).
+    """
     unclean_recovery_timeout_ms: int = 300_000
-    """The milliseconds for which replicas are waited for then."""
+    """The milliseconds for which such an election waits for replicas."""
     token_max_lifetime_ms: int = setting("delegation.token.max.lifetime.ms")
     token_expiry_ms: int = setting("delegation.token.expiry.time.ms")
     token_expiry_check_interval_ms: int = setting("delegation.token.expiry.check.interval.ms")
@@ -42,4 +44,5 @@ class ControllerSettings:
     tokens_per_owner_max: int = 1_000
     """The most delegation tokens that one owner may have (`odradek.delegation.token.max.per.owner`)."""
     token_secrets: TokenSecrets | None = None
-    """None if `delegation.token.secret.key` is unset: delegation tokens are refused then."""
+    """The secrets of delegation tokens; None if `delegation.token.secret.key` is unset, so that tokens are refused.
+    """

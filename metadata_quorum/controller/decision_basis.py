@@ -1,5 +1,6 @@
-"""The basis of a decision besides the image, the request and its context: the controller's settings and its soft
-state. PURE."""
+"""The inputs of a decision besides the image, the request and its context: the controller's settings and its soft
+state. PURE.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ Tokens: TypeAlias = Mapping[str, Any]
 
 
 class TokenIds:
-    """Finds delegation tokens by their secrets and by their owners. It reads the image at the first question.
+    """Finds delegation tokens by their secrets and by their owners. It reads the image at the first call.
 
     A token that the image no longer has is left out, and is forgotten at that moment.
     """
@@ -39,7 +40,9 @@ class TokenIds:
         return token_id
 
     def held(self, owner: str, at_least: int, tokens: Tokens, secrets: TokenSecrets) -> list[str]:
-        """List the ids of an owner's tokens, the oldest first; empty if they are certainly fewer than `at_least`."""
+        """List the ids of an owner's tokens, the oldest first. Return an empty list if the owner certainly has
+        fewer than `at_least`.
+        """
         self._made_of(tokens, secrets)
         known = self._of_owner.get(owner, {})
         if len(known) < at_least:
@@ -55,13 +58,13 @@ class TokenIds:
         return self._ids
 
     def add(self, secret: bytes, token_id: str, owner: str) -> None:
-        """Remember a token that is being made."""
+        """Add a token that the present decision makes."""
         if self._ids is not None:
             self._ids[secret] = token_id
             self._of_owner.setdefault(owner, {})[token_id] = None
 
     def forget(self, secret: bytes, owner: str) -> None:
-        """Forget a token that is being removed."""
+        """Remove a token that the present decision removes."""
         if self._ids is not None:
             token_id = self._ids.pop(secret, None)
             known = self._of_owner.get(owner, {})

@@ -18,15 +18,15 @@ class DecisionFigures:
 
     decisions: int = 0
     decision_seconds: float = 0.0
-    """Spent on deciding and replaying, on the event loop."""
+    """Seconds spent on deciding and replaying, on the event loop."""
     commits: int = 0
-    """Decisions with records that are committed."""
+    """The number of committed decisions with records."""
     commit_seconds: float = 0.0
     """The sum of the times from the decisions to their commits."""
     unclean_elections: int = 0
-    """Elections of leaders that were neither in sync nor eligible: they may lack records."""
+    """Elections of leaders that were neither in sync nor eligible: these may lack records."""
     eligible_elections: int = 0
-    """Elections of leaders that were no longer in sync, but eligible (KIP-966): they have everything."""
+    """Elections of leaders that were not in sync, but eligible (KIP-966): these have all committed records."""
     fenced_by_timeout: int = 0
 
     def committed(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:

@@ -87,7 +87,8 @@ def create_partitions_door(asked: Asked, request: CreatePartitionsRequest) -> Ad
 
 def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted | None:
     """Require DELETE on each topic. Only clients that may DESCRIBE a topic learn that it exists."""
-    # Nothing goes in without DELETE, for the decision may find a topic that this image does not have yet.
+    # Without DELETE, no name or id is passed on, because the decision may find a topic that this image does not
+    # have yet.
     named = Counter(request.topic_names)
     named.update(each.name for each in request.topics if each.name is not None and each.topic_id == ZERO_UUID)
     ids = Counter(each.topic_id for each in request.topics if each.name is None)
@@ -100,7 +101,7 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
         elif name is not None and topic_id == ZERO_UUID:
             refused = _refused_name(asked, name, named[name])
         else:
-            return True  # The decision refuses both at once, and neither.
+            return True  # The decision refuses an entry that has both name and id, or neither.
         if refused is not None:
             answers[name, topic_id] = refused
         return refused is None
@@ -114,7 +115,7 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
 
 
 def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResult | None:
-    """Answer for a topic that the client may not delete by its id, or that does not exist."""
+    """Make the answer for a topic that the client may not delete by its id, or that does not exist."""
     name = asked.name_of(topic_id)
     if times > 1:
         code, text, name = ErrorCode.INVALID_REQUEST, "Duplicate topic id.", None
@@ -130,7 +131,7 @@ def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResu
 
 
 def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult | None:
-    """Answer for a topic that the client may not delete by its name, whether it exists or not."""
+    """Make the answer for a topic that the client may not delete by its name, whether it exists or not."""
     if times > 1:
         return DeletableTopicResult(name, ZERO_UUID, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     code = ErrorCode.NONE
@@ -140,7 +141,7 @@ def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult |
         is_there = name in asked.topics.topics
         code = _TOPIC_DENIED if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if is_there:
-            asked.may(Operation.DELETE, name)  # For the audit log.
+            asked.may(Operation.DELETE, name)  # Only logs the refusal.
     return DeletableTopicResult(name, ZERO_UUID, code, code.message) if code else None
 
 
@@ -162,7 +163,7 @@ def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admi
 
 
 def _no_list(request: Any) -> Any:
-    """Refuse a list as Kafka does: it names the requested partitions, without contents."""
+    """Refuse a list request as Kafka does: with the requested partitions, but without contents."""
     response = refuse(request, _DENIED, _DENIED.message)
     response.topics = [
         OngoingTopicReassignment(
@@ -223,7 +224,7 @@ CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     ApiKey.REMOVE_RAFT_VOTER: for_cluster(Operation.ALTER),
 }
 """Doors by API, for a controller's listener and for forwarded requests. DescribeAcls and the requests about
-delegation tokens judge by themselves.
+delegation tokens check rights in their handlers.
 """
 
 
@@ -236,8 +237,8 @@ class ControllerDoors:
         self._judged: deque[tuple[ClientRights, int]] = deque()
 
     def admit(self, principal: str, host: str, message: Message, version: int) -> Admitted | Message:
-        """Return the part of a client's request that is decided, or the refusal of the whole. May run in a worker;
-        the caller calls `log_denials` on the loop afterwards.
+        """Return the part of a client's request that its rights allow, or the refusal of the whole request. May run
+        in a worker; the caller must call `log_denials` on the loop afterwards.
         """
         request: Any = message
         """A request of the class that the door of its API judges."""
@@ -251,7 +252,7 @@ class ControllerDoors:
         return Admitted(message, _as_it_is) if admitted is None else admitted
 
     def log_denials(self) -> None:
-        """Give the refusals to the audit log."""
+        """Pass the refusals to the audit log."""
         while self._judged:
             rights, api_key = self._judged.popleft()
             rights.log_denials(api_key)

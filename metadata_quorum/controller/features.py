@@ -68,7 +68,7 @@ def update_features(
 def _update(
     image: MetadataImage, update: FeatureUpdateKey, api_version: int, release: Release
 ) -> list[Message]:
-    """Make the record of one level, none when it holds already. Raises `KafkaError` INVALID_UPDATE_VERSION."""
+    """Make the record of one level; none if the level holds already. Raises `KafkaError` INVALID_UPDATE_VERSION."""
     name, level = update.feature, update.max_version_level
     upgrade_type = update.upgrade_type
     if api_version < UPDATE_FEATURES_UPGRADE_TYPE:
@@ -104,7 +104,7 @@ def _update(
 
 
 def _nodes(image: MetadataImage, name: str, release: Release) -> Iterator[tuple[str, int, int]]:
-    """Yield the levels that each node supports: this one, brokers, controllers."""
+    """Yield the levels that each node supports: this controller, brokers, other controllers."""
     yield "Local controller", *release.features.get(name, (0, 0))
     for broker_id, broker in sorted(image.brokers.items()):
         yield f"Broker {broker_id}", *_supported(broker.features, name)

@@ -1,4 +1,4 @@
-"""Limits of one request: the number of records that it may write, and of things that it may name."""
+"""Limits of one request: the number of records that it may write, and of items that it may name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ RECORDS_PER_REQUEST_MAX = 10_000
 """Kafka's limit for the records of one request; a request beyond it gets POLICY_VIOLATION as a whole."""
 
 NAMED_PER_REQUEST_MAX = 2 * RECORDS_PER_REQUEST_MAX
-"""The number of things that one request may name. Each record is about a single thing, with at most one more around
-it.
+"""The number of items (topics, partitions, ...) that one request may name. Each record is about a single item, with
+at most one more around it.
 """
 _OF_ONE_THING = frozenset(("broker_ids", "replicas"))
 

@@ -4,15 +4,15 @@ A request has a result for each thing that it names (a topic, a resource, a part
 several consecutive requests of the same kind. The parts are decisions of their own: other requests may be decided in
 between. A part that is refused leaves the others alone, just as a refused thing leaves the other things alone.
 
-* **What has to be judged together is in one part**: things with the same key. So duplicates are found as if there were
-  no parts.
-* **What limits a whole request is judged over the whole**: how much it names, and how much it would write. Where the
+* **Things that must be decided together are in one part**: these are things with the same key. So duplicates are
+  found as if there were no parts.
+* **Limits of a whole request are checked over the whole**: how much it names, and how much it would write. If the
   sum may be too much, every part is tried before the first is decided (`Trial`).
-* **Results are one per thing**, in the order of the request; where Kafka lists refused ones separately, each part
-  does, too.
+* **There is one result per thing**, in the order of the request. If Kafka lists refused things separately, each
+  part does so, too.
 
-Where the things are, and how answers are joined, says the row of the API (`odradek.wire.schema.anatomy`). This module
-has the controller's knowledge of them: how much each weighs and writes, and which are judged together.
+The row of the API says where the things are, and how answers are joined (`odradek.wire.schema.anatomy`). This
+module adds how much each thing weighs and writes, and which things are decided together.
 
 A part shares its things with the request that it comes from, so nobody may change either.
 """
@@ -46,7 +46,7 @@ PART_WEIGHT_MAX = 400
 """The largest weight of one part, about 10 ms. A topic, resource or partition weighs one, and so does each thing in it."""
 
 ACCESS_WEIGHT = 2
-"""An ACL or a credential: its replay costs as much as its decision."""
+"""The weight of an ACL or a credential: its replay costs as much as its decision."""
 
 
 @attrs.frozen
@@ -64,15 +64,15 @@ class Parts:
     requests: list[Message]
     """The parts, in the order in which they have to be decided."""
     trials: list[Trial]
-    """Trials that are decided first, where the parts may write too much together."""
+    """Trials that are run first, if the parts together may write too much."""
     join: Callable[[list[Any]], Any]
     """Makes the response to the whole request from the responses to all `requests`."""
 
 
 @attrs.frozen
 class LongRequest:
-    """A request that is decided in parts. `split` and `refuse` take long, too. They read only values that never
-    change, so they may run in a worker.
+    """A request that is decided in parts. `split` and `refuse` take long, too. They read only immutable values, so
+    they may run in a worker.
     """
 
     request: Any
@@ -117,7 +117,7 @@ def long_request(
 ) -> LongRequest | None:
     """Make a long request if it weighs more than one part.
 
-    None, as nearly always, if it is decided at once.
+    None, as nearly always, if the request can be decided at once.
     """
     kind = _KINDS.get(request.API_KEY)
     if kind is None:
@@ -132,14 +132,15 @@ def long_request(
 
 @attrs.frozen
 class _Things:
-    """The things of a request that the controller decides, and the controller's facts about each.
+    """The things of a request that the controller decides, with the controller's facts about each.
 
-    Things with the same key must be decided together. The key None stands for a thing that depends on no other.
+    Things with the same key must be decided together. The key None stands for a thing that is independent of all
+    others.
     """
 
     leaves: Sequence[Leaf]
     records: int
-    """The records that are written for all of them, at most."""
+    """The most records that are written for all of these things."""
     keys: Iterable[Hashable] = repeat(None)
     weights: Iterable[int] = repeat(1)
     ready: Sequence[Any] = ()
@@ -166,7 +167,7 @@ def _divided(things: _Things, weight_max: int) -> list[list[int]]:
 
 
 class _Kind:
-    """The controller's knowledge of one kind of request. The base is for things that weigh the same, and write a
+    """The controller's facts about one kind of request. The base class is for things of equal weight that write one
     record each.
     """
 
@@ -189,7 +190,7 @@ class _Kind:
         return _Things(leaves, len(leaves), keys, repeat(self._weight))
 
     def of_all(self, response: Any) -> Any:
-        """Convert the response that names all things to the response for a request that means all."""
+        """Convert the response that names all things to the response for a request without names, which means all."""
         return response
 
 
@@ -207,7 +208,7 @@ class _NewTopics(_Kind):
 
 
 class _GrowingTopics(_Kind):
-    """CreatePartitions: a topic with which the request would write too much is refused, later topics are not."""
+    """CreatePartitions: a topic is refused if the request would write too much with it; later topics are not."""
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         return (_growth_weight(image, each) for each in request.topics)
@@ -235,7 +236,7 @@ def _growth_weight(image: MetadataImage, topic: Any) -> int:
 
 
 class _GoneTopics(_Kind):
-    """DeleteTopics: a name and the id of the same topic are judged together."""
+    """DeleteTopics: a name and the id of the same topic are decided together."""
 
     def things(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> _Things:
         def key(name: str) -> Hashable:
@@ -261,7 +262,9 @@ class _Resources(_Kind):
 
 
 class _Entities(_Kind):
-    """AlterClientQuotas: an entity weighs as much as its quotas. The order of an entity's parts makes no difference."""
+    """AlterClientQuotas: an entity weighs as much as its quotas. Two entries name the same entity if their parts
+    differ only in order.
+    """
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         return (1 + len(each.ops) for each in request.entries)
@@ -291,7 +294,7 @@ class _Elections(_Kind):
         return attrs.evolve(request, topic_partitions=topics)
 
     def of_all(self, response: Any) -> Any:
-        """Remove partitions from the answer that had the wanted leader already."""
+        """Remove partitions from the answer that already had the wanted leader."""
         if response.error_code:
             return attrs.evolve(response, replica_election_results=[])
         results = [
@@ -305,7 +308,7 @@ class _Elections(_Kind):
 
 
 _OF_NODES = frozenset((ApiKey.ALTER_PARTITION, ApiKey.ASSIGN_REPLICAS_TO_DIRS))
-"""Nodes name as many things as they have. Their requests are neither limited nor tried."""
+"""Requests of nodes, which name as many things as the node has. They are neither limited nor tried."""
 
 _KINDS: Mapping[int, _Kind] = {
     ApiKey.CREATE_TOPICS: _NewTopics(),

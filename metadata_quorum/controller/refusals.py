@@ -19,7 +19,7 @@ __all__ = ["refusal"]
 
 
 def refusal(request: Any, code: ErrorCode, message: str | None = None) -> Any:
-    """Make the response for a request's kind; None for requests without an asker."""
+    """Make the response for a request's kind; None for requests that get no response."""
     if isinstance(request, TokenRequest):
         return refuse_token_request(request.message, code, request.requester)
     if not isinstance(request, Message):

@@ -42,13 +42,13 @@ from odradek.wire.schema.versions import DELETE_TOPICS_DISABLED
 from odradek.wire.structure import ZERO_UUID, Message
 
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-"""The answer about new topics' configurations: topics with the same overrides share it."""
+"""The configurations of new topics in the answer: topics with the same overrides share one list."""
 
 
 def create_topics(
     image: MetadataImage, request: CreateTopicsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Create all sound topics in one atomic batch; the other topics get their errors."""
+    """Create all valid topics in one atomic batch; the other topics get their errors."""
     settings = basis.settings
     counts = Counter(topic.name for topic in request.topics)
     records: list[Message] = []
@@ -74,7 +74,9 @@ def create_topics(
 
 
 def check_partitions_asked(request: CreateTopicsRequest, settings: ControllerSettings) -> None:
-    """Check the partitions of a request. Raises `KafkaError` POLICY_VIOLATION for too many."""
+    """Check the number of partitions that a request creates. Raises `KafkaError` POLICY_VIOLATION if there are too
+    many.
+    """
     counts = Counter(topic.name for topic in request.topics)
     asked = sum(partitions_asked(topic, settings) for topic in request.topics if counts[topic.name] == 1)
     if asked > RECORDS_PER_REQUEST_MAX:
@@ -255,7 +257,7 @@ def delete_topics(
 def _find_topics(
     image: MetadataImage, names: dict[str, int], ids: dict[bytes, int], results: list[DeletableTopicResult]
 ) -> list[TopicImage]:
-    """Find the topics to delete; refused ones go to `results`."""
+    """Find the topics to delete; refused topics are appended to `results`."""
     invalid = ErrorCode.INVALID_REQUEST
     found: dict[bytes, TopicImage | None] = {}
     for name, count in names.items():

@@ -1,15 +1,17 @@
-"""Unclean recovery: the replica with the longest log leads, when all that were in sync may have lost records (KIP-966).
+"""Unclean recovery: the replica with the longest log leads, when all replicas that were in sync may have lost
+records (KIP-966).
 
-A loss of power takes from each machine what it had not synced. A broker that comes back from one leaves ISR and ELR. If
-that empties both, its partitions wait, and `last_known_elr` names the replicas to wait for. Heartbeats report how far the
-replicas of such partitions reach: the leader epoch of the last record, and the log end offset. (Brokers register when
-their logs are recovered, so the report is about the records that are left.) The replica with the highest epoch leads, and
-among these the one with the highest offset. docs/internals/replication.md ("All lose power at once") has the argument.
+A power failure loses the unsynced bytes of each machine. A broker that comes back from it leaves ISR and ELR. If
+that empties both, its partitions wait, and `last_known_elr` names the replicas to wait for. Heartbeats report how
+far the replicas of such partitions reach: the leader epoch of the last record, and the log end offset. (Brokers
+register when their logs are recovered, so the report is about the records that are left.) The replica with the
+highest epoch leads, and among these the one with the highest offset. docs/internals/replication.md ("All lose power
+at once") has the argument.
 
-* **It waits** for all of `last_known_elr` that are registered, and for the other replicas whose brokers live. A broker
-  lives if it is active, or fenced and heard of within a session. (In its first session a new controller takes all for living.) It waits
-  for at most `unclean.recovery.timeout.ms` from the first report on. Then those that have reported are enough, if one of
-  them is among `last_known_elr`.
+* **It waits** for all of `last_known_elr` that are registered, and for the other replicas whose brokers live. A
+  broker lives if it is active, or fenced with a heartbeat within a session. (In its first session a new controller
+  assumes that all live.) It waits for at most `unclean.recovery.timeout.ms` from the first report on. Then the
+  present reports are enough, if one of them is from a member of `last_known_elr`.
 * **A report counts** for one registration of the broker and one leader epoch of the partition. Until a replica leads,
   the logs stay as they are.
 * **Reports are soft state.** Brokers repeat them until a replica leads. A new controller begins without any, and measures
@@ -18,8 +20,8 @@ among these the one with the highest offset. docs/internals/replication.md ("All
   `AWAITED_BROKERS` names the brokers whose disks may have acknowledged records. A partition without a leader waits for each
   of them that is among its `last_known_elr`, whatever `unclean.leader.election.enable` says. An operator may take a broker out of
   that list, or elect. When no partition waits any more, the controller removes the list.
-* **All nodes have to know of it.** A controller or a replica's broker may not name the feature: it is Apache Kafka's, or
-  of a release before. Then Kafka's rule holds: the last known leader leads as soon as it is back.
+* **All nodes have to support it.** A controller or a replica's broker may lack the feature, because it is Apache
+  Kafka's or of an earlier release. Then Kafka's rule holds: the last known leader leads as soon as it is back.
 
 In KIP-966 the controller asks with GetReplicaLogInfo, which Kafka 4.3 does not have. The fields here have its names.
 """
@@ -68,12 +70,12 @@ class _Reports:
 
 
 def names_feature(features: Iterable[FeatureRange]) -> bool:
-    """True if a node that registers with these features knows of unclean recovery."""
+    """True if a node that registers with these features supports unclean recovery."""
     return any(each.name == REPLICA_LOG_INFO and each.max_level >= 1 for each in features)
 
 
 def waits_for_recovery(partition: PartitionImage) -> bool:
-    """True if nobody leads, and all that may were in sync may lack records."""
+    """True if a partition has no leader, and all replicas that may have been in sync may lack records."""
     return partition.leader == NO_LEADER and not partition.isr and not partition.elr
 
 
@@ -91,7 +93,7 @@ def is_held_back(partition: PartitionImage, awaited: frozenset[int]) -> bool:
 
 
 class UncleanRecovery:
-    """The reports that this controller has heard. `now_ms` is the time of the present decision."""
+    """The reports that this controller has received. `now_ms` is the time of the present decision."""
 
     def __init__(self, *, is_enabled: bool, timeout_ms: int, sessions: BrokerSessions) -> None:
         self._is_enabled = is_enabled
@@ -102,7 +104,7 @@ class UncleanRecovery:
         self._view: Recovery | None = None
 
     def in_image(self, image: MetadataImage) -> Recovery | None:
-        """Return the recovery with the nodes of this image; None where it is off, or unknown to some controller."""
+        """Return the recovery with the nodes of this image; None if it is off, or a controller does not support it."""
         if not self._is_enabled:
             return None
         view = self._view
@@ -113,7 +115,7 @@ class UncleanRecovery:
     def note(
         self, image: MetadataImage, broker: BrokerImage, topics: Iterable[TopicPartitionLogInfo]
     ) -> list[TopicIdPartition]:
-        """Take a broker's reports, and name the partitions that they are about. Outdated reports are left out."""
+        """Store a broker's reports, and return the partitions that they are about. Outdated reports are left out."""
         named: list[TopicIdPartition] = []
         for topic in topics:
             known: TopicImage | None = image.topics_by_id.get(topic.topic_id)
@@ -139,7 +141,7 @@ class UncleanRecovery:
         return named
 
     def forget_settled(self, image: MetadataImage) -> None:
-        """Drop the reports about partitions that wait no more."""
+        """Drop the reports about partitions that no longer wait."""
         for key, reports in list(self._reports.items()):
             topic: TopicImage | None = image.topics_by_id.get(key.topic_id)
             partition = None if topic is None else topic.partitions.get(key.partition)
@@ -152,11 +154,11 @@ class UncleanRecovery:
         return reports if reports is not None and reports.leader_epoch == leader_epoch else None
 
     def may_live(self, broker_id: int) -> bool:
-        """True if the broker has registered or sent a heartbeat within a session, as far as is known."""
+        """True if the broker may have registered or sent a heartbeat within a session."""
         return self._sessions.may_live(broker_id, self.now_ms)
 
     def is_over(self, reports: _Reports) -> bool:
-        """True if the replicas that are missing have been waited for long enough."""
+        """True if the missing replicas have been waited for long enough."""
         return self.now_ms - reports.since_ms >= self._timeout_ms
 
     def statistics(self) -> dict[str, int]:
@@ -164,7 +166,7 @@ class UncleanRecovery:
 
 
 class Recovery:
-    """The recovery as the brokers and controllers of one image allow it."""
+    """The recovery under the brokers and controllers of one image."""
 
     def __init__(
         self,
@@ -183,7 +185,7 @@ class Recovery:
         )
 
     def covers(self, replicas: Sequence[int]) -> bool:
-        """True if the brokers of all these replicas report."""
+        """True if the brokers of all these replicas support reports."""
         return self._strangers.isdisjoint(replicas)
 
     def elect(
@@ -196,7 +198,8 @@ class Recovery:
         at_once: bool = False,
         without_limit: frozenset[int] = frozenset(),
     ) -> int | None:
-        """Choose the replica with the longest log. None while others are waited for, unless it is wanted `at_once`.
+        """Choose the replica with the longest log. Return None while other replicas are waited for, unless
+        `at_once` is set.
 
         The last known replicas among `without_limit` are waited for as long as it takes.
         """

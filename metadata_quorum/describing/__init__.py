@@ -1,1 +1,1 @@
-"""Answers that a controller and a broker give alike, out of the image that the node has."""
+"""Requests that controllers and brokers answer alike, from the node's image."""

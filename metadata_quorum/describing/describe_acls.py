@@ -1,4 +1,4 @@
-"""DescribeAcls (API 29), for brokers and controllers: the ACLs that a filter means, as the node's image has them."""
+"""DescribeAcls (API 29), for brokers and controllers: the ACLs that a filter matches, from the node's image."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class DescribeAclsHandler:
         self._long_work = long_work
 
     def handle(self, context: Context, request: DescribeAclsRequest) -> Result:
-        """Describe ACLs. Raises `RemoteProtocolError` for numbers without meaning: as in Kafka the connection
-        closes.
+        """Describe ACLs. Raises `RemoteProtocolError` for an unknown number in an enum field: as in Kafka the
+        connection is closed.
         """
         asked = AclFilter.of(request)
         if asked.has_unknown:

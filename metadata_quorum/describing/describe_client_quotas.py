@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: the quotas that a filter means (KIP-546), for brokers. PURE."""
+"""DescribeClientQuotas: the quotas that a filter matches (KIP-546), for brokers. PURE."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TYPES = ("user", "client-id", "ip")
 
 
 class MatchType(IntEnum):
-    """Kafka's numbers."""
+    """Kinds of matches, with Kafka's numbers."""
 
     EXACT = 0
     DEFAULT = 1
@@ -38,14 +38,14 @@ _Wanted: TypeAlias = dict[str, tuple[MatchType, str | None]]
 
 
 class DescribeClientQuotasHandler:
-    """API 48."""
+    """Handler of DescribeClientQuotas (API 48)."""
 
     def __init__(self, image: Callable[[], MetadataImage], long_work: LongWork) -> None:
         self._image = image
         self._long_work = long_work
 
     def handle(self, context: Context, request: DescribeClientQuotasRequest) -> Result:
-        """Describe quotas. With `strict`, entities of other types than those of the filter are left out."""
+        """Describe quotas. With `strict`, entities that have other types than the filter are left out."""
         try:
             wanted = _wanted(request.components)
         except KafkaError as error:
@@ -85,7 +85,9 @@ def _matches(entity: QuotaEntity, wanted: _Wanted, strict: bool) -> bool:
 
 
 def _wanted(components: Sequence[ComponentData]) -> _Wanted:
-    """Parse a filter by Kafka's checks in its order. Raises `KafkaError` INVALID_REQUEST and UNSUPPORTED_VERSION."""
+    """Parse a filter; the checks and their order are Kafka's. Raises `KafkaError` INVALID_REQUEST and
+    UNSUPPORTED_VERSION.
+    """
     wanted: _Wanted = {}
     for each in components:
         kind = each.entity_type

@@ -1,4 +1,6 @@
-"""DescribeConfigs and ListConfigResources: effective values with their sources and synonyms, and who has any."""
+"""DescribeConfigs and ListConfigResources: effective values with their sources and synonyms, and the resources that
+have values.
+"""
 
 from __future__ import annotations
 
@@ -66,11 +68,11 @@ RESOURCE_UNITS = 20
 REFUSED_UNITS = 3
 ENTRY_BYTES = 80
 NAMED_FREELY = (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
-"""Any name of these is described; all names without a configuration of their own look the same."""
+"""Kinds of resources of which any name is described; all names without a configuration of their own look the same."""
 Owner = tuple[int, str | None]
-"""Kind and name; None stands for all of a kind that look the same."""
+"""Kind and name of a resource; the name None stands for all resources of the kind that look the same."""
 _MARKS = (RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, DEMOTED_LOG_DIRS, RATE_BEFORE)
-"""Keys of a broker that commands for directories write, and no broker has a definition of."""
+"""Keys of a broker that commands for directories write, and that have no definition."""
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
@@ -91,21 +93,21 @@ class Described(Protocol):
 
 
 class _Answered:
-    """The entries that one answer shows already, by their owner and the wanted keys."""
+    """The entries that one answer has already, by their owner and the requested keys."""
 
     __slots__ = ("each", "entries", "repeated", "shown")
 
     def __init__(self) -> None:
         self.entries: dict[Owner, list[ConfigEntry]] = {}
         self.each: dict[tuple[int, str], tuple[ConfigEntry, DescribeConfigsResourceResult]] = {}
-        """The last result of a key, by the kind of its resources: most have it from the same place."""
+        """The last result of a key, by the kind of its resources, so that equal results are shared."""
         self.shown: dict[tuple[Owner, frozenset[str]], tuple[list[DescribeConfigsResourceResult], int]] = {}
-        """The results that were shown already, and about how many bytes they take."""
+        """The results that the answer has already, each with its approximate size in bytes."""
         self.repeated = RepeatedSize()
 
 
 class DescribeConfigsHandler:
-    """API 32. Of the node's own configuration, it describes the keys of all its roles."""
+    """Handler of DescribeConfigs (API 32). Of the node's own configuration, it describes the keys of all its roles."""
 
     def __init__(self, node_id: int, broker: Described, troubles: Callable[[], str] = str) -> None:
         """`troubles` returns the present trouble of the node's disks (`odradek.serving.disk_troubles`)."""
@@ -120,7 +122,7 @@ class DescribeConfigsHandler:
         return in_slices(self._broker.long_work, self._answer(request))
 
     def _answer(self, request: DescribeConfigsRequest) -> Work[DescribeConfigsResponse]:
-        # As in Kafka a type that it does not know spoils the whole request.
+        # As in Kafka, a resource of an unknown type fails the whole request.
         sound = all(resource.resource_type in RESOURCES for resource in request.resources)
         answered = _Answered()
         results = []
@@ -145,7 +147,7 @@ class DescribeConfigsHandler:
     ) -> tuple[list[DescribeConfigsResourceResult] | None, int]:
         """Describe a resource. Return its results and their size. Equal resources share results.
 
-        The results are None if the resource was named too often. Raises `KafkaError`.
+        The results are None if the request names the resource too often. Raises `KafkaError`.
         """
         kind, name = resource.resource_type, resource.resource_name
         wanted = frozenset(resource.configuration_keys or ())
@@ -213,7 +215,8 @@ class DescribeConfigsHandler:
         entries = describe_broker_config(self._broker.config_layers, for_all=not name)
         if not name:
             return entries
-        # The troubles in the metadata may be outdated: a full disk may hold up this node's own metadata.
+        # The troubles in the metadata may be outdated, because a full disk may delay this node's own metadata
+        # log.
         stored = self._broker.image.broker_configs(int(name))
         answered = {key: stored.get(key, "") for key in _MARKS}
         answered[TROUBLED_LOG_DIRS] = self._troubles()
@@ -264,7 +267,7 @@ def _shown(entry: ConfigEntry, with_synonyms: bool, doc: str | None) -> Describe
 
 
 class ListConfigResourcesHandler:
-    """API 74 (KIP-1142). Version 0 lists client metrics subscriptions only."""
+    """Handler of ListConfigResources (API 74, KIP-1142). Version 0 lists client metrics subscriptions only."""
 
     def __init__(self, broker: Described) -> None:
         self._broker = broker

@@ -22,7 +22,7 @@ __all__ = ["DescribeScramUsersHandler"]
 
 
 class DescribeScramUsersHandler:
-    """API 50. Salts and keys stay secret."""
+    """Handler of DescribeUserScramCredentials (API 50). Salts and keys are not in the answer."""
 
     def __init__(self, image: Callable[[], MetadataImage], long_work: LongWork) -> None:
         self._image = image

@@ -23,12 +23,12 @@ from odradek.wire.messages.describe_delegation_token import (
 __all__ = ["DescribeTokensHandler"]
 
 TOKEN_UNITS = 6
-"""The cost of a token that is judged and shown with its secret, in descriptions of a partition."""
+"""The cost of checking a token and showing it with its secret, measured in descriptions of a partition."""
 
 
 class DescribeTokensHandler:
-    """API 41. Owners and renewers see their tokens; other clients need a right to the token, or to its owner's
-    tokens.
+    """Handler of DescribeDelegationToken (API 41). Owners and renewers see their tokens; other clients need a right
+    to the token, or to its owner's tokens.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""Access and its limits: ACLs, SCRAM credentials, delegation tokens and client quotas, as the metadata log has them.
+"""Access rules and limits in the metadata image: ACLs, SCRAM credentials, delegation tokens and client quotas.
 PURE.
 
-An authorizer enforces the ACLs, brokers and the controller the quotas; credentials and tokens let their users log in. So
-a directory of Kafka's can be opened, and a snapshot still has all of its entries. With `odradek.start.without.acls` the
-operator confirms to start without enforcement (`odradek/node/node.py`).
+An authorizer enforces the ACLs, brokers and the controller the quotas; credentials and tokens let their users log
+in. All entries are read and kept, so that a directory of Kafka's can be opened, and snapshots stay complete. With
+`odradek.start.without.acls` the operator confirms to start without enforcement (`odradek/node/node.py`).
 
 Secrets are left out of the `repr` of these values.
 """
@@ -47,7 +47,7 @@ QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 
 @attrs.frozen
 class ScramCredential:
-    """A server's knowledge of a user's password (RFC 5802)."""
+    """The data from which a server checks a user's password (RFC 5802)."""
 
     salt: bytes = attrs.field(repr=False)
     stored_key: bytes = attrs.field(repr=False)
@@ -74,9 +74,11 @@ class AccessImage:
     acls: LayeredMap[bytes, Acl] = attrs.field(factory=LayeredMap)
     """ACLs by their ids."""
     acl_ids: LayeredMap[Acl, bytes] = attrs.field(factory=LayeredMap, eq=False)
-    """Ids by ACLs: an existing ACL is not created again."""
+    """Ids by ACLs, so that an existing ACL is not created again."""
     acl_index: AclIndex = attrs.field(factory=AclIndex, eq=False)
-    """The same ACLs, indexed for decisions about clients. The index changes with the image, so do not keep a reference."""
+    """The same ACLs, indexed for decisions about clients. The index changes with the image, so do not keep a
+    reference to it.
+    """
     scram_credentials: LayeredMap[tuple[str, int], ScramCredential] = attrs.field(factory=LayeredMap)
     """Credentials by user and Kafka's number of the mechanism."""
     delegation_tokens: LayeredMap[str, DelegationToken] = attrs.field(factory=LayeredMap)
@@ -84,7 +86,7 @@ class AccessImage:
     client_quotas: LayeredMap[tuple[QuotaEntity, str], float] = attrs.field(factory=LayeredMap)
     """Quotas by entity and key."""
     salt_forms: SaltForms = attrs.field(default=NO_USERS, eq=False)
-    """The forms of the credentials' salts, which challenges to unknown users imitate."""
+    """The forms of the credentials' salts; challenges to unknown users imitate them."""
 
     def records(self) -> Iterator[Message]:
         """Yield the records that give this image when they are replayed over an empty one. Equal images give equal
@@ -120,7 +122,7 @@ def _forms(
 
 
 def _quota_order(known: tuple[QuotaEntity, str]) -> tuple[list[tuple[str, bool, str]], str]:
-    """Sort key of a quota: a default comes before the names."""
+    """Return the sort key of a quota: a default comes before the names."""
     entity, key = known
     return [(kind, name is not None, name or "") for kind, name in entity], key
 

@@ -14,7 +14,7 @@ def layers_for(
 ) -> BrokerConfigLayers:
     """Build the layers of a broker's values, from `image` and its properties file `static`.
 
-    Without an id, those of any broker.
+    Without a broker id, build the layers that all brokers have in common.
     """
     return BrokerConfigLayers(
         static,

@@ -2,9 +2,9 @@
 
 * **Replay is total and strict.** The same records give the same image on the leader, on followers, on brokers and
   after a restart, in whatever batches they come. A record that cannot apply (a partition of an unknown topic) means
-  that the log is wrong: `InvalidMetadata` is raised and the node stops. A record type that this version does not know
-  raises as well, since what it forbids is unknown. (Kafka 4 writes nothing about the migration from ZooKeeper, and
-  passes over what an older release has written of it; so do we.)
+  that the log is wrong: `InvalidMetadata` is raised and the node stops. A record type that this version does not
+  know raises as well, since its meaning is unknown. (Kafka 4 writes no records about the migration from ZooKeeper,
+  and ignores those of older releases; so does Odradek.)
 * **The base image is never touched.** Changes are collected beside it, and `build` costs what changed.
 * **Transactions** (KIP-868) become visible as a whole: no image can be built while one is open. They are Begin, End
   and Abort records around a change that is too large for one batch.
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Interned:
-    """Shares equal tuples between partitions, as most partitions of a cluster have one of a few replica lists."""
+    """Shares equal tuples between partitions, because most partitions of a cluster have one of a few replica lists."""
 
     __slots__ = ("_seen",)
 
@@ -63,7 +63,7 @@ class Interned:
 
 
 class _TopicChange:
-    """A topic under construction: its partitions by number, and which of them changed."""
+    """A topic under construction: its partitions by number, and the changed ones among them."""
 
     __slots__ = ("before", "name", "partitions", "topic_id", "touched")
 
@@ -105,7 +105,7 @@ class _TopicChange:
 
 @attrs.define
 class _Changes:
-    """Changes that were replayed since the last build; nothing of the base image is touched."""
+    """Changes that were replayed since the last build; the base image stays unchanged."""
 
     topics: dict[bytes, _TopicChange] = attrs.field(factory=dict)
     names: dict[str, bytes | None] = attrs.field(factory=dict)
@@ -151,7 +151,7 @@ class ImageBuilder:
         return self._before_transaction is not None
 
     def replay(self, offset: int, record: Message, epoch: int = -1) -> None:
-        """Apply one record. Raises `InvalidMetadata` when it does not fit."""
+        """Apply one record. Raises `InvalidMetadata` if it does not fit the state."""
         replay = self._replays.get(type(record))
         if replay is None:
             raise InvalidMetadata(
@@ -168,7 +168,7 @@ class ImageBuilder:
             self._visible_epoch = max(epoch, self._visible_epoch)
 
     def advance(self, offset: int, epoch: int) -> None:
-        """Take note of an offset that holds nothing to replay (a control record)."""
+        """Advance to an offset that has nothing to replay (a control record)."""
         if self._before_transaction is None:
             self._visible_offset = offset
             self._visible_epoch = max(epoch, self._visible_epoch)
@@ -385,8 +385,8 @@ def merge_partition(
     record: records.PartitionChangeRecord,
     share: Callable[[Iterable[Any]], tuple[Any, ...]] = tuple,
 ) -> PartitionImage:
-    """Apply a change record to a partition. Every change raises the partition epoch. A new leader (also "none", also
-    the same one again) raises the leader epoch.
+    """Apply a change record to a partition. Every change raises the partition epoch. A record that names a leader
+    (even "none", or the same leader again) raises the leader epoch.
     """
     replicas = before.replicas if record.replicas is None else share(record.replicas)
     if record.directories is not None:

@@ -5,10 +5,10 @@ All cluster state is the replay of one log. `MetadataImage` is the state after a
 state *is* a MetadataImage, and brokers serve from the same class.
 
 * **Images are never changed.** Readers keep one for as long as they like. An image shares all unchanged parts with
-  the one before it, so a change costs only its own size. `LayeredMap`s hold all that grows with the cluster. Plain
-  copied dicts hold small parts: brokers, features, the partitions of one topic.
-* **Undo is keeping the older image.** The leader's state machine keeps the images above the high watermark;
-  resigning means to go back to the newest committed one. There is no undo log.
+  the one before it, so a change costs only its own size. Everything that grows with the cluster is in
+  `LayeredMap`s. Small parts are in plain, copied dicts: brokers, features, the partitions of one topic.
+* **Undo returns to an older image.** The leader's state machine keeps the images above the high watermark. When it
+  resigns, it goes back to the newest committed image. There is no undo log.
 
 Partitions dominate memory: a `PartitionImage` is one slotted object whose tuples are shared between partitions.
 Access rules, quotas, users and delegation tokens are in `access_image.py`.
@@ -37,12 +37,12 @@ RESERVED_DIRECTORIES = frozenset(bytes(15) + bytes([number]) for number in range
 
 
 def is_subset(replicas: Sequence[int], of: Sequence[int]) -> bool:
-    """True if all of `replicas` are in `of`. Mostly both are the same, which costs least."""
+    """True if all of `replicas` are in `of`. Usually both are the same object, which is checked first."""
     return replicas == of or set(of).issuperset(replicas)
 
 
 class InvalidMetadata(Exception):
-    """A record of the metadata log that does not fit the state that the records before it gave."""
+    """Raised if a record of the metadata log does not fit the state that the earlier records made."""
 
 
 @attrs.frozen(hash=False)
@@ -71,7 +71,7 @@ class PartitionImage:
         return UNASSIGNED_DIRECTORY
 
     def is_online(self, broker_id: int, broker: BrokerImage) -> bool:
-        """True if the directory of a broker's replica is online; an unassigned one counts as online."""
+        """True if the directory of a broker's replica is online; an unassigned directory counts as online."""
         return broker.holds_online(self.directory_of(broker_id))
 
 
@@ -120,7 +120,7 @@ class BrokerImage:
 
     @property
     def is_active(self) -> bool:
-        """True if it may lead and be in sync: neither fenced nor shutting down."""
+        """True if the broker may lead and be in sync: neither fenced nor shutting down."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def holds_online(self, directory: bytes) -> bool:
@@ -154,7 +154,8 @@ class MetadataImage:
     topics: LayeredMap[str, TopicImage] = attrs.field(factory=LayeredMap)
     topics_by_id: LayeredMap[bytes, TopicImage] = attrs.field(factory=LayeredMap)
     colliding_names: LayeredMap[str, tuple[str, ...]] = attrs.field(factory=LayeredMap)
-    """Topic names that hold a '.' or '_', by their name with all of these as '_' (Kafka keeps them apart).
+    """Topic names with a '.' or '_', by the name with all of these replaced by '_' (Kafka refuses names that
+    collide in this way).
 
     The names are sorted: like a snapshot, the image must not depend on the order in which topics were created.
     """
@@ -163,7 +164,7 @@ class MetadataImage:
     configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
     """Overrides by (resource type, resource name); a cluster-wide broker default has the empty name.
 
-    Each can be read (`config_values.check_value`): it is the last readable value of its key in the log.
+    Each value passes `config_values.check_value`: it is the last readable value of its key in the log.
     """
     unreadable_configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
     """For each resource, the newest values in the log that this version cannot read. They are not in force.
@@ -215,15 +216,15 @@ class MetadataDelta:
     """The numbers of the new or changed partitions, by the names of new and changed topics."""
     created_topics: tuple[str, ...] = ()
     changed_brokers: tuple[int, ...] = ()
-    """Registered, changed or removed."""
+    """The ids of registered, changed or removed brokers."""
     changed_configs: tuple[tuple[int, str], ...] = ()
-    """(resource type, resource name)."""
+    """The changed configurations: (resource type, resource name)."""
     features_changed: bool = False
     access_changed: bool = False
     changed_acls: tuple[bytes, ...] = ()
     """The ids of ACLs that are new, changed or removed."""
     changed_quotas: tuple[tuple[QuotaEntity, str], ...] = ()
-    """Entity and key of the quotas of clients that are new, changed or removed."""
+    """The quotas that are new, changed or removed, each by its entity and key."""
 
     @classmethod
     def everything(cls, image: MetadataImage) -> MetadataDelta:
@@ -254,5 +255,5 @@ _NOTHING = MetadataDelta()
 
 
 def collision_key(name: str) -> str | None:
-    """Return the name under which topics collide, or None where the name has neither '.' nor '_'."""
+    """Return the form in which topic names collide, or None if the name has neither '.' nor '_'."""
     return name.replace(".", "_") if "." in name or "_" in name else None

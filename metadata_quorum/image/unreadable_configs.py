@@ -11,6 +11,7 @@ from typing import Any
 from odradek.metadata_quorum.config.config_defs import ConfigError
 from odradek.metadata_quorum.config.config_values import check_value
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.wire.config_resources import resource_kind
 
 __all__ = ["MetadataErrors"]
 
@@ -18,13 +19,13 @@ REASON_LENGTH_MAX = 300
 
 
 class MetadataErrors:
-    """Shown every image, in order (`look`)."""
+    """The count and the log lines of unreadable values. `look` gets every image, in order."""
 
     def __init__(self, logger: Any) -> None:
         self._logger = logger
         self._logged: dict[tuple[int, str], Mapping[str, str]] = {}
         self.count = 0
-        """Values that were not applied since this process began."""
+        """The number of values that were not applied since this process began."""
 
     def look(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Log the unreadable values that are new."""
@@ -47,9 +48,9 @@ class MetadataErrors:
             reason = str(error)[:REASON_LENGTH_MAX]
         self._logger.error(
             "config.unreadable",
-            resource_type=kind,
+            resource_type=resource_kind(kind),
             resource=name,
             key=key,
             reason=reason,
-            in_force="the value of the next level (docs/configuration.md)" if in_force is None else in_force,
+            in_force="the next level's value (docs/configuration.md)" if in_force is None else in_force,
         )

@@ -11,8 +11,8 @@ a new controller begins anew. Two kinds of clients:
 Requests about tokens have no such versions: each counts as one change, and is refused while the client is in debt. (Kafka
 counts none of them.)
 
-Only what could be done is charged: to create a topic that exists costs nothing. A request for more partitions than one
-may ask for is free as well. Else one frame would lock out all who share the quota for years.
+Only possible changes are charged: to create a topic that exists costs nothing. A request for more partitions than
+are allowed costs nothing either. Otherwise one frame would lock out all clients that share the quota for years.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from odradek.wire.structure import Message
 __all__ = ["MutationQuotas"]
 
 BUCKETS_MAX = 10_000
-"""The number of clients with own buckets. Further clients share one bucket for each value of a quota. If room is
-short, full buckets are dropped, because new ones would be the same.
+"""The number of clients with own buckets. Further clients share one bucket for each value of a quota. If there are
+too many, full buckets are dropped, because new ones would be equal.
 """
 SWEEP_SECONDS_MIN = 1.0
-"""The time between two looks for room."""
+"""The shortest time between two searches for buckets to drop."""
 _STRICT_SINCE: Mapping[type[Message], int] = {
     CreateTopicsRequest: CREATE_TOPICS_STRICT_QUOTA,
     DeleteTopicsRequest: DELETE_TOPICS_STRICT_QUOTA,
@@ -100,8 +100,8 @@ class MutationQuotas:
         return _without(image, request, kept, bucket.wait_seconds(now))
 
     def charge_one(self, image: MetadataImage, sender: Sender, now: float) -> float:
-        """Charge one change of a delegation token. Returns the seconds to wait if the sender is in debt: then it is
-        refused.
+        """Charge one change of a delegation token. Return the seconds to wait if the sender is in debt, so that the
+        change is refused.
         """
         user = sender.principal.partition(":")[2]
         holding = holding_quota(image.access.client_quotas, CONTROLLER_MUTATION_RATE, user, sender.client_id)
@@ -137,7 +137,7 @@ class MutationQuotas:
                 del self._buckets[sharers]
 
     def _costs(self, image: MetadataImage, request: Any) -> Sequence[int]:
-        """Count the partitions that each named topic creates or deletes; 0 where it cannot be done."""
+        """Count the partitions that each named topic would create or delete; 0 if that is impossible."""
         return _COSTS[type(request)](image, request, self._controller)
 
     def statistics(self) -> dict[str, int]:
@@ -151,7 +151,7 @@ def _creation_costs(
     counts = Counter(topic.name for topic in request.topics)
     asked = [0 if counts[topic.name] > 1 else partitions_asked(topic, settings) for topic in request.topics]
     if sum(asked) > RECORDS_PER_REQUEST_MAX:
-        return [0] * len(asked)  # refused as a whole
+        return [0] * len(asked)  # the request is refused as a whole
     return [
         0 if topic.name in image.topics or invalid_topic_name_reason(topic.name) is not None else cost
         for topic, cost in zip(request.topics, asked, strict=True)

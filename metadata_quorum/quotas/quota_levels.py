@@ -1,4 +1,4 @@
-"""The quota that holds for a client, by the eight levels of precedence (KIP-13, KIP-55). PURE.
+"""The quota that applies to a client, by the eight levels of precedence (KIP-13, KIP-55). PURE.
 
 The most specific level that has a value decides, for each key by itself:
 
@@ -13,9 +13,9 @@ The most specific level that has a value decides, for each key by itself:
 | 7 | | this client id |
 | 8 | | default |
 
-Who shares a quota follows from the level. With both, it is all connections of that user with that client id. With a
-user alone, it is all of that user; with a client id alone, all with that client id. A default gives each of them a quota
-of its own.
+The level decides which connections share a quota. With both columns, these are all connections of that user with
+that client id. With a user alone, these are all connections of that user; with a client id alone, all connections
+with that client id. A default gives each user or client id a quota of its own.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ that type.
 
 @attrs.frozen
 class Holding:
-    """The quota that holds for a client, and the clients that share it."""
+    """The quota that applies to a client, and the clients that share it."""
 
     value: float
     level: int
     """The row of the table above, from 1."""
     entity: Entity
-    """The entity that has the value: an operator has to change this one."""
+    """The entity that has the value, which an operator has to change."""
     sharers: tuple[str, str]
-    """User and client id of the clients that share it; an empty text stands for any."""
+    """User and client id of the clients that share the quota; an empty text stands for any."""
 
 
 def holding_quota(
@@ -74,7 +74,7 @@ def holding_quota(
     """Find the quota of one key for a client; None if no level has a value."""
     for level, (entity, sharers) in enumerate(_levels(user, client_id), 1):
         if (not client_id and len(entity) == 2) or not sharers[0] + sharers[1]:
-            # A client without an id has no part in quotas of client ids.
+            # Quotas of client ids do not apply to a client without one.
             continue
         value = quotas.get((entity, key))
         if value is not None:

@@ -33,13 +33,15 @@ class TokenBucket:
         self.rate = max(rate, _RATE_MIN)
         self.burst = burst
         self.used = 0.0
-        """Units that were taken since the bucket was made."""
+        """The units that were taken since the bucket was made."""
         self.tokens = burst
-        """Units that were left after the last charge. A negative number is a debt, part of which may be repaid by now."""
+        """The units that were left after the last charge. A negative number is a debt, part of which may be repaid
+        by now.
+        """
         self.charged_at = now
 
     def charge(self, amount: float, now: float) -> float:
-        """Take `amount`; the seconds that the client has to wait after this."""
+        """Take `amount` units. Return the seconds that the client has to wait after this."""
         tokens = self.tokens
         if now != self.charged_at:
             tokens += (now - self.charged_at) * self.rate
@@ -60,15 +62,16 @@ class TokenBucket:
         return min(self.tokens + (now - self.charged_at) * self.rate, self.burst) >= amount
 
     def set_rate(self, rate: float, burst: float, now: float) -> None:
-        """Go on with another quota. A debt stays, up to one burst: a lower quota would make it last for hours.
+        """Change the quota. A debt stays, but is cut to one burst, because under a lower quota it could last for
+        hours.
 
-        An unchanged quota changes nothing, even where it is lower than the bucket's rate.
+        An equal quota changes nothing, even if it is lower than the bucket's rate.
         """
         rate = max(rate, _RATE_MIN)
         if (rate, burst) == (self.rate, self.burst):
             return
         tokens = self.tokens
-        if now != self.charged_at:  # nothing in no time, also where the rate is infinite
+        if now != self.charged_at:  # in no time no units come, even at an infinite rate
             tokens = min(tokens + (now - self.charged_at) * self.rate, self.burst)
             self.charged_at = now
         self.rate, self.burst = rate, burst

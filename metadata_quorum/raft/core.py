@@ -2,25 +2,25 @@
 
 Theory of operation
 -------------------
-The driver reports what happens (`receive_request`, `receive_response`, `request_failed`, `append`, `flushed`,
-`snapshot_installed`, `tick`) with the time, and performs the `effects` it finds afterwards, in their order. The core
-knows the shape of the log (`LogState`), never its bytes.
+The driver reports each event with the time (`receive_request`, `receive_response`, `request_failed`, `append`,
+`flushed`, `snapshot_installed`, `tick`). Afterwards it performs the `effects`, in their order. The core knows the
+shape of the log (`LogState`), never its bytes.
 
-Records flow by fetching: a follower asks for the records behind its log. The offset in its Fetch is its promise that
-everything below is on its disk. So an appended batch costs one sync before the next Fetch goes out, and the leader
-counts itself only up to its own synced offset. The high watermark is the largest offset that a majority of voters has
+Records flow by fetching: a follower asks for the records behind its log. The offset in its Fetch is its promise
+that everything below is on its disk. So a follower syncs each batch before its next Fetch, and the leader counts
+itself only up to its own synced offset. The high watermark is the largest offset that a majority of voters has
 promised. It moves only once a record of the leader's own epoch is below it (Raft, 5.4.2).
 
-Parts: `roles.py` has a replica's present role, `election.py` the way to a leader. `replication.py` sends the log to
-the other replicas, `membership.py` says when voters may change. All act on one `CoreState` (`core_state.py`), which
-knows none of them: role, time, saved state, requests under way. This module takes the reports.
+Parts: `roles.py` has a replica's present role, `election.py` elects leaders. `replication.py` sends the log to the
+other replicas, `membership.py` decides when voters may change. All act on one `CoreState` (`core_state.py`), which
+imports none of them: role, time, saved state, requests under way. This module receives the reports.
 
 Rules
 -----
 * A transition goes through `enter`; it alone emits `SaveState`, and no message about the new role precedes that.
 * An answer of an earlier epoch, or to a withdrawn request, is dropped.
-* A single request of each kind is under way to a node. A failed one is repeated after a pause, as long as the role
-  needs it.
+* At most one request of each kind is under way to a node. A failed request is repeated after a pause, as long as
+  the role needs it.
 
 Deliberately absent: bytes, addresses, leases (reads are released by the high watermark, see `state_machine.py`).
 """
@@ -55,9 +55,9 @@ from odradek.wire.errors import ErrorCode
 __all__ = ["RaftCore"]
 
 EPOCHS_AHEAD_MAX = RECOVERY_EPOCHS_MIN - 1
-"""A request (but for a Fetch) whose epoch is further ahead is refused. An election takes a second, so no honest
-replica gets so far ahead. One forged packet must not use up the numbers. A replica that really is so far behind
-learns the epoch from the answers to its own requests (`recoveries.py`).
+"""The largest number of epochs by which a request (except a Fetch) may be ahead; beyond it, the request is refused.
+One forged packet must not use up the numbers. An election takes a second, so no honest replica gets so far ahead. A
+replica that really is so far behind gets the epoch from the answers to its own requests (`recoveries.py`).
 """
 
 
@@ -81,14 +81,14 @@ class RaftCore(CoreState):
     # -- reports ------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Let the time have its effect."""
+        """Act on deadlines that have passed."""
         self._at(now)
         election.on_time(self)
         replication.on_time(self)
         self._ask()
 
     def receive_request(self, request_id: int, request: Request, now: float) -> None:
-        """Take a replica's request; the answer is an effect, now or later."""
+        """Handle a replica's request; the answer is an effect, now or later."""
         self._at(now)
         if not isinstance(request, Fetch) and request.epoch > self.epoch + EPOCHS_AHEAD_MAX:
             reached("raft.epoch_far_ahead_refused")
@@ -113,7 +113,7 @@ class RaftCore(CoreState):
             self.emit(Answer(request_id, EpochAnswer(self.epoch, self.leader_id, invalid)))
 
     def receive_response(self, node_id: int, request: Request, response: Response, now: float) -> None:
-        """Take the answer of `node_id` to a `Send`. Raises `LogLeftBehind` if the quorum has another log by now."""
+        """Handle the answer of `node_id` to a `Send`. Raises `LogLeftBehind` if the quorum has another log by now."""
         self._at(now)
         if not self._is_over(node_id, request):
             reached("raft.late_answer_dropped")
@@ -137,8 +137,8 @@ class RaftCore(CoreState):
         self._ask()
 
     def request_failed(self, node_id: int, request: Request, now: float, *, broken: bool) -> None:
-        """Report a request without an answer. `broken`: the connection ended, so the node's process may have ended
-        too.
+        """Handle the failure of a request, which got no answer. `broken`: the connection ended, so the node's
+        process may have ended too.
         """
         self._at(now)
         if not self._is_over(node_id, request):
@@ -164,7 +164,7 @@ class RaftCore(CoreState):
         self._at(now)
         self.log.flushed_offset = max(self.log.flushed_offset, min(end_offset, self.log.end_offset))
         if isinstance(self.role, Leader):
-            # A sync that has ended shows that the disk works. The next one has its own time.
+            # A sync that has ended shows that the disk works. The next sync is timed from now on.
             self.role.unsynced_since = None if self.log.flushed_offset == self.log.end_offset else self.now
             replication.count_promises(self)
         self._ask()
@@ -184,7 +184,7 @@ class RaftCore(CoreState):
         self._ask()
 
     def snapshot_progressed(self, now: float) -> None:
-        """Note that a chunk of the snapshot came: the leader lives."""
+        """Note that a chunk of the snapshot arrived, which shows that the leader is alive."""
         self._at(now)
         if isinstance(self.role, Follower):
             self.role.fetch_deadline = now + self.config.fetch_timeout_seconds
@@ -198,7 +198,7 @@ class RaftCore(CoreState):
                 progress.last_fetch = self.now
 
     def snapshot_failed(self, now: float) -> None:
-        """Note that the snapshot could not be loaded: fetch again, and follow the leader's next answer."""
+        """Note that the snapshot could not be loaded: fetch again, and do as the leader's next answer demands."""
         self._at(now)
         if isinstance(self.role, Follower):
             self.role.loading_snapshot = False
@@ -224,13 +224,15 @@ class RaftCore(CoreState):
         self._ask()
 
     def resign(self, now: float) -> None:
-        """Give up leadership, if there is any, and send the other voters the preferred successors (a clean stop)."""
+        """Give up the leadership, if this replica has it, and send the other voters the preferred successors (a
+        clean stop).
+        """
         self._at(now)
         if isinstance(self.role, Leader):
             election.resign(self)
         self._ask()
 
-    # -- what the driver does -----------------------------------------------------------------------------------
+    # -- for the driver -----------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float:
         """Compute the time at which `tick` is due at the latest."""

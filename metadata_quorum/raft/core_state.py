@@ -1,7 +1,7 @@
 """State that the parts of the core share: the role, the time, the saved state, requests under way. PURE.
 
-Elections and replication act on this and know nothing of the reports that call them (`core.py`). A transition goes
-through `enter`; it alone emits `SaveState`, and no message about the new role precedes that.
+Elections and replication act on this state, and do not depend on the reports that call them (`core.py`). A
+transition goes through `enter`; it alone emits `SaveState`, and no message about the new role precedes that.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ __all__ = ["CoreState", "RaftConfig"]
 
 NOBODY = -1
 FIRST_WAIT = 0.1
-"""Share of the election timeout that a replica waits after its start, at least; at most twice as much."""
+"""The shortest wait of a replica after its start, as a share of the election timeout; the longest is twice as much.
+"""
 
 
 @attrs.frozen
@@ -123,7 +124,7 @@ class CoreState:
             )
         return Unattached(state.leader_epoch, voted, leader_id, deadline)
 
-    # -- what everybody may ask ---------------------------------------------------------------------------------
+    # -- questions of the parts ---------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
@@ -150,7 +151,8 @@ class CoreState:
 
     @property
     def may_stand(self) -> bool:
-        """True if this replica may ask for votes: it is a voter that takes part, or its removal may not be committed yet.
+        """True if this replica may ask for votes: it is a voter and takes part in elections, or its removal may not
+        be committed yet.
 
         A server outside the newest set "should still start new elections, as it might still be needed until" that set
         is committed (thesis, 4.2.2). It may be the only server whose log is long enough.
@@ -166,7 +168,9 @@ class CoreState:
 
     @property
     def has_committed_in_epoch(self) -> bool:
-        """True once a record of the leader's own epoch is committed: from then on it knows all committed records."""
+        """True once a record of the leader's own epoch is committed: from then on the leader knows which records
+        are committed.
+        """
         return isinstance(self.role, Leader) and self.high_watermark > self.role.epoch_start
 
     def effects(self) -> list[Effect]:
@@ -174,7 +178,7 @@ class CoreState:
         effects, self._effects = self._effects, []
         return effects
 
-    # -- time and transitions ---------------------------------------------------------------------------------------
+    # -- time and transitions -----------------------------------------------------------------------------------
 
     def _at(self, now: float) -> None:
         self.now = max(self.now, now)
@@ -197,7 +201,7 @@ class CoreState:
             self.emit(LostLeadership(before.epoch))
 
     def _refuse_parked(self, leader: Leader) -> None:
-        """Refuse parked requests: this replica leads no more, and their senders must find the next leader."""
+        """Refuse parked requests, because this replica no longer leads. Their senders must find the next leader."""
         for request_id in leader.parked:
             answer = FetchAnswer(self.epoch, self.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.emit(Answer(request_id, answer))
@@ -219,7 +223,7 @@ class CoreState:
             self.emit(SaveState(state))
 
     def learn(self, epoch: int, leader_id: int | None, source: int) -> None:
-        """Follow a report of `source` about an epoch, and maybe its leader.
+        """Act on a report of `source` about an epoch, and maybe about its leader.
 
         A replica that has lost its leader follows it again only after a message from that leader. The other
         replicas may not have noticed yet, and would persuade each other to follow a dead leader.
@@ -241,7 +245,7 @@ class CoreState:
                     self.follow(epoch, leader_id, role.voted)
                 case Follower(leader_id=known, has_fetched=False) if known != leader_id:
                     reached("raft.leader_by_hearsay_replaced")
-                    # Any node may have named that leader. A node that has answered as the leader is the
+                    # Any node may have reported that leader. But a node that has answered as the leader is the
                     # leader.
                     self.follow(epoch, leader_id, role.voted)
                 case _:
@@ -269,7 +273,7 @@ class CoreState:
             self.high_watermark = offset
             self.emit(HighWatermarkAdvanced(offset))
 
-    # -- asking others --------------------------------------------------------------------------------------------
+    # -- requests to other nodes --------------------------------------------------------------------------------
 
     def _is_over(self, node_id: int, request: Request) -> bool:
         """Remove a request from those under way; true if it was among them."""

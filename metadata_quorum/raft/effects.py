@@ -1,7 +1,7 @@
-"""Effects that the core orders. The driver performs them in order, each before the next.
+"""Effects that the core requests. The driver performs them in order, each before the next.
 
-A `SaveState` is durable before the next effect begins. So the node never forgets a vote or an epoch that it has sent
-(Raft, figure 2: "updated on stable storage before responding to RPCs").
+A `SaveState` is durable before the next effect begins. So the node never forgets a vote or an epoch that it has
+sent (Raft, figure 2: "updated on stable storage before responding to RPCs").
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SaveState:
 
 @attrs.frozen
 class Send:
-    """A request to a replica's node; report the outcome with `receive_response` or `request_failed`."""
+    """Send a request to a replica's node, and report the outcome with `receive_response` or `request_failed`."""
 
     node_id: int
     request: Request
@@ -43,7 +43,7 @@ class Send:
 
 @attrs.frozen
 class Answer:
-    """The answer to a request; with `read_offset`, filled up with batches of the log from there on."""
+    """Answer a request; with `read_offset`, add batches of the log from there on."""
 
     request_id: int
     response: Response

@@ -25,9 +25,10 @@ from odradek.wire.errors import ErrorCode
 CHECK_QUORUM_FETCH_TIMEOUTS = 1.5
 BEGIN_EPOCH_PER_FETCH_TIMEOUT = 2
 LATE_SYNC_RESIGNATION_SECONDS = 60.0
-"""A replica resigns at most so often because its disk is late: voters with slow disks must not take turns."""
+"""A replica resigns at most once in this time because its disk is late: voters with slow disks must not take turns.
+"""
 BROKEN_CONNECTION_JITTER = 0.1
-"""Share of the election timeout over which the followers of a leader that seems dead spread their questions."""
+"""The share of the election timeout over which followers spread their pre-votes when their leader seems dead."""
 
 
 # -- time -----------------------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ def _begin_epoch_period(core: CoreState) -> float:
 
 
 def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
-    """Compute when a leader must resign for lack of fetches by a majority (thesis 6.2)."""
+    """Compute the time by which a leader must resign, because too few voters have fetched from it (thesis 6.2)."""
     times = []
     for voter in core.voters.voters:
         if voter.key.matches(core.me):
@@ -121,11 +122,11 @@ def _late_sync_deadline(core: CoreState, role: Leader) -> float:
     )
 
 
-# -- standing for election --------------------------------------------------------------------------------------
+# -- standing for election ------------------------------------------------------------------------------------
 
 
 def ask_for_pre_votes(core: CoreState) -> None:
-    """Become Prospective: ask whether the voters would elect this replica."""
+    """Become Prospective: ask the voters whether they would elect this replica."""
     role = core.role
     leader_id = role.leader_id if isinstance(role, Unattached | Prospective | Follower) else None
     core.enter(
@@ -158,8 +159,8 @@ def _count_votes(core: CoreState) -> None:
 
 
 def _back_off(core: CoreState) -> None:
-    """Pause after the refusal of a majority, so that another replica can win. Prospective returns to a leader it
-    knows.
+    """Pause after a majority has refused, so that another replica can win. A Prospective replica returns to the
+    leader that it knows.
     """
     role = core.role
     assert isinstance(role, Candidate | Prospective)
@@ -187,7 +188,7 @@ def _lead(core: CoreState, granted: tuple[int, ...]) -> None:
 
 
 def ask(core: CoreState) -> None:
-    """Send the role's requests that are not under way yet."""
+    """Send the requests of the present role that are not under way yet."""
     role = core.role
     match role:
         case Prospective(backing_off=False) | Candidate(backing_off=False):
@@ -220,7 +221,7 @@ def _announce_epoch(core: CoreState, role: Leader) -> None:
             core.ask(node_id, BeginEpoch(role.epoch, core.me, voter.key))
 
 
-# -- requests -----------------------------------------------------------------------------------------------------
+# -- requests -------------------------------------------------------------------------------------------------
 
 
 def on_vote(core: CoreState, request_id: int, request: Vote) -> None:
@@ -288,14 +289,14 @@ def _answer_vote(
 
 
 def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> None:
-    """Take a leader's notice that it leads."""
+    """Handle a leader's notice of its leadership."""
     error = ErrorCode.NONE
     if not request.voter.matches(core.me):
         error = ErrorCode.INVALID_VOTER_KEY
     elif request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH
     elif request.epoch == core.epoch and core.leader_id not in (None, request.leader.node_id):
-        # An epoch has a single leader, so the sender of this is not it.
+        # An epoch has only one leader, so the sender of this notice is not the leader.
         reached("raft.second_leader_refused")
         error = ErrorCode.INVALID_REQUEST
     else:
@@ -304,7 +305,7 @@ def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> Non
 
 
 def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
-    """Take a leader's resignation: its first choice is a candidate at once, all other voters give it a head start."""
+    """Handle a leader's resignation: its first choice becomes a candidate at once, all other voters wait for it."""
     if request.epoch < core.epoch:
         reached("raft.resignation_of_earlier_epoch_refused")
         core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, ErrorCode.FENCED_LEADER_EPOCH)))
@@ -324,7 +325,7 @@ def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
     core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id)))
 
 
-# -- answers ------------------------------------------------------------------------------------------------------
+# -- answers --------------------------------------------------------------------------------------------------
 
 
 def on_vote_answer(core: CoreState, node_id: int, request: Vote, answer: VoteAnswer) -> None:
@@ -350,7 +351,9 @@ def on_end_epoch_answer(core: CoreState, node_id: int) -> None:
 
 
 def doubt_leader(core: CoreState, node_id: int) -> None:
-    """Ask for pre-votes soon, since the leader's process may be gone. Voters that still get its answers will refuse."""
+    """Ask for pre-votes soon, because the leader's process may be gone. Voters that still get answers from it will
+    refuse.
+    """
     role = core.role
     if isinstance(role, Follower) and role.leader_id == node_id and core.may_stand:
         reached("raft.connection_to_leader_broke")
@@ -360,14 +363,14 @@ def doubt_leader(core: CoreState, node_id: int) -> None:
 
 
 def abstain(core: CoreState) -> None:
-    """Give up a candidacy; a leader leads on, since its epoch was won before."""
+    """Give up a candidacy. A leader keeps leading, because its epoch was won before."""
     role = core.role
     if isinstance(role, Prospective | Candidate):
         core.enter(Unattached(role.epoch, role.voted, None, core.random_election_deadline()))
 
 
 def take_part_again(core: CoreState) -> None:
-    """Stand soon if nobody leads: the time of the last election may be long over."""
+    """Become a candidate soon if there is no leader, because the time of the last election may be long over."""
     if isinstance(core.role, Unattached):
         core.role.election_deadline = min(core.role.election_deadline, core.random_election_deadline())
 

@@ -1,7 +1,7 @@
 """The core's knowledge of its log: offsets, epochs, voters; never the bytes. PURE.
 
-Everything here follows from the log's batches, so it is rebuilt from them at start. `flushed_offset` is a promise of
-the disk: a replica never sends an end offset beyond it to any node.
+Everything here follows from the log's batches, so it is rebuilt from them at start. Everything below
+`flushed_offset` is on the disk. A replica never reports an end offset beyond it to another node.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Batch:
 
 @attrs.define
 class LogState:
-    """Epochs are (epoch, first offset) pairs that grow in both; `voter_history` (offset, set) pairs."""
+    """The log's offsets and epochs: (epoch, first offset) pairs that grow in both; `voter_history` has (offset,
+    set) pairs.
+    """
 
     start_offset: int = 0
     end_offset: int = 0
@@ -59,7 +61,7 @@ class LogState:
         return self.voter_history[-1][0]
 
     def append(self, batch: Batch) -> None:
-        """Take a batch that continues the log."""
+        """Note a batch that continues the log."""
         if batch.base_offset != self.end_offset or batch.epoch < self.last_epoch:
             raise AssertionError(f"the batch {batch} cannot follow a log that ends at offset {self.end}")
         if not self.epochs or self.epochs[-1][0] != batch.epoch:
@@ -83,7 +85,7 @@ class LogState:
         return found
 
     def epoch_of(self, offset: int) -> int:
-        """Find the epoch of the record at `offset`, -1 where the log does not say."""
+        """Find the epoch of the record at `offset`; -1 if it is unknown."""
         found = -1
         for epoch, start in self.epochs:
             if start > offset:
@@ -92,7 +94,7 @@ class LogState:
         return found
 
     def truncate(self, end_offset: int) -> None:
-        """Take back all records from `end_offset` on, with the voters that they brought."""
+        """Forget all records from `offset` on, with the voter sets in them."""
         if end_offset > self.end_offset:
             raise AssertionError(
                 f"a log that ends at offset {self.end_offset} cannot be truncated to offset {end_offset}"
@@ -105,7 +107,7 @@ class LogState:
             self.voter_history.pop()
 
     def take_snapshot(self, snapshot: OffsetAndEpoch) -> None:
-        """Note that a snapshot of this log was written; the records below it may go (`drop_prefix`)."""
+        """Note that a snapshot of this log was written. The records below its end may be removed (`drop_prefix`)."""
         self.snapshot = snapshot
 
     def drop_prefix(self, start_offset: int) -> None:

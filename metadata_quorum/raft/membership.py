@@ -1,5 +1,5 @@
-"""Conditions for a change of voters: one change at a time, and only when the leader knows all committed records
-(KIP-853). PURE.
+"""Conditions for a change of voters: one change at a time, and only when the leader has committed a record of its
+own epoch (KIP-853). PURE.
 
 The leader appends a VotersRecord, and the new set counts from then on (thesis, 4.1). Two sets that differ by one
 voter have overlapping majorities only if the older set is settled; `refusal` checks this.
@@ -13,7 +13,7 @@ from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter
 from odradek.wire.errors import ErrorCode
 
 CAUGHT_UP_SECONDS = 3600.0
-"""The longest time since a new voter held the whole log (Kafka's limit)."""
+"""The longest time that may have passed since a new voter had the whole log (Kafka's limit)."""
 
 
 def refusal(core: CoreState) -> ErrorCode:
@@ -30,7 +30,9 @@ def refusal(core: CoreState) -> ErrorCode:
 
 
 def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
-    """Choose the error for adding `voter`: it is a voter already, or its log is too far behind; NONE if it may join."""
+    """Choose the error for adding `voter`; NONE if it may join. It may not if it is a voter already, or its log is
+    too far behind.
+    """
     code = refusal(core)
     if code is not ErrorCode.NONE:
         return code
@@ -45,7 +47,9 @@ def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
 
 
 def refusal_to_remove(core: CoreState, voter: ReplicaKey) -> ErrorCode:
-    """Choose the error for removing `voter`: it is not a voter, or the last one; NONE if it may be removed."""
+    """Choose the error for removing `voter`; NONE if it may be removed. It must be a voter, and have other voters
+    beside it.
+    """
     code = refusal(core)
     if code is not ErrorCode.NONE:
         return code

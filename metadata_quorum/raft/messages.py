@@ -1,4 +1,4 @@
-"""Messages between replicas, as the core sees it; `replica/wire_messages.py` has the translation into Kafka's RPCs.
+"""Messages between replicas, as the core uses them; `replica/wire_messages.py` translates them to Kafka's RPCs.
 
 A request is answered exactly once. `epoch` is always the sender's.
 """
@@ -31,7 +31,7 @@ __all__ = [
 class Vote:
     """RequestVote (Raft, 5.2), or the question whether it would be granted (pre-vote, thesis 9.6, KIP-996).
 
-    A candidate has raised its epoch, a prospective one has not. `log_end` is the end of the sender's log.
+    A candidate has raised its epoch, a prospective replica has not. `log_end` is the end of the sender's log.
     """
 
     epoch: int
@@ -60,7 +60,7 @@ class BeginEpoch:
 
 @attrs.frozen
 class EndEpoch:
-    """A leader resigns; `successors` are its preferred ones, the most caught up first."""
+    """A leader's notice that it resigns; `successors` are its preferred successors, the most caught up first."""
 
     epoch: int
     leader_id: int
@@ -88,12 +88,14 @@ class Fetch:
     last_epoch: int
     wait_ms_max: int = 0
     high_watermark: int | None = None
-    """The follower's own high watermark (KIP-1166): an answer that got lost does not count."""
+    """The follower's own high watermark (KIP-1166). It shows whether the follower has received an earlier answer."""
 
 
 @attrs.frozen
 class FetchAnswer:
-    """Batches from the requested offset; or the point where the logs diverge; or the snapshot to load first."""
+    """The answer to a Fetch: batches from the requested offset, the point where the logs diverge, or the snapshot
+    to load first.
+    """
 
     epoch: int
     leader_id: int | None

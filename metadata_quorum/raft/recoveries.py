@@ -1,9 +1,9 @@
-"""Logs that were recovered: a replica that was away meanwhile finds out, and leaves its own log alone. PURE.
+"""Recovered logs: a replica that was absent from the recovery detects it, and leaves its own log unchanged. PURE.
 
-`odradek quorum recover` begins a new log from a copy. Its epoch is `RECOVERY_EPOCHS_MIN` above all that the copies and the
-nodes knew. No quorum holds so many elections while a replica is away: at one in a second that takes eleven days. So
-an answer whose epoch is that far ahead comes from a recovered quorum. A replica with a log of its own stops then. It
-may have records that the recovered log lacks, and only an operator may set them aside.
+`odradek quorum recover` begins a new log from a copy. Its epoch is `RECOVERY_EPOCHS_MIN` above all epochs in the
+copies and on the nodes. No quorum holds so many elections while a replica is absent: at one per second that takes
+eleven days. So an answer whose epoch is that far ahead comes from a recovered quorum. A replica with a log of its
+own stops then. It may have records that the recovered log lacks, and only an operator may set them aside.
 
 A request never stops a replica: anybody may send one. It is refused (`EPOCHS_AHEAD_MAX` in `core.py`). An answer may be forged,
 too, by a process that has taken a voter's address. A replica believes it all the same, even if its own quorum lives.
@@ -27,7 +27,9 @@ _WAY_OUT = (
 
 
 class LogLeftBehind(MetadataLogCorrupt):
-    """The quorum has another log than this replica: it was recovered, or its voters have lost committed records."""
+    """Raised if the quorum has another log than this replica: the log was recovered, or the voters have lost
+    committed records.
+    """
 
 
 def check_answer(log: LogState, own_epoch: int, epoch: int, node_id: int) -> None:
@@ -43,7 +45,7 @@ def check_answer(log: LogState, own_epoch: int, epoch: int, node_id: int) -> Non
 def parted(log: LogState, epoch: int, end_offset: int, high_watermark: int) -> LogLeftBehind:
     """Make the error for a leader whose log lacks records that were committed here."""
     return LogLeftBehind(
-        f"the leader of epoch {epoch} lacks committed records: its metadata log parts from this node's at offset "
+        f"the leader of epoch {epoch} lacks committed records: its metadata log diverges from this node's at offset "
         f"{end_offset}; this node has a log up to offset {log.end_offset} of epoch {log.last_epoch}, committed up to "
         f"{high_watermark}: {_WAY_OUT}"
     )

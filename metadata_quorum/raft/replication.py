@@ -1,7 +1,7 @@
 """Log replication: fetches, promises, the high watermark. PURE.
 
-See `core.py` for how this is used. Followers ask, so the leader keeps no queues of what to send. A Fetch that finds
-no new records is parked until there are some.
+See `core.py` for how this is used. Followers fetch, so the leader needs no queues of records to send. A Fetch that
+finds no new records is parked until there are some.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ REPLICAS_MAX = 2000
 WAIT_MS_MAX = 30_000
 """The longest time for which a fetch is parked, even if its own limit is longer, because its connection may be gone."""
 
-# -- the leader's side ----------------------------------------------------------------------------------------------
+# -- as a leader ----------------------------------------------------------------------------------------------------
 
 
 def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
-    """Answer with the next records, or park. The order of checks is Kafka's."""
+    """Answer with the next records, or park the request. The order of checks is Kafka's."""
     role = core.role
     error = ErrorCode.NONE
     if request.epoch < core.epoch:
@@ -41,7 +41,7 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
     for each, (parked, _) in list(role.parked.items()):
         if parked.replica == request.replica:
             reached("raft.older_fetch_answered")
-            # A replica that asks again no longer waits for the older answer.
+            # A replica that fetches again no longer waits for the answer to its earlier fetch.
             del role.parked[each]
             core.emit(Answer(each, FetchAnswer(core.epoch, core.leader_id, core.high_watermark)))
     mismatch = _mismatch(core, request)
@@ -65,7 +65,7 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
 
 
 def _mismatch(core: CoreState, request: Fetch) -> FetchAnswer | None:
-    """Find the step that a replica must take before it can follow: load a snapshot, or cut its log."""
+    """Find what a replica must do before it can follow: load a snapshot, or cut its log."""
     log = core.log
     ours = OffsetAndEpoch(request.offset, request.last_epoch)
     snapshot = log.snapshot
@@ -112,7 +112,7 @@ def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
 
 
 def _forget_one(core: CoreState, role: Leader) -> None:
-    """Forget the observer that was silent for longest: a client with many names must not fill the memory."""
+    """Forget the observer that was silent for longest, because a client with many names must not fill the memory."""
     observers = [each for each in role.progress.values() if not core.voters.has(each.key)]
     if observers:
         reached("raft.observer_forgotten")
@@ -156,8 +156,8 @@ def count_promises(core: CoreState) -> None:
 def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
     if core.log.end_offset > request.offset:
         return True
-    # Until then a leader sends no high watermark, and a follower that knows less must not get answers without
-    # end.
+    # Until then a leader sends no high watermark. A follower that reports a lower one must not be answered
+    # again and again.
     return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_sent
 
 
@@ -168,7 +168,7 @@ def _answer(core: CoreState, request_id: int, request: Fetch, progress: Progress
 
 
 def answer_parked(core: CoreState) -> None:
-    """Answer the fetches for which there is something new."""
+    """Answer the parked fetches that now have new records or a new high watermark."""
     role = core.role
     assert isinstance(role, Leader)
     for request_id, (request, _) in list(role.parked.items()):
@@ -178,7 +178,7 @@ def answer_parked(core: CoreState) -> None:
             _answer(core, request_id, request, progress)
 
 
-# -- time ---------------------------------------------------------------------------------------------------------
+# -- time -----------------------------------------------------------------------------------------------------------
 
 
 def deadline(core: CoreState) -> float:
@@ -188,7 +188,7 @@ def deadline(core: CoreState) -> float:
 
 
 def on_time(core: CoreState) -> None:
-    """Answer fetches that waited long enough with no records."""
+    """Answer fetches that have waited long enough, without records."""
     role = core.role
     if isinstance(role, Leader):
         for request_id, (request, until) in list(role.parked.items()):
@@ -197,13 +197,11 @@ def on_time(core: CoreState) -> None:
                 _answer(core, request_id, request, role.progress[request.replica])
 
 
-# -- the follower's side --------------------------------------------------------------------------------------------
+# -- as a follower --------------------------------------------------------------------------------------------------
 
 
 def ask(core: CoreState) -> None:
-    """Fetch, when all that was fetched before is on the disk. A fetch is a promise, and a voter that abstains
-    makes none.
-    """
+    """Fetch, once all fetched records are on the disk. A fetch is a promise, and a voter that abstains makes none."""
     role = core.role
     if core.abstains or core.is_asking(Fetch) or core.log.flushed_offset < core.log.end_offset:
         return
@@ -211,7 +209,8 @@ def ask(core: CoreState) -> None:
     if isinstance(role, Follower) and not role.loading_snapshot:
         target = role.leader_id
     elif isinstance(role, Unattached):
-        # A leader out of reach may have lost its lead. Nobody notifies an observer, so it has to ask.
+        # A leader out of reach may have lost its leadership. No node notifies an observer, so it must find the
+        # leader itself.
         known = role.leader_id is not None and core.can_ask(role.leader_id, Fetch)
         target = role.leader_id if known else core.someone_to_ask()
     if target is None or not core.can_ask(target, Fetch):
@@ -222,14 +221,14 @@ def ask(core: CoreState) -> None:
 
 
 def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
-    """Take the answer of the present epoch's leader; drop any other."""
+    """Handle an answer of the present epoch's leader; drop any other."""
     role = core.role
     if not isinstance(role, Follower) or role.leader_id != node_id:
         reached("raft.fetch_of_other_leader")
         return
     if answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH and answer.epoch < role.epoch:
         reached("raft.leader_without_its_epoch")
-        # A leader that kept its disk remembers its epoch. This node has come back with an empty disk, so it
+        # A leader that kept its disk remembers its epoch. This leader has come back with an empty disk, so it
         # cannot resign.
         election.doubt_leader(core, node_id)
         return

@@ -1,9 +1,8 @@
-"""The six roles of a replica, one value each: what it remembers only while it has that role. PURE.
+"""The six roles of a replica. Each is a class whose fields are needed only in that role. PURE.
 
-`TRANSITIONS` says which role may follow which, and in which epoch: ARCHITECTURE.md draws its arrows, `check_transition`
-holds every change of role against it. Only a voter becomes Prospective, Candidate or Leader; an observer is Unattached or a
-Follower. Every role has an epoch; the epoch, the vote and the leader are what a replica must not forget (`QuorumState`),
-all else may be lost.
+`TRANSITIONS` lists which role may follow which, and in which epoch. `check_transition` checks every change of role
+against it. Only a voter becomes Prospective, Candidate or Leader; an observer is Unattached or a Follower. Every
+role has an epoch. A replica must not forget its epoch, vote and leader (`QuorumState`); all else may be lost.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = [
 
 @attrs.define
 class Unattached:
-    """A replica that knows no leader of its epoch, or only the id of the leader."""
+    """A replica that has no leader in its epoch, or knows only the leader's id."""
 
     epoch: int
     voted: ReplicaKey | None
@@ -82,14 +81,14 @@ class Follower:
 
 @attrs.define
 class Progress:
-    """A leader's knowledge of another replica: its promise, and when it fetched."""
+    """A leader's view of another replica: its promise, and when it fetched."""
 
     key: ReplicaKey
     offset: int = -1
     high_watermark_sent: int = -1
     last_fetch: float = float("-inf")
     last_caught_up: float = float("-inf")
-    """The last time at which it held all that the log had held at its previous fetch."""
+    """The last time at which the replica had all records that the log had at its previous fetch."""
 
     end_offset_at_last_fetch: int = -1
 
@@ -130,7 +129,9 @@ class Leader:
 
 @attrs.define
 class Resigned:
-    """Was the leader of this epoch and will not be again; waits until another replica begins the next."""
+    """A replica that was the leader of this epoch and will not be again; it waits until another replica begins the
+    next epoch.
+    """
 
     epoch: int
     voted: ReplicaKey | None

@@ -28,7 +28,7 @@ class ReplicaKey:
     directory_id: bytes = ZERO_UUID
 
     def matches(self, other: ReplicaKey) -> bool:
-        """True if `other` is the replica that this key names.
+        """True if this key names the replica `other`.
 
         If this key has a directory id, `other` must have the same id; an unknown id does not match.
         """

@@ -1,8 +1,8 @@
 """Snapshot files (`*.checkpoint`): a header control batch, batches of records, a footer control batch.
 
-`bootstrap.checkpoint` holds the first records of a cluster. `OFFSET-EPOCH.checkpoint` in the metadata log's directory
-replaces the log below OFFSET; the one at offset 0 holds the first voters (KIP-853). A file that lacks a footer at its
-end was never finished.
+`bootstrap.checkpoint` holds the first records of a cluster. `OFFSET-EPOCH.checkpoint` in the metadata log's
+directory replaces the log below OFFSET; the file for offset 0 has the first voters (KIP-853). A file that lacks a
+footer at its end was never finished.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _StoredRecords(Sequence[Message]):
 
 
 def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
-    """Check the checksums and the frame of a snapshot, and leave its records for later.
+    """Check the checksums and the frame of a snapshot; its records are decoded later.
 
     Raises `MetadataLogCorrupt` for a damaged or unfinished file.
     """
@@ -161,8 +161,8 @@ def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
 
 
 def _may_hold_its_records(header: BatchHeader) -> bool:
-    """True if the records that a batch claims fit into its bytes. The decoder allocates memory for that number
-    before it reads them.
+    """True if a batch is long enough for the number of records that it claims. The decoder allocates memory for
+    that number first.
     """
     room = DECOMPRESSED_BYTES_MAX if header.compression_type else header.size - HEADER_SIZE
     return 0 <= header.record_count * RECORD_SIZE_MIN <= room

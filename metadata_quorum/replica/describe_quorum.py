@@ -1,4 +1,4 @@
-"""DescribeQuorum as in Kafka: the leader's knowledge about every replica (KIP-595, KIP-853). PURE."""
+"""DescribeQuorum as in Kafka: the leader's view of every replica (KIP-595, KIP-853). PURE."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ OBSERVER_SECONDS = 300.0
 def describe_quorum(
     core: CoreState, request: DescribeQuorumRequest, high_watermark: int, now: float, wall_ms: int
 ) -> DescribeQuorumResponse:
-    """Describe the quorum. `now` and `wall_ms` are the same moment by the two clocks; the answer's times are
-    wall-clock milliseconds.
+    """Describe the quorum. `now` and `wall_ms` are the same moment on the monotonic and the wall clock; the
+    answer's times are wall-clock milliseconds.
     """
     named = [
         (topic.topic_name, partition.partition_index)
@@ -45,7 +45,8 @@ def describe_quorum(
         return answer
 
     def state(key: ReplicaKey, progress: Progress | None) -> ReplicaState:
-        # Voters of a configuration have no directory ids (kraft.version 0), although the leader hears of some.
+        # Voters from a configuration have no directory ids (kraft.version 0), although the leader may know some
+        # from fetches.
         if key.matches(core.me):
             return ReplicaState(key.node_id, key.directory_id, core.log.end_offset, wall_ms, wall_ms)
         if progress is None or not key.matches(progress.key):
@@ -83,7 +84,9 @@ def _wall_ms(moment: float, now: float, wall_ms: int) -> int:
 
 
 def refuse_description(request: DescribeQuorumRequest, code: ErrorCode) -> DescribeQuorumResponse:
-    """Answer one error for all named partitions. There may be tens of thousands: equal numbers share a result."""
+    """Make the answer with one error for all named partitions. There may be tens of thousands: equal numbers share
+    a result.
+    """
     text, nobody = code.message, list[ReplicaState]()
     refused: dict[int, DescribeQuorumResponsePartitionData] = {}
 

@@ -1,7 +1,7 @@
 """The interface of the driving loop for the parts of a running replica, and the settings that they share. PORTED.
 
-`raft_quorum.py` is the driver. Its parts (`quorum_leader.py`, `quorum_requests.py`, `quorum_snapshots.py`, and those
-in `asking/`) report to the core through it, and leave to it all work that waits for the disk.
+`raft_quorum.py` is the driver. Its parts (`quorum_leader.py`, `quorum_requests.py`, `quorum_snapshots.py`, and
+those in `asking/`) report to the core through the driver, which also does all work that waits for the disk.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class QuorumSettings:
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     """(host, port) of nodes to ask for the leader."""
     endpoints: tuple[Endpoint, ...] = ()
-    """The addresses at which this node listens as a controller, by the order of `controller.listener.names`."""
+    """The addresses at which this node listens as a controller, in the order of `controller.listener.names`."""
     listener: str | None = None
-    """The name of the listener at which it reaches controllers: the first of `controller.listener.names`.
-    None: at the first endpoint that they name."""
+    """The name of the listener at which this node reaches controllers: the first of `controller.listener.names`.
+    None: use the first endpoint that they advertise.
+    """
 
     def chosen(self, endpoints: Sequence[Endpoint]) -> tuple[str, int]:
         """Choose the endpoint at which this node reaches another node: the endpoint of the listener with the same name."""
@@ -59,28 +60,28 @@ class QuorumSettings:
 
 @attrs.frozen
 class InstallSnapshot:
-    """Put a snapshot that a leader gave in place of the log."""
+    """Replace the log by a snapshot that a leader sent."""
 
     stored: StoredSnapshot
 
 
 @attrs.frozen
 class DropBelow:
-    """Remove the part of the log that our own snapshot covers."""
+    """Remove the part of the log that a snapshot of this node covers."""
 
     end: OffsetAndEpoch
 
 
 @attrs.frozen
 class ExpireOld:
-    """Remove parts of the log that our snapshots cover and that are too old to be kept."""
+    """Remove parts of the log that snapshots of this node cover and that are too old to be kept."""
 
 
 SnapshotEffect = InstallSnapshot | DropBelow | ExpireOld
 
 
 class QuorumDriver(Protocol):
-    """The loop of a replica at work, as its parts see it."""
+    """The loop of a running replica, as its parts use it."""
 
     @property
     def env(self) -> Env: ...
@@ -107,37 +108,37 @@ class QuorumDriver(Protocol):
 
     @property
     def core(self) -> RaftCore:
-        """The core that decides. There is none before the driver is open."""
+        """The core that decides. There is none before the driver has opened the log."""
 
     @property
     def is_running(self) -> bool:
-        """True if the quorum takes requests."""
+        """True if the quorum accepts requests."""
 
     @property
     def has_dynamic_voters(self) -> bool:
         """True if the log (or the snapshot before it) names the voters: kraft.version 1."""
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Report an event of now to the core, and perform its effects."""
+        """Report an event at the present time to the core, and perform its effects."""
 
     def wake(self) -> None:
-        """Wake the driver's task: there may be something to write."""
+        """Wake the driver's task, because there may be something to write."""
 
     def perform_later(self, effect: SnapshotEffect) -> None:
-        """Do this to the log when all that the core wants now is done."""
+        """Perform this work on the log after the present effects of the core."""
 
     def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
         """Start a task that ends with the node."""
 
     def notify_observers(self) -> None:
-        """Notify the observers that something they wait for has changed."""
+        """Notify the observers that a value may have changed that they wait for."""
 
     async def patiently(self, work: Callable[[], T]) -> T:
-        """Do something to the disk, in a worker; try again every second while the disk is full."""
+        """Do this work on the disk, in a worker; try again every second while the disk is full."""
 
     def report_no_room(self, error: DiskRefused) -> None:
-        """Report a write that the disk refused; it will be tried again. A leader that has other voters resigns in the
-        end.
+        """Report a write that the disk refused, and that will be tried again. A leader with other voters resigns if
+        this goes on.
         """
 
     def report_room(self) -> None:

@@ -1,6 +1,6 @@
 """Reads a metadata log from its bytes, for the core: batches, epochs, voters. PURE.
 
-It reads headers, and the records of control batches. All other records are left to the publisher.
+It reads headers, and the records of control batches. The publisher reads all other records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ READ_BYTES = 4 << 20
 
 
 def describe_batches(data: bytes, *, source: str) -> Iterator[Batch]:
-    """Yield the whole, sound batches in `data`. Raises `KafkaError` CORRUPT_MESSAGE for anything else."""
+    """Yield the whole, sound batches in `data`, in the form for the core. Raises `KafkaError` CORRUPT_MESSAGE for
+    anything else.
+    """
     position = 0
     while position < len(data):
         header = parse_header(data, position)
@@ -52,13 +54,13 @@ def _voters_in(batch: bytes, source: str) -> VoterSet | None:
 
 
 def snapshot_voters(stored: StoredSnapshot) -> VoterSet | None:
-    """Read the voters that a snapshot names; None for one of static voters."""
+    """Read the voters that a snapshot names; None if voters are static."""
     found = [record for record in stored.contents.control_records if isinstance(record, VotersRecord)]
     return VoterSet.from_record(found[-1]) if found else None
 
 
 def read_log_state(log: ReplicatedLog, stored: StoredSnapshot | None, static_voters: VoterSet) -> LogState:
-    """Read the core's facts of a log and its newest snapshot. Blocks.
+    """Read the facts about a log and its newest snapshot that the core needs. Blocks.
 
     A snapshot beyond the end of the log replaces the log. (It was loaded from a leader just before a crash.) Raises
     `MetadataLogCorrupt`, `DiskError`.

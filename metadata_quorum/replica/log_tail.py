@@ -1,8 +1,9 @@
-"""The batches of a leader that its own disk does not have yet, because a sync is late.
+"""A leader's batches that its own disk does not have yet, because a sync is late.
 
-Where the other voters are a majority, they can commit without this leader's disk. The thesis says so in 10.2.1: "The leader may
-even commit an entry before it has been written to its own disk". So a leader whose sync is late gives new batches to its followers
-from here. The file gets them when the sync has ended, so it never holds two writes that a crash may tear.
+If the other voters are a majority, records can be committed without this leader's disk. The thesis says so in
+10.2.1: "The leader may even commit an entry before it has been written to its own disk". So a leader whose sync is
+late sends its followers new batches from here. They are written to the file after the sync, so a crash can tear
+only one write.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class LogTail:
         self.size_bytes += len(batch.data)
 
     def drop(self, written: Sequence[Batch]) -> None:
-        """Forget the oldest batches, which the file has now."""
+        """Forget the oldest batches, because the file has them now."""
         self._batches = self._batches[len(written) :]
         self.size_bytes -= sum(len(batch.data) for batch in written)
 
@@ -59,7 +60,7 @@ class LogTail:
 
 
 def append_batches(log: ReplicatedLog, batches: Sequence[Batch]) -> None:
-    """Append these batches to the log as one write, or those that an earlier attempt has left over. Blocks.
+    """Append these batches to the log as one write; skip batches that an earlier attempt has written. Blocks.
 
     Raises `DiskRefused` (try again later), `DiskError`.
     """

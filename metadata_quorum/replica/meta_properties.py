@@ -13,7 +13,9 @@ _SIZE_MAX = 1 << 18
 
 
 class NotALogDirectory(Exception):
-    """`meta.properties` is missing, damaged or of an unsupported version. A directory without it must be formatted."""
+    """Raised if `meta.properties` is missing, damaged or of an unsupported version. A directory without it must be
+    formatted.
+    """
 
 
 class EmptyDirectory(NotALogDirectory):

@@ -1,7 +1,8 @@
 """Record batches of the metadata log and of snapshots: messages in, bytes out, and back.
 
-A batch holds either metadata records or control records. Metadata records are one decision or several; all or none of
-them are readable. Control records are a leader's LeaderChange, the voters, and the header and footer of a snapshot.
+A batch holds either metadata records or control records. Metadata records are those of one or several decisions;
+readers see all of them or none. Control records are a leader's LeaderChange, the voters, and the header and footer
+of a snapshot.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ DECOMPRESSED_BYTES_MAX = 64 << 20
 
 @attrs.frozen
 class MetadataBatch:
-    """A decoded batch. Control records are messages of `odradek.wire.messages.control_records`; unknown ones None."""
+    """A decoded batch. Control records are messages of `odradek.wire.messages.control_records`; an unknown control
+    record is None.
+    """
 
     base_offset: int
     epoch: int

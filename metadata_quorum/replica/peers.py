@@ -2,29 +2,30 @@
 
 Theory of operation
 -------------------
-`PeerConnections` has one `PeerChannel` for each address. A channel connects when a request needs it, and carries any
-number of requests at a time (answers come in their order). When its connection breaks, the channel forgets it, and
-the next request connects anew. Both ends are of one cluster, so an ApiVersions round trip is left out. A request goes
-out in the newest version that this node knows, unless the caller names one.
+`PeerConnections` has one `PeerChannel` for each address. A channel connects when a request needs it. It may have
+any number of requests under way, and answers come in the order of the requests. When its connection breaks, the
+channel forgets it, and the next request connects anew. Both ends are of one cluster, so an ApiVersions round trip
+is left out. A request goes out in the newest version that this node knows, unless the caller names one.
 
-A server answers in the order of its requests. So a long poll keeps the calls behind it waiting, and a late answer may
-cost later calls the connection. Calls that must stay apart take different lanes to one address.
+A server answers in the order of its requests. So a long poll delays the calls behind it, and after a late answer
+later calls may lose the connection. Calls that must not delay each other use different lanes to one address.
 
-**A request that is overdue closes a silent connection.** After a cable is cut a connection looks healthy for minutes,
-and all that time a new one might get through. (Kafka's clients close it in any case; here a client chooses the
-deadline, however short, and many share the connection.)
+**A request that is overdue closes a silent connection.** After a cable is cut a connection looks healthy for
+minutes, although a new connection might succeed. (Kafka's clients close it in any case. Here a client chooses the
+deadline, however short, and many clients share the connection, so it must also be silent.)
 
 **A silent peer is tried less and less often.** An address that has been silent is tried again after a pause that
-doubles, with jitter, up to `RETRY_SECONDS_MAX`. Requests wait for that attempt and share its outcome, whatever their
-lane. So a dead peer costs at most two attempts a second, and a restarted one is reached within a second.
+doubles, with jitter, up to `RETRY_SECONDS_MAX`. Requests of all lanes wait for that attempt and share its outcome.
+So a dead peer costs at most two attempts per second, and a restarted peer is reached within a second.
 
-**A login that expires soon is replaced (KIP-368).** The next request opens another connection, while the old one
-still brings the answers that it owes.
+**A login that expires soon is replaced (KIP-368).** The next request opens a new connection, while the old one
+still receives the answers to earlier requests.
 
-The server closes idle connections (`connections.max.idle.ms`): the reading task sees the end and the channel forgets.
+The server closes idle connections (`connections.max.idle.ms`): the reading task sees the end of the stream, and the
+channel forgets the connection.
 
-The failure says whether the request may have acted. After `NeverSent` the peer has not seen the request: it is safe
-to ask again. After `ConnectionLost` and after `KafkaError` REQUEST_TIMED_OUT it may have seen it.
+The error shows whether the request may have had an effect. After `NeverSent` the peer has not seen the request, so
+it is safe to send it again. After `ConnectionLost` and after `KafkaError` REQUEST_TIMED_OUT it may have seen it.
 """
 
 from __future__ import annotations
@@ -43,24 +44,24 @@ from odradek.wire.structure import Message
 __all__ = ["Addresses", "NeverSent", "Peer", "PeerCall", "PeerConnections"]
 
 CONNECT_SECONDS_MAX = 2.0
-"""The time for one attempt. Loopback and data centres answer in milliseconds; a lost SYN is first sent again after
-one second.
+"""The time for one attempt. Loopback and data centres answer in milliseconds; a lost SYN is repeated after one
+second.
 """
 SILENCE_SECONDS = 0.5
-"""An overdue request ends its connection if that has been silent for so long."""
+"""An overdue request ends its connection if nothing was received for this long."""
 RETRY_SECONDS_MIN = 0.02
 RETRY_SECONDS_MAX = 0.5
 """The longest pause between two attempts to reach a silent address, before jitter."""
 RETRY_JITTER = 0.5
-"""Each pause is longer by a random share of it, at most this one."""
+"""Each pause is prolonged by a random share of it, at most this share."""
 RECEIVE_BYTES = 64 * 1024
 RECEIVES_MAX = 8
-"""Receives of a link in a row: then a peer that sends without end leaves the loop to other tasks."""
+"""Receives of a link in a row. After them, other tasks get a turn, even if the peer sends without end."""
 UNANSWERED_MAX = 1024
 
 
 class NeverSent(ConnectionLost):
-    """The peer is out of reach and has not seen the request."""
+    """Raised if the peer is out of reach, so that it has not seen the request."""
 
 
 class PeerCall:
@@ -80,7 +81,7 @@ class PeerCall:
         self.error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
-        """End the call. A later answer is dropped."""
+        """End the call with an error. A later answer is dropped."""
         if not self.done.is_set():
             self.error = error
             self.done.set()
@@ -95,9 +96,9 @@ class _Link:
         self.wire = ClientConnection(frame_bytes_max, UNANSWERED_MAX, client_id=client_id)
         self.conn: Conn | None = None
         self.waiting: list[PeerCall] = []
-        """Calls that came before the connection was there."""
+        """Calls that were made before the connection was open."""
         self.sent: deque[PeerCall] = deque()
-        """Calls without an answer, in order; abandoned ones stay until the link ends."""
+        """Calls without an answer, in order; abandoned calls stay until the link ends."""
         self.outgoing: deque[memoryview] = deque()
         self.heard_at = float("-inf")
         self.renew_at = float("inf")
@@ -106,7 +107,7 @@ class _Link:
 
 
 class _Address:
-    """The state of one host and port: the number of failures in a row, and the time of the next attempt."""
+    """The state of one host and port: the number of failures in a row, and the time of the next attempt to connect."""
 
     __slots__ = ("attempt", "failures", "retry_at")
 
@@ -114,11 +115,11 @@ class _Address:
         self.failures = 0
         self.retry_at = float("-inf")
         self.attempt: Event | None = None
-        """Set when the attempt that is due or under way has ended. None without such an attempt."""
+        """Set when the attempt that is due or under way has ended; None if there is no such attempt."""
 
 
 class Addresses:
-    """A node's knowledge of other nodes' addresses, for all its `PeerConnections` together."""
+    """The state of other nodes' addresses, shared by all `PeerConnections` of a node."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -129,7 +130,7 @@ class Addresses:
         return self._known.setdefault((host, port, address), _Address())
 
     def failed(self, address: _Address) -> None:
-        """Note a failed attempt: pause before the next one."""
+        """Note a failed attempt, and schedule the next one after a pause."""
         pause = min(RETRY_SECONDS_MIN * 2.0 ** min(address.failures, 16), RETRY_SECONDS_MAX)
         pause *= 1.0 + RETRY_JITTER * self._env.random.random()
         address.failures += 1
@@ -150,11 +151,11 @@ class Peer:
         self._env = connections.env
         self._link: _Link | None = None
         self._left: dict[_Link, None] = {}
-        """Links that still bring answers, and are used for nothing else."""
+        """Links that are used only to receive outstanding answers."""
 
     @property
     def address(self) -> str:
-        """host:port, for people."""
+        """The address as `host:port`, for people."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -162,8 +163,8 @@ class Peer:
         return self._link is not None and self._link.conn is not None
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
-        """Send a request as `PeerChannel.request` does; see `NeverSent`, too. Raises `LocalProtocolError` for a
-        version that does not exist.
+        """Send a request as `PeerChannel.request` does. It may also raise `NeverSent`, and `LocalProtocolError` for
+        a version that does not exist.
         """
         return await self.answer(self.send(message, version), deadline)
 
@@ -224,7 +225,7 @@ class Peer:
     # -- the link -------------------------------------------------------------------------------------------------
 
     def _end(self, link: _Link, error: ConnectionLost) -> None:
-        """End the link: all its calls fail."""
+        """End the link, and fail all its calls."""
         if link.closed:
             return
         link.closed = True
@@ -233,7 +234,7 @@ class Peer:
         self._left.pop(link, None)
         if link.heard_at == float("-inf") and link.conn is not None and not self._connections.closed:
             reached("peers.mute_address_distrusted")
-            # Treated like a failed attempt: another program took the connection.
+            # Count it as a failed attempt, because another program has accepted the connection.
             self._connections.addresses.failed(self._known)
         if link.conn is not None:
             link.conn.close()
@@ -289,7 +290,7 @@ class Peer:
             self._end(link, ConnectionLost(f"{self.address}: {error}"))
 
     async def _connect(self) -> Conn:
-        """Connect, at once unless the peer has been away. Raises `ConnectionLost`."""
+        """Connect at once, unless the last attempt failed; then wait for the next attempt. Raises `ConnectionLost`."""
         known = self._known
         if known.failures:
             if known.attempt is None:
@@ -302,7 +303,7 @@ class Peer:
         return await self._connect_now(known)
 
     async def _try_again(self, known: _Address) -> Conn:
-        """Make the one attempt to reach this address that all its callers wait for. Raises `ConnectionLost`."""
+        """Make the one attempt to reach this address; all its callers wait for it. Raises `ConnectionLost`."""
         clock = self._env.clock
         known.attempt = ended = self._env.event()
         try:
@@ -339,7 +340,7 @@ class Peer:
         return conn
 
     def _receive(self, link: _Link, data: memoryview) -> None:
-        """Take bytes in and answer the calls that they complete; b"" is the end of the stream."""
+        """Process received bytes, and complete the calls whose answers are whole; b"" is the end of the stream."""
         if not data:
             self._end(link, ConnectionLost(f"{self.address} closed the connection"))
             return
@@ -400,7 +401,7 @@ class Peer:
 
 
 class PeerConnections:
-    """A node's connections to other nodes. `tasks` is the node's: connections end with it at the latest."""
+    """A node's connections to other nodes. `tasks` are the node's tasks: connections end with them at the latest."""
 
     def __init__(
         self,
@@ -412,7 +413,7 @@ class PeerConnections:
         frame_bytes_max: int = MAX_FRAME_BYTES,
         addresses: Addresses | None = None,
     ) -> None:
-        """`addresses` are shared with other connections of this node."""
+        """`addresses` is shared with other connections of this node."""
         self.env = env
         self.addresses = Addresses(env) if addresses is None else addresses
         self.tasks = tasks
@@ -433,7 +434,9 @@ class PeerConnections:
         return peer
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
-        """See `PeerChannels.addresses_of`. A resolver that hangs is given up after `CONNECT_SECONDS_MAX`."""
+        """Resolve a host name; see `PeerChannels.addresses_of`. A resolver that hangs is given up after
+        `CONNECT_SECONDS_MAX`.
+        """
         clock = self.env.clock
         found: tuple[str, ...] | None = None
         with clock.timeout_at(clock.monotonic() + CONNECT_SECONDS_MAX):

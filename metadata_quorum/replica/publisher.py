@@ -1,11 +1,11 @@
-"""Publisher of images from the committed metadata log, for a node that does not decide them. PORTED.
+"""Publishes images from the committed metadata log, on a node that does not decide them. PORTED.
 
-A node has one image in memory. While its controller decides, the machine's committed states are published. Otherwise
-`replay` reads committed batches and builds the next image beside the loop, in a worker. `take_over` and `image` are
-the two ends of that hand-over: both states are replays of the same log, so subscribers never notice.
+A node has one image in memory. While its controller decides, the machine's committed states are published.
+Otherwise `replay` reads committed batches and builds the next image beside the loop, in a worker. The two hand over
+the image by `take_over` and `image`. Both states are replays of the same log, so subscribers notice no difference.
 
-Subscribers see every image once, in order, with its changes. After a snapshot of another node they see a single image
-with the difference to their last one.
+Subscribers see every image once, in order, with its changes. After a snapshot of another node they get a single
+image with the difference from their last image.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CommittedObserver = Callable[[MetadataImage, int, int], None]
 
 
 class MetadataPublisher:
-    """`next_offset` is where the next replay begins: the image holds all below it."""
+    """Publishes images. `next_offset` is where the next replay begins: the image has all records below it."""
 
     def __init__(
         self,
@@ -43,7 +43,9 @@ class MetadataPublisher:
         reading: Turns,
         workers: Workers,
     ) -> None:
-        """`read_committed(offset, bytes_max)`: whole batches below the high watermark; it is called within `reading`."""
+        """`read_committed(offset, bytes_max)` reads whole batches below the high watermark; it is called within
+        `reading`.
+        """
         self.image = MetadataImage.empty(cluster_id)
         self.next_offset = 0
         self._cluster_id = cluster_id
@@ -56,18 +58,18 @@ class MetadataPublisher:
         self.on_committed: CommittedObserver | None = None
         self._published = 0
         self._waiting: list[tuple[int, Event]] = []
-        """Tasks that wait for an image, by the offset that it must hold."""
+        """Tasks that wait for an image, by the offset that the image must include."""
 
     @property
     def in_transaction(self) -> bool:
-        """True if the log that was replayed ends within a transaction."""
+        """True if the replayed part of the log ends within a transaction."""
         return self._builder.in_transaction
 
     def subscribe(self, observer: Observer) -> None:
         self._observers.append(observer)
 
     async def replay(self, high_watermark: int, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Replay committed batches below `high_watermark` and publish them; less when the node stops meanwhile.
+        """Replay committed batches below `high_watermark` and publish them; end earlier if the node stops.
 
         Raises `KafkaError` OFFSET_OUT_OF_RANGE when a snapshot has replaced the batches to replay,
         `MetadataLogCorrupt`, `InvalidMetadata`, `DiskError`.
@@ -79,7 +81,7 @@ class MetadataPublisher:
                 self.publish(image, delta, size, timestamp_ms)
 
     def _replay_some(self) -> tuple[MetadataImage | None, MetadataDelta, int, int]:
-        """Replay one piece of the log. Blocks. No image while a transaction is open."""
+        """Replay one piece of the log. Blocks. Returns no image while a transaction is open."""
         data = self._read_committed(self.next_offset, READ_BYTES)
         if not data:
             raise MetadataLogCorrupt(f"the metadata log has no readable batch at offset {self.next_offset}")
@@ -121,7 +123,7 @@ class MetadataPublisher:
                     event.set()
 
     async def image_reaches(self, offset: int, env: Env, deadline: float) -> bool:
-        """Wait until an image is published that holds the record at `offset`; false if the deadline came first."""
+        """Wait until an image is published that includes the record at `offset`; false if the deadline came first."""
         place = (offset, env.event())
         self._waiting.append(place)
         try:
@@ -133,13 +135,13 @@ class MetadataPublisher:
         return self.image.offset >= offset
 
     def take_over(self, image: MetadataImage, next_offset: int) -> None:
-        """Go on from an image that is published already, and that holds all below `next_offset`."""
+        """Continue from an image that is published already, and that has all records below `next_offset`."""
         self.image = image
         self.next_offset = next_offset
         self._builder = ImageBuilder(image, self._interned)
 
     async def load(self, stored: StoredSnapshot) -> None:
-        """Take a snapshot in place of all replayed batches. Raises `InvalidMetadata`."""
+        """Load a snapshot in place of all replayed batches. Raises `InvalidMetadata`."""
         image, delta = await self._workers.run(self._loaded, self.image, stored)
         self.take_over(image, stored.end_offset)
         self.publish(image, delta)
@@ -167,7 +169,7 @@ class MetadataPublisher:
 
 
 def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    """Compute the changes from `before` to `after`, for a subscriber that has seen `before`; images between are
+    """Compute the changes from `before` to `after`, for a subscriber that last saw `before`. Images in between are
     skipped.
     """
     deleted = {

@@ -1,9 +1,11 @@
-"""Work of a replica of the quorum while it leads: decisions wait, go to the log in groups, and are synced. PORTED.
+"""The work of a leading replica of the quorum: decisions wait, are written to the log in groups, and are synced.
+PORTED.
 
-Decisions get their offsets at once. What waits is written as one batch, and the next one only when it is synced; what
-gathers meanwhile is the next group. While that sync is late, the other voters get the next group all the same, if they
-are a majority. It waits for the disk in memory (`log_tail.py`). The first batch of an epoch is its LeaderChange. The voters follow in the same
-batch in two cases: only the first snapshot names them, or this node's address there is outdated.
+Decisions get their offsets at once. Waiting decisions are written as one batch, which is synced before the next
+batch. Decisions that come meanwhile are the next group. While the sync is late, the other voters get the next group
+nevertheless, if they are a majority. That group stays in memory until the disk is ready (`log_tail.py`). The first
+batch of an epoch is its LeaderChange. The same batch has the set of voters if only the first snapshot has that set,
+or if this node's address in it is outdated.
 """
 
 from __future__ import annotations
@@ -37,23 +39,23 @@ from odradek.wire.structure import Message
 __all__ = ["QuorumLeader"]
 
 BATCH_BYTES_MAX = 8 << 20
-"""A group goes on in the next batch beyond this (Kafka's limit); a single decision may be larger."""
+"""A larger group continues in the next batch (Kafka's limit). A single decision may be larger."""
 WAITING_BYTES_MAX = 64 << 20
 DISK_FULL_RETRY_SECONDS = 1.0
 LATE_PER_FETCH_TIMEOUT = 4
-"""A sync is late after a fourth of the fetch timeout: then decisions go on without it."""
+"""A sync is late after this fraction (1/4) of the fetch timeout: then decisions go on without it."""
 SYNC_SECONDS_MAX = 60.0
-"""A sync that takes longer counts as failed, where other voters can go on."""
+"""A sync that takes longer counts as failed, if other voters can continue."""
 SECOND_LOOK_SECONDS = 1.0
-"""The time between two looks that both must find a sync hanging. After a pause of the process, the first look may
-come before the end of a sync is noted.
+"""The time between two checks that both must find a sync hanging. One check may be wrong: after a pause of the
+process, it may run before the end of a sync is noted.
 """
 NO_EPOCH = -1
 
 
 @attrs.frozen
 class _Waiting:
-    """An entry that has offsets but is not written yet: a decision, or control records of the quorum itself."""
+    """An entry that has offsets but is not written yet: a decision, or control records of the quorum."""
 
     base_offset: int
     count: int
@@ -64,7 +66,9 @@ class _Waiting:
 
 
 class QuorumLeader:
-    """The metadata log as a `DecisionLog`: this node appends to it only while it leads, but always learns of commits."""
+    """The metadata log as a `DecisionLog`. This node appends to it only while it leads, but always follows its high
+    watermark.
+    """
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
@@ -72,32 +76,32 @@ class QuorumLeader:
         self._epoch_to_begin = NO_EPOCH
         self._led_last = NO_EPOCH
         self.epoch = NO_EPOCH
-        """The epoch whose first batch is in the log; -1 while this node does not lead."""
+        """The epoch whose first batch is in the log; -1 if this node does not lead."""
         self.end_offset = 0
         """The offset behind the last decision."""
         self.high_watermark = 0
-        """Everything below is committed, as far as this node has heard."""
+        """The offset below which this node knows everything to be committed."""
         self._listeners: list[CommitListener] = []
         self._waiting: deque[_Waiting] = deque()
         self.waiting_bytes = 0
-        """Bytes of decisions that have offsets and wait to be written."""
+        """The bytes of decisions that have offsets and wait to be written."""
         self._tail = LogTail()
         self._sync_began_at: float | None = None
-        """The time at which the sync began that is under way; None between two."""
+        """The time at which the present sync began; None if there is none."""
         self._seen_hanging_at = float("inf")
-        """The time at which this sync was first seen to take too long."""
+        """The time at which the present sync was first found to take too long."""
         self._is_late_logged = False
         self.no_room_until = float("-inf")
         self._batches = 0
         self._decisions = 0
         self._elections = 0
         self.written_bytes = 0
-        """Bytes of all batches that this node has written as a leader."""
+        """The bytes of all batches that this node has written as a leader."""
 
-    # -- what the core says ---------------------------------------------------------------------------------------------
+    # -- called for the core --------------------------------------------------------------------------------------------
 
     def took(self, epoch: int) -> None:
-        """Take the lead after an election; `write` comes next."""
+        """Begin to lead after an election; `write` comes next."""
         if epoch <= self._led_last:
             raise AssertionError(
                 f"this node was elected in epoch {epoch}, although it has led epoch {self._led_last} before"
@@ -108,7 +112,7 @@ class QuorumLeader:
     def lost(self) -> None:
         """Forget the waiting entries. The state machine answers their requests.
 
-        The batches of the tail stay: the core has them in its log, so they must be written.
+        The batches of the tail are kept: the core has them in its log, so they must be written.
         """
         self._epoch_to_begin = self.epoch = NO_EPOCH
         if self._waiting:
@@ -116,11 +120,11 @@ class QuorumLeader:
         self._waiting.clear()
         self.waiting_bytes = 0
 
-    # -- the log that is decided ----------------------------------------------------------------------------------------
+    # -- the log of decisions -------------------------------------------------------------------------------------------
 
     @property
     def log_end_offset(self) -> int:
-        """The end of all that is decided while this node leads, else of the log."""
+        """The end of all decisions while this node leads, otherwise the end of the log."""
         return self.end_offset if self.epoch >= 0 else self._driver.core.log.end_offset
 
     @property
@@ -130,7 +134,7 @@ class QuorumLeader:
 
     @property
     def is_leading(self) -> bool:
-        """True if this node leads and knows all that is committed."""
+        """True if this node leads and knows which records are committed."""
         return self.epoch >= 0 and self._driver.core.has_committed_in_epoch
 
     def read_committed(self, offset: int, bytes_max: int) -> bytes:
@@ -145,8 +149,8 @@ class QuorumLeader:
         return self.read(offset, bytes_max, upper_bound=self.high_watermark)
 
     def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
-        """Read as `ReplicatedLog.read` does, also what the file does not have yet."""
-        # The tail first: a batch leaves it when it is in the file.
+        """Read as `ReplicatedLog.read` does, but include batches that the file does not have yet."""
+        # Look into the tail first: a batch is removed from the tail after it is in the file.
         found = self._tail.read(offset, bytes_max, upper_bound)
         if found is not None:
             return found
@@ -169,7 +173,7 @@ class QuorumLeader:
         for listener in list(self._listeners):
             listener(high_watermark)
 
-    # -- appending --------------------------------------------------------------------------------------------------------
+    # -- appending ------------------------------------------------------------------------------------------------------
 
     @property
     def has_room(self) -> bool:
@@ -202,7 +206,7 @@ class QuorumLeader:
         self._driver.wake()
         return self.end_offset - 1
 
-    # -- writing ----------------------------------------------------------------------------------------------------------
+    # -- writing --------------------------------------------------------------------------------------------------------
 
     def may_write(self) -> bool:
         """True if this node leads, has something to write, and has room for it."""
@@ -254,16 +258,16 @@ class QuorumLeader:
         return batch_of_values(values, first.base_offset, epoch, now_ms)
 
     def _take(self, group: list[_Waiting]) -> None:
-        """Remove a group from the waiting decisions: it is in the log now."""
+        """Remove a group from the waiting decisions, because it is in the log now."""
         for each in group:
             self._waiting.popleft()
             self.waiting_bytes -= each.size
             self._decisions += each.control is None
 
-    # -- a disk that is late ----------------------------------------------------------------------------------------------
+    # -- late disks -----------------------------------------------------------------------------------------------------
 
     async def _sync(self) -> None:
-        """Sync the written batches; then write and sync those that came meanwhile, until there are none."""
+        """Sync the written batches; then write and sync later batches, until there are none."""
         driver = self._driver
         batches: Sequence[Batch] = ()
         while True:
@@ -284,15 +288,15 @@ class QuorumLeader:
             driver.logger.info("metadata.disk_answers", end_offset=end_offset)
 
     def disk_refused(self) -> None:
-        """Note that the disk has refused a write because it is full. It does not hang, and the next try gets its
-        own time.
+        """Note that the disk has refused a write because it is full. So it does not hang, and the next try is timed
+        from its own start.
         """
         if self._sync_began_at is not None:
             self._sync_began_at = self._driver.clock.monotonic()
             self._seen_hanging_at = float("inf")
 
     def _late_at(self) -> float:
-        """Return the time from which the sync under way counts as late; infinity if there is none."""
+        """Return the time from which on the present sync counts as late; infinity if there is none."""
         if self._sync_began_at is None:
             return float("inf")
         return self._sync_began_at + self._settings.raft.fetch_timeout_seconds / LATE_PER_FETCH_TIMEOUT
@@ -305,7 +309,7 @@ class QuorumLeader:
         return others >= voters.majority
 
     def next_deadline(self) -> float:
-        """Return the time at which `look_at_disk` is due."""
+        """Return the time at which `look_at_disk` must be called."""
         late_at, now = self._late_at(), self._driver.clock.monotonic()
         if self._sync_began_at is None or late_at > now:
             return late_at
@@ -315,9 +319,9 @@ class QuorumLeader:
         )
 
     def may_write_ahead(self) -> bool:
-        """True if this leader's disk is late, and the other voters can commit what waits.
+        """True if this leader's disk is late, and the other voters can commit the waiting decisions.
 
-        All before it must be committed. So while a group is on its way, the next one gathers.
+        All earlier records must be committed. So while one group is on its way, decisions wait for the next group.
         """
         core = self._driver.core
         return (
@@ -331,7 +335,7 @@ class QuorumLeader:
         )
 
     def look_at_disk(self) -> bool:
-        """Go on without a disk that is late. True if it hangs for so long that the node must end."""
+        """Continue without a late disk. Returns True if the disk hangs for so long that the node must end."""
         driver, began_at = self._driver, self._sync_began_at
         now = driver.clock.monotonic()
         if began_at is None or self._late_at() > now or not self._others_suffice:
@@ -349,7 +353,7 @@ class QuorumLeader:
         return now - self._seen_hanging_at >= SECOND_LOOK_SECONDS
 
     def _write_ahead(self) -> None:
-        """Give the next group to the followers; the file gets it when the sync has ended."""
+        """Give the next group to the followers; it is written to the file when the sync has ended."""
         group = self._next_group()
         data = bytes(self._encoded(group, self.epoch))
         last = group[-1]
@@ -374,7 +378,7 @@ class QuorumLeader:
         known = core.voters
         me = known.get(self._settings.me.node_id)
         if driver.has_dynamic_voters and me is not None and self._settings.endpoints:
-            # The voters stay the same, and so do the majorities: only this voter's address may be new.
+            # The voters and their majorities stay the same: only this voter's address may be new.
             known = known.with_voter(attrs.evolve(me, endpoints=self._settings.endpoints))
         is_first = core.log.voters_offset < 0
         brings_voters = driver.has_dynamic_voters and (is_first or known != core.voters)

@@ -50,7 +50,7 @@ __all__ = ["QuorumRequests"]
 FETCH_BYTES_MAX = 8 << 20
 CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION = "odradek-controller", "1"
 READERS_MAX = 1000
-"""The bound of parked reads by readers that are no replicas. A further one gets the present records at once."""
+"""The most parked reads by readers that are no replicas. A further reader gets the present records at once."""
 RAFT_REQUESTS = (VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, fetch.FetchRequest)
 VOTER_REQUESTS = (AddRaftVoterRequest, RemoveRaftVoterRequest, UpdateRaftVoterRequest)
 
@@ -81,13 +81,13 @@ class QuorumRequests:
         self.voters_written: tuple[int, int] | None = None
         """Offset and epoch of the last set of voters that this node has appended."""
         self._is_asking_voter = False
-        """True while a future voter is being asked for the versions that it supports."""
+        """True while a node is being asked for the versions that it supports, because it should become a voter."""
         self._advanced = driver.env.event()
         self._readers = 0
         decisions.subscribe(self._on_high_watermark)
 
     def receive(self, request: Message, version: int, respond: Respond) -> None:
-        """Answer a request of the quorum's own kind; `respond` is called once, now or later."""
+        """Answer a request for the quorum (`QUORUM_APIS`); `respond` is called once, now or later."""
         driver = self._driver
         if not driver.is_running:
             respond(self._refuse(request, ErrorCode.BROKER_NOT_AVAILABLE))
@@ -150,7 +150,8 @@ class QuorumRequests:
         for node_id, before in known:
             if driver.core.leader_id != node_id:
                 reached("quorum.address_of_false_leader_dropped")
-                # The sender does not lead, so the address that it claims is dropped: any node may claim one.
+                # The sender does not lead, so the address that it claims is dropped: any node may claim an
+                # address.
                 self._peers.note_address(node_id, before)
 
     def answer(self, effect: Answer) -> None:
@@ -167,7 +168,7 @@ class QuorumRequests:
                 reached("quorum.records_went_before_answer")
             if not driver.core.has_committed_in_epoch:
                 reached("quorum.high_watermark_withheld")
-                # An earlier leader may have a higher high watermark than this one knows yet.
+                # An earlier leader may have had a higher high watermark than this leader knows yet.
                 response = attrs.evolve(response, high_watermark=-1)
         leader = None
         address = None if response.leader_id is None else self._peers.address_of(response.leader_id)
@@ -196,7 +197,7 @@ class QuorumRequests:
     # -- readers ------------------------------------------------------------------------------------------------------
 
     async def _serve_reader(self, request: fetch.FetchRequest, respond: Respond) -> None:
-        """Answer a Fetch of a reader that is no replica with committed records, as soon as there are some."""
+        """Answer a Fetch of a reader that is no replica, as soon as there are committed records."""
         driver, clock = self._driver, self._driver.clock
         wait_ms_max = 0 if self._readers >= READERS_MAX else min(request.max_wait_ms, WAIT_MS_MAX)
         deadline = clock.monotonic() + max(0, wait_ms_max) / 1000
@@ -278,7 +279,7 @@ class QuorumRequests:
             node_endpoints=endpoints,
         )
 
-    # -- voters ---------------------------------------------------------------------------------------------------------
+    # -- voters -------------------------------------------------------------------------------------------------------
 
     def _change_voters(self, request: Any, respond: Respond) -> None:
         """Append a new set of voters. The request is answered when it is committed (KIP-853)."""
@@ -306,7 +307,7 @@ class QuorumRequests:
                 kraft_versions = await self._kraft_versions_of(request)
             finally:
                 self._is_asking_voter = False
-            # Meanwhile this node may have lost its lead, or the new voter may have fallen behind.
+            # In the meantime, this node may have lost its leadership, or the new voter may have fallen behind.
             voters = self._changed(request)
         except KafkaError as error:
             respond(self._voter_answer(request, error.code, error.message))
@@ -319,7 +320,7 @@ class QuorumRequests:
     async def _reach_and_update(
         self, request: UpdateRaftVoterRequest, voters: VoterSet, respond: Respond
     ) -> None:
-        """Write a voter's new address, if the voter answers there: the log shall name no address that leads nowhere."""
+        """Write a voter's new address to the log, if the voter answers at that address."""
         voter = voters.get(request.voter_id)
         assert voter is not None
         address = self._settings.chosen(voter.endpoints)
@@ -330,7 +331,7 @@ class QuorumRequests:
                 self._is_asking_voter = False
             if reason:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, reason)
-            # Meanwhile this node may have lost its lead.
+            # In the meantime, this node may have lost its leadership.
             voters = self._changed(request)
         except KafkaError as error:
             self._driver.logger.warning(
@@ -385,7 +386,7 @@ class QuorumRequests:
             self._changes.append((offset, request, respond))
 
     def _changed(self, request: Any) -> VoterSet:
-        """Make the set of voters that the request wants. Checks in Kafka's order. Raises `KafkaError`."""
+        """Make the set of voters that the request asks for. The checks are in Kafka's order. Raises `KafkaError`."""
         driver = self._driver
         core = driver.core
         if request.cluster_id is not None and request.cluster_id != self._settings.cluster_id:
@@ -456,7 +457,7 @@ class QuorumRequests:
             respond(self._voter_answer(request, ErrorCode.NONE))
 
     def lost_leadership(self) -> None:
-        """Answer all waiting changes of the voters: they may be committed by the next leader, or lost."""
+        """Answer all waiting changes of the voters: the next leader may commit them, or they may be lost."""
         changes, self._changes = self._changes, []
         for _, request, respond in changes:
             respond(self._voter_answer(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))

@@ -1,9 +1,9 @@
-"""The effect of snapshots on a quorum's log: a leader's snapshot replaces the log, this node's own lets its
-beginning be removed. PORTED.
+"""The effect of snapshots on a quorum's log: a leader's snapshot replaces the log; a snapshot of this node allows
+to remove its beginning. PORTED.
 
-A leader's snapshot comes in chunks while the node goes on working. It replaces the log when it is whole and sound,
-and the core still wants it. A crash in between leaves a snapshot beyond the end of the log. At the next start it
-replaces the log (`log_reading.py`), since all that a snapshot holds is committed.
+A leader's snapshot is fetched in chunks while the node keeps working. It replaces the log if it is whole and sound,
+and the core still needs it. A crash in between leaves a snapshot beyond the end of the log. At the next start it
+replaces the log (`log_reading.py`), because all records of a snapshot are committed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXPIRATION_CHECK_SECONDS = 60.0
 
 
 class QuorumSnapshots:
-    """Treatment of the log where snapshots cover it."""
+    """Handles the parts of the log that snapshots cover."""
 
     def __init__(self, driver: QuorumDriver, peers: QuorumPeers) -> None:
         self._driver = driver
@@ -45,7 +45,7 @@ class QuorumSnapshots:
         self._installed: StoredSnapshot | None = None
 
     def take_installed(self) -> StoredSnapshot | None:
-        """Take the leader's snapshot that has replaced this log since the last call."""
+        """Return the leader's snapshot that has replaced this log since the last call, if any."""
         installed, self._installed = self._installed, None
         return installed
 
@@ -54,7 +54,7 @@ class QuorumSnapshots:
         self._driver.perform_later(DropBelow(end))
 
     async def expire_old(self) -> None:
-        """Expire, now and then, records that snapshots cover and that have become too old; without end, until
+        """Remove, from time to time, records that snapshots cover and that are too old to be kept. Runs until
         cancelled.
         """
         clock = self._driver.clock
@@ -65,8 +65,8 @@ class QuorumSnapshots:
     def control_records_below(self, offset: int) -> Sequence[Message]:
         """Return KRaft version and voters in the log below `offset`; empty if the configuration names the voters.
 
-        It is also empty if a leader's snapshot has just replaced that part of the log: our own snapshot there would
-        be outdated at once.
+        Also return an empty result if a leader's snapshot has just replaced that part of the log: another snapshot
+        of it would be useless.
         """
         known = [voters for at, voters in self._driver.core.log.voter_history if at < offset]
         if not known or known[-1] is self._settings.static_voters:
@@ -115,7 +115,7 @@ class QuorumSnapshots:
         return isinstance(role, Follower) and role.loading_snapshot and role.epoch == epoch
 
     async def perform(self, effect: SnapshotEffect) -> None:
-        """Install a snapshot, or drop the log's beginning, within a turn at the log. Raises `DiskError`."""
+        """Install a snapshot, or remove the log's beginning, while no other task uses the log. Raises `DiskError`."""
         driver = self._driver
         core = driver.core
         if isinstance(effect, InstallSnapshot):

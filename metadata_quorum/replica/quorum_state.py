@@ -1,4 +1,6 @@
-"""The `quorum-state` file: what a voter must never forget, as JSON (Kafka's QuorumStateData, versions 0 and 1)."""
+"""The `quorum-state` file: the epoch, vote and leader that a voter must never forget, as JSON (Kafka's
+QuorumStateData, versions 0 and 1).
+"""
 
 from __future__ import annotations
 

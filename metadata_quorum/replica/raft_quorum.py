@@ -3,25 +3,24 @@
 Theory of operation
 -------------------
 The core (`raft/core.py`) decides, this driver reports to it and performs its effects. Every report is followed by
-`_pump`, which performs effects in their order. Most of them are done at once. Others must be on the disk before anything
-behind them happens: a vote, a cut of the log, a leader's batches. They wait for `run`, the only task that touches the
-log's end. So the disk holds at most one write that a crash may tear.
+`_pump`, which performs effects in their order. Most of them are done at once. Some must be on the disk before the
+next effect: a vote, a cut of the log, a leader's batches. These wait for `run`, the only task that changes the
+log's end. So a crash can tear at most one write.
 
 **Leading.** Decisions get their offsets at once and wait in memory (`DecisionLog`). `run` takes all waiting
 decisions, writes them as one batch, reports it to the core, and syncs: group commit without a timer
-(`quorum_leader.py`). Followers that wait get the batch while our own sync is under way. The high watermark moves when
-a majority has synced. A sync that is late holds up no decision where the other voters are a majority. After
+(`quorum_leader.py`). Waiting followers get the batch while this leader's own sync is under way. The high watermark
+moves when a majority has synced. A late sync delays no decision if the other voters are a majority. After
 `SYNC_SECONDS_MAX` it counts as failed (`on_hung_disk`).
 
 **Not leading.** Waiting decisions are dropped with `LostLeadership`; the state machine above answers the requests.
 
-**Failures.** A full disk or a lack of descriptors is no bug (`DiskRefused`). Nothing was written, and the
-write is tried again every second. When too much waits, `has_room` turns false. A leader with other voters gives up
-its lead. Any other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the
-node.
+**Failures.** A full disk or a lack of descriptors is no bug (`DiskRefused`). Nothing was written, and the write is
+tried again every second. When too many decisions wait, `has_room` turns false. A leader with other voters resigns.
+Any other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the node.
 
-Requests of this node are in `asking/`, requests to it in `quorum_requests.py`, and the effect of snapshots on the log
-in `quorum_snapshots.py`.
+Requests of this node are in `asking/`, requests to this node in `quorum_requests.py`. `quorum_snapshots.py` has the
+effect of snapshots on the log.
 """
 
 from __future__ import annotations
@@ -78,12 +77,12 @@ T = TypeVar("T")
 
 DISK_FULL_RETRY_SECONDS = 1.0
 NOTIFYING_SECONDS_MAX = 0.5
-"""The longest time that a stopping leader takes to send its preferred successors; voters may be dead."""
+"""The longest time that a stopping leader takes to send its preferred successors, because voters may be dead."""
 LONE_PATIENCE_SECONDS = 10.0
-"""The time that a single voter waits for its own disk when it stops."""
+"""The time for which a single voter that stops waits for its own disk."""
 IDLE_SECONDS_MAX = 3600.0
 ON_DISK = SaveState | Truncate | AppendFetched | SnapshotEffect
-"""Effects that `run` performs on the disk, before any effect behind them."""
+"""Effects that `run` performs on the disk, before any later effect."""
 
 
 class RaftQuorum:
@@ -113,7 +112,7 @@ class RaftQuorum:
         self._core: RaftCore | None = None
         self._effects: deque[Effect | SnapshotEffect] = deque()
         self._upkeep: deque[DropBelow | ExpireOld] = deque()
-        """Removals of log that our own snapshots cover. They delay no effect of the core."""
+        """Removals of parts of the log that snapshots of this node cover. They do not delay effects of the core."""
         self.on_hung_disk: Callable[[], None] = lambda: None
         """Called once when this leader's disk hangs for so long that the node must end."""
         self._is_hung = False
@@ -123,24 +122,24 @@ class RaftQuorum:
         self._failure: BaseException | None = None
         self._wake = env.event()
         self._ended = env.event()
-        """Set when a stopped `run` is done with the disk."""
+        """Set when `run` has stopped using the disk."""
         self._sleeping_until = float("inf")
         self._earlier = env.event()
         self._logged_no_room = False
         self._observers: list[Callable[[], None]] = []
         self._notified: tuple[int | None, int, bool, int] = (None, -1, False, -1)
         self._electing: tuple[float, int] | None = None
-        """The time when this node began to ask for votes, and its epoch then; None while it follows or leads."""
+        """The time at which this node began to ask for votes, and its epoch then; None while it follows or leads."""
         self.elections = 0
         self.election_seconds = 0.0
         self._log_turns = Turns(env.event)
-        """Turns of tasks that read the log beside the loop, and of tasks that cut it."""
+        """A lock between tasks that read the log beside the loop and tasks that cut it."""
         self.decisions = QuorumLeader(self)
         self.peers = QuorumPeers(self)
         self.snapshots = QuorumSnapshots(self, self.peers)
         self._requests = QuorumRequests(self, self.decisions, self.peers)
 
-    # -- who leads --------------------------------------------------------------------------------------------------
+    # -- the leader -------------------------------------------------------------------------------------------------
 
     @property
     def core(self) -> RaftCore:
@@ -179,9 +178,9 @@ class RaftQuorum:
         return KRAFT_VERSION_LEVEL if self._core is not None and self.has_dynamic_voters else 0
 
     def silent_seconds(self) -> dict[int, float]:
-        """Return seconds since the last fetch of each other voter that has fetched from this leader.
+        """Return the seconds since the last fetch of each other voter that has fetched from this leader.
 
-        Empty on other nodes.
+        The result is empty on other nodes.
         """
         role, now = self.core.role if self._core is not None else None, self.clock.monotonic()
         if not isinstance(role, Leader):
@@ -249,14 +248,14 @@ class RaftQuorum:
                 if self.is_running:
                     raise
                 reached("quorum.stopped_without_room")
-                # The node stops, so no write waits for room any more.
+                # Stop, because no write waits for free space once the node stops.
                 break
             if not worked:
                 await self._wake.wait()
         self._ended.set()
 
     async def resign_and_drain(self, others_until: float = float("inf")) -> None:
-        """Commit all decisions, as far as other voters help, then give up the lead (a clean stop).
+        """Commit all decisions, as far as other voters help, then resign (a clean stop).
 
         Other nodes are not waited for beyond `others_until` (monotonic seconds).
         """
@@ -273,8 +272,8 @@ class RaftQuorum:
 
             self.decisions.subscribe(note)
             if not self._has_others():
-                # No other node can commit these records later, so a slow disk gets more time. A full disk must
-                # not keep the node from ending.
+                # No other node can commit these records later, so a slow disk gets more time. But a full disk
+                # must not prevent the node from stopping.
                 patience = clock.monotonic() + LONE_PATIENCE_SECONDS
             with clock.timeout_at(patience):
                 await committed.wait()
@@ -297,7 +296,7 @@ class RaftQuorum:
 
     async def _keep_time(self) -> None:
         clock = self.clock
-        # After a failure nothing is reported any more, so a deadline that has passed would stay the next one.
+        # After a failure no more events are reported, so a passed deadline would stay due for ever.
         while not self._is_stopped and self._failure is None:
             self._sleeping_until = self._next_deadline()
             self._earlier = self.env.event()
@@ -317,10 +316,10 @@ class RaftQuorum:
         no_room_until = self.decisions.no_room_until
         return min(deadline, no_room_until) if no_room_until > now else deadline
 
-    # -- reports and effects ------------------------------------------------------------------------------------------
+    # -- reports and effects ----------------------------------------------------------------------------------------
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Report an event to the core, with the time, and perform its effects."""
+        """Report an event to the core with the present time, and perform the core's effects."""
         if self._failure is not None or self._is_stopped:
             return
         try:
@@ -337,7 +336,7 @@ class RaftQuorum:
         self._wake.set()
 
     def _pump(self) -> None:
-        """Perform effects up to the first that has to wait for the disk."""
+        """Perform the effects before the first that must wait for the disk."""
         if self._is_pumping or self._is_blocked:
             return
         core = self.core
@@ -360,13 +359,13 @@ class RaftQuorum:
         self.peers.own_copy.judge()
 
     def notify_observers(self) -> None:
-        """Call all subscribers: something has changed that they may wait for."""
+        """Call all subscribers, because a value may have changed that they wait for."""
         for callback in self._observers:
             callback()
 
     def _time_election(self) -> None:
-        """Measure Kafka's election-latency: from this node's first request for votes until it knows the new epoch's
-        leader.
+        """Measure Kafka's election-latency: from this node's first request for votes until it knows the leader of
+        the new epoch.
         """
         if isinstance(self.core.role, Prospective | Candidate):
             if self._electing is None:
@@ -379,7 +378,7 @@ class RaftQuorum:
 
     def _notify_change(self) -> None:
         self._time_election()
-        # The core has lost the lead before this driver has: its state is saved in between.
+        # The core resigns before this driver does: the core's state is saved in between.
         state = (self.leader_id, self.leader_epoch, self.decisions.is_leading, self.decisions.epoch)
         if state == self._notified:
             return
@@ -416,12 +415,12 @@ class RaftQuorum:
                 raise AssertionError(f"the effect {effect} must wait for the disk")
 
     async def _work(self) -> bool:
-        """Perform one effect that has to wait for the disk, or one write. Returns whether there was one."""
+        """Perform one effect that must wait for the disk, or one write. Return True if there was one."""
         if self._effects or self._upkeep:
             effect = self._effects.popleft() if self._effects else self._upkeep.popleft()
             while isinstance(effect, SaveState) and self._effects and isinstance(self._effects[0], SaveState):
                 reached("quorum.states_saved_as_one")
-                # No other effect lies in between, so only the newest state has to be saved.
+                # No other effect is in between, so only the newest state has to be saved.
                 effect = self._effects.popleft()
             self._is_blocked = True
             await self._perform_on_disk(effect)
@@ -437,7 +436,7 @@ class RaftQuorum:
         return not self._effects and self.decisions.may_write()
 
     def wake(self) -> None:
-        """Wake `run`: there may be something to do."""
+        """Wake `run`, because there may be something to do."""
         self._wake.set()
         if self.decisions.may_write_ahead():
             self._earlier.set()
@@ -501,7 +500,7 @@ class RaftQuorum:
             self._logged_no_room = False
             self.logger.info("metadata.disk_has_room")
 
-    # -- being asked --------------------------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------------------------
 
     @property
     def voters_written(self) -> tuple[int, int] | None:
@@ -509,10 +508,10 @@ class RaftQuorum:
         return self._requests.voters_written
 
     def receive(self, request: Message, version: int, respond: Callable[[Message], None]) -> None:
-        """Take a request of the quorum's own kind (`QUORUM_APIS`). `respond` is called once, now or later."""
+        """Handle a request for the quorum (`QUORUM_APIS`). `respond` is called once, now or later."""
         self._requests.receive(request, version, respond)
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------------
 
     @property
     def reading(self) -> Turns:

@@ -1,8 +1,9 @@
-"""Snapshots between nodes: the FetchSnapshot RPC from both ends (KIP-630, KIP-853). PORTED.
+"""Transfer of snapshots between nodes: both sides of the FetchSnapshot RPC (KIP-630, KIP-853). PORTED.
 
-A replica whose log ends before the leader's begins gets the name of the snapshot to load in a Fetch answer. It asks
-for it in chunks by position, writes them into a draft, and takes the whole only when it is sound. The leader keeps no
-state for it: each chunk is read from the file, and a snapshot that is gone meanwhile is SNAPSHOT_NOT_FOUND.
+If a replica's log ends before the leader's log begins, a Fetch answer names the snapshot to load. The replica
+fetches chunks by position, writes them into a draft, and uses the snapshot only if all of it is sound. The leader
+keeps no state about a transfer. It reads each chunk from the file, and answers SNAPSHOT_NOT_FOUND if the snapshot
+was removed meanwhile.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ CHUNK_BYTES_MAX = 1 << 20
 NOBODY = -1
 
 
-# -- the follower's side ---------------------------------------------------------------------------------------------
+# -- as a follower ---------------------------------------------------------------------------------------------------
 
 
 async def fetch_snapshot(
@@ -80,7 +81,7 @@ async def fetch_snapshot(
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     except Exception:
         reached("quorum.draft_discarded")
-        # Not on cancellation: a crash has no clean-up, and the next start removes drafts.
+        # Do this only after an error: after a cancellation, as after a crash, the next start removes drafts.
         draft.discard()
         raise
 
@@ -125,12 +126,12 @@ def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: 
     return chunk, found.size
 
 
-# -- the leader's side ------------------------------------------------------------------------------------------------
+# -- as a leader -----------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class LeaderView:
-    """A node's knowledge of the leader when it answers."""
+    """The leader and epoch that a node knows when it answers."""
 
     node_id: int
     cluster_id: str
@@ -141,7 +142,7 @@ class LeaderView:
 
 @attrs.frozen
 class SnapshotAnswer:
-    """The answer, and the follower that is served (None for a refusal): to a leader this is a sign of life."""
+    """The answer, and the follower that it serves (None for a refusal), which the leader then knows to be alive."""
 
     response: FetchSnapshotResponse
     served: ReplicaKey | None = None
@@ -150,7 +151,9 @@ class SnapshotAnswer:
 def answer_fetch_snapshot(
     request: FetchSnapshotRequest, store: SnapshotStore, leader: LeaderView
 ) -> SnapshotAnswer:
-    """Answer with one chunk. Checks in Kafka's order. Blocks (reads at most CHUNK_BYTES_MAX). Raises `DiskError`."""
+    """Answer with one chunk. The checks are in Kafka's order. Blocks (reads at most CHUNK_BYTES_MAX). Raises
+    `DiskError`.
+    """
     if request.cluster_id is not None and request.cluster_id != leader.cluster_id:
         return SnapshotAnswer(FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
@@ -164,7 +167,7 @@ def answer_fetch_snapshot(
         )
     error = _leader_error(asked.current_leader_epoch, leader)
     if error is ErrorCode.NONE and asked.snapshot_id.end_offset == 0:
-        # The log names the first voters; a snapshot at offset 0 is each node's own.
+        # A snapshot at offset 0 is local: each node has its own, with the first voters.
         error = ErrorCode.SNAPSHOT_NOT_FOUND
     if error is ErrorCode.NONE:
         end = OffsetAndEpoch(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)

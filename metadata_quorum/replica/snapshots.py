@@ -1,4 +1,4 @@
-"""Snapshots of a node's metadata log: the moment at which one is due, and the way it is written. PORTED.
+"""Snapshots of a node's metadata log: when a snapshot is due, and how it is written. PORTED.
 
 Theory of operation
 -------------------
@@ -8,12 +8,12 @@ image, and the log's bytes that led to it, to `Snapshotter` (`note`). A snapshot
 `metadata.log.max.snapshot.interval.ms`.
 
 An image never changes, so it is written while the node goes on. A worker writes it batch by batch; between two
-batches other threads have the interpreter. `written` is called when the file is durable: only then the log below may
-go.
+batches other threads may run. `written` is called when the file is durable: only after that, the log below it may
+be removed.
 
-The image that is written is the newest when the task gets its turn. Its offset is the end of a batch: the high
-watermark moves by whole batches, and all its images are noted before the task runs. A snapshot that ended within a
-batch would be followed by a batch that begins below it.
+The task writes the image that is the newest when it runs. Its offset is the end of a batch: the high watermark
+moves by whole batches, and all its images are noted before the task runs. A snapshot that ended within a batch
+would be followed by a batch that begins below it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DISK_FULL_RETRY_SECONDS = 60.0
 
 @attrs.frozen
 class SnapshotSettings:
-    """The bounds at which a snapshot is due; an interval of 0 is none."""
+    """The bounds at which a snapshot is due. An interval of 0 disables the bound by age."""
 
     bytes_between_max: int = setting("metadata.log.max.record.bytes.between.snapshots")
     interval_ms_max: int = setting("metadata.log.max.snapshot.interval.ms")
@@ -83,7 +83,7 @@ async def write_snapshot(
 
 
 class Snapshotter:
-    """Keep `run` running; `note` every committed image, in order, from the task that publishes them."""
+    """Writes due snapshots. Keep `run` running; call `note` for every committed image, in order."""
 
     def __init__(
         self,
@@ -95,8 +95,9 @@ class Snapshotter:
         written: Callable[[OffsetAndEpoch], None],
         logger: Log,
     ) -> None:
-        """`control_records_below(offset)`: KRaft version and voters as the log has them below it, none if static.
-        `written` takes note of the new snapshot (the quorum drops the log below it)."""
+        """`control_records_below(offset)` returns KRaft version and voters from the log below the offset; none if
+        voters are static. `written` is called with the end of a new snapshot (the quorum drops the log below it).
+        """
         self._store = store
         self._settings = settings
         self._control_records_below = control_records_below
@@ -113,15 +114,17 @@ class Snapshotter:
         self._snapshots = 0
 
     def begin_after(self, end_offset: int) -> None:
-        """Begin after the state that the newest snapshot covers (at start, and when a leader's was installed)."""
+        """Begin after the state that the newest snapshot covers: at the start, and when a leader's snapshot was
+        installed.
+        """
         self._last_offset = end_offset - 1
         self._image = None
         self._bytes = 0
         self._last_at = self._clock.monotonic()
 
     def note(self, image: MetadataImage, size: int, log_timestamp_ms: int) -> None:
-        """Note that `image` is committed; `size` bytes of the log and maybe `log_timestamp_ms` (their newest) led
-        to it.
+        """Note that `image` is committed. `size` bytes of the log led to it; `log_timestamp_ms` is their newest
+        timestamp, if known.
         """
         self._image = image
         self._bytes += (
@@ -140,10 +143,11 @@ class Snapshotter:
         return interval > 0 and self._clock.monotonic() >= self._last_at + interval
 
     async def run(self) -> None:
-        """Write due snapshots, until cancelled. Raises `DiskError` when the disk fails; a full one is waited for."""
+        """Write due snapshots until cancelled. Raises `DiskError` when the disk fails; while it is full, writing
+        waits.
+        """
         while True:
-            # Leave one turn of the loop between waking and looking, so that the rest of the batch is noted
-            # first.
+            # Wait one more turn of the loop, so that the other images of the same batch are noted first.
             await self._wake.wait()
             await self._clock.sleep_until(0.0)
             self._wake = self._env.event()

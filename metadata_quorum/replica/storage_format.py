@@ -7,9 +7,9 @@ A formatted node has `meta.properties` in every log directory, and in its metada
 * by a snapshot at offset 0 of the metadata log (kraft.version 1, KIP-853), equal on all nodes that begin with it
   (`--standalone`, `--initial-controllers`);
 * by `controller.quorum.voters` (kraft.version 0): nothing about voters is written;
-* by the leader (`--no-initial-controllers`, and every broker): a node that joins an existing quorum.
+* by the leader (`--no-initial-controllers`, and every broker), for a node that joins an existing quorum.
 
-A directory with anything else than a formatted node's files is never touched; an empty one is formatted.
+An empty directory is formatted. A directory with any foreign files is never changed.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _INITIAL_CONTROLLER = re.compile(r"(\d{1,10})@(\[[^\]]+\]|[^:\[\]]+):(\d{1,5}):(
 _RESERVED_DIRECTORY_IDS = 100
 _NODE_ID_MAX = (1 << 31) - 1
 _CLUSTER_ID_BYTES_MAX = (1 << 15) - 1
-"""Kafka's bound of a string that is not compact."""
+"""Kafka's limit for a string that is not compact."""
 
 
 class StorageError(Exception):
-    """A directory cannot be formatted or read. The text is one line with the directory and the reason."""
+    """Raised if a directory cannot be formatted or read. The text is one line with the directory and the reason."""
 
 
 @attrs.frozen
@@ -86,7 +86,7 @@ def random_cluster_id(uuid: bytes) -> str:
 def check_cluster_id(cluster_id: str) -> None:
     """Check that a cluster id is UTF-8, has at least a letter, and fits into requests. Raises `StorageError`.
 
-    Kafka 4.3's tool takes any text.
+    Kafka 4.3's tool accepts any text.
     """
     try:
         size = len(cluster_id.encode())
@@ -154,7 +154,7 @@ def _voter(node_id: int, directory_id: bytes, endpoint: VoterEndpoint) -> Voter:
 
 
 def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
-    """Choose the levels that a new cluster begins with, where `chosen` differ from the usual ones. Raises
+    """Choose the feature levels of a new cluster; `chosen` has those that differ from the defaults. Raises
     `StorageError`.
     """
     for name, level in chosen.items():
@@ -192,13 +192,13 @@ class StorageFormat:
     """Fresh random ids, one for each directory. The last belongs to the metadata directory if that is a separate
     one. A voter's metadata directory gets its id from `voters` instead."""
     voter: VoterEndpoint | None = None
-    """The node's own controller where it is the first and only voter."""
+    """The node's own controller, if it is the first and only voter."""
     voters: VoterSet | None = None
-    """The first voters where there are several. Where both are None, other nodes name the voters."""
+    """The first voters, if there are several. If both are None, other nodes name the voters."""
     timestamp_ms: int
     features: Mapping[str, int] = BOOTSTRAP_FEATURES
     users: Sequence[Message] = ()
-    """Records of the first users (`first_user`)."""
+    """Records that create the first users (`first_user`)."""
 
     def first_voters(self, directory_id: bytes) -> VoterSet | None:
         """Return the voters that the first snapshot names, if this node's metadata directory has that id."""
@@ -246,7 +246,7 @@ def format_storage(
             first = wanted.first_voters(directory_id)
             records = [*bootstrap_records(wanted.features), *wanted.users]
             _format_metadata_log(directory, records, first, wanted.timestamp_ms)
-        # The last file: a directory that has it is completely formatted.
+        # Write this file last: a directory that has it is completely formatted.
         directory.write_atomic(
             META_PROPERTIES, MetaProperties(wanted.cluster_id, wanted.node_id, directory_id).encode()
         )
@@ -268,7 +268,7 @@ def adopt_directory(directory: Dir, cluster_id: str, node_id: int, directory_id:
 def _check_formattable(directory: Dir) -> MetaProperties | None:
     meta = find_meta_properties(directory)
     if meta is None:
-        # A format that was interrupted may have left these files; they are written again.
+        # An interrupted format may have left these files; they are written again.
         ours = {*_HARMLESS, META_PROPERTIES, BOOTSTRAP_FILE, METADATA_LOG_DIRECTORY}
         foreign = [name for name in directory.list() if name.removesuffix(_UNFINISHED) not in ours]
         if directory.is_dir(METADATA_LOG_DIRECTORY):
@@ -300,7 +300,7 @@ def _format_metadata_log(
 
 
 def storage_info(directory: Dir) -> StorageInfo:
-    """Read the facts in a log directory; damage becomes `problem`."""
+    """Read the facts about a log directory; a damage is reported in `problem`."""
     try:
         meta = find_meta_properties(directory)
         problem = None if meta is not None else "not formatted"

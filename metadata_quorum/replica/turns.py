@@ -1,4 +1,4 @@
-"""Turns, one after the other, for changes of state that workers read beside the loop. PORTED."""
+"""Turns of tasks, one task at a time, for changes of state that workers read beside the loop. PORTED."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """`async with turns:` for a single task at a time. The longest wait is not surely the next: use it among few."""
+    """A lock: use `async with turns:` for a single task at a time. It does not ensure the order of waiting tasks,
+    so only few tasks should share it.
+    """
 
     def __init__(self, new_event: Callable[[], Event]) -> None:
         self._new_event = new_event

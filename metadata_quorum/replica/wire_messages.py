@@ -1,8 +1,8 @@
 """The core's messages as Kafka's RPCs and back: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch. PURE.
 
-Every one of these RPCs names a topic and a partition; here they are always the metadata log's. An error that is about
-the request as a whole (another cluster, another topic) is a `KafkaError`; the core knows only errors of the partition.
-Node endpoints travel beside the core's messages: a message that names a leader says how to reach it (KIP-853).
+Each of these RPCs names a topic and a partition, here always those of the metadata log. An error of the request as
+a whole (another cluster, another topic) is a `KafkaError`; the core handles only errors of the partition. The
+core's messages have no endpoints: the RPCs that name a leader add the leader's endpoints (KIP-853).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Endpoint = tuple[str, str, int]
 
 @attrs.frozen
 class Leader:
-    """The id and address of the leader that an answer names, as far as the answering node knows."""
+    """The leader that an answer names, with its id and address as far as the answering node knows them."""
 
     node_id: int
     host: str
@@ -69,7 +69,9 @@ class Leader:
 
 @attrs.frozen
 class Sender:
-    """The facts about the sending node that requests carry. `endpoints` are where it listens as a controller."""
+    """The facts about the sending node in its requests. `endpoints` are the addresses where it listens as a
+    controller.
+    """
 
     cluster_id: str
     endpoints: Sequence[Endpoint]
@@ -152,7 +154,7 @@ _ENCODERS: Mapping[type[Request], Callable[[Any, Sender], Message]] = {
 
 
 def decode_request(message: Message, *, me: ReplicaKey, cluster_id: str) -> Request:
-    """Decode a request about this quorum's log. Raises `KafkaError` for others: INCONSISTENT_CLUSTER_ID,
+    """Decode a request about this quorum's log. Raises `KafkaError` for any other request: INCONSISTENT_CLUSTER_ID,
     INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION.
     """
     asked: str | None = getattr(message, "cluster_id", None)
@@ -230,7 +232,7 @@ def _only_partition(message: Any) -> Any:
 
 
 def leader_endpoints_of(message: Message) -> dict[int, tuple[Endpoint, ...]]:
-    """Return the endpoints that a message gives for its leader, by node id."""
+    """Return the endpoints of the leader in a message, by node id."""
     if not isinstance(
         message, begin_quorum_epoch.BeginQuorumEpochRequest | end_quorum_epoch.EndQuorumEpochRequest
     ):
@@ -317,7 +319,7 @@ def decode_response(message: Any) -> tuple[Response, dict[int, tuple[str, int]]]
     addresses = {each.node_id: (each.host, each.port) for each in message.node_endpoints}
     error = ErrorCode(partition.error_code)
     if error is ErrorCode.INCONSISTENT_CLUSTER_ID:
-        # Another cluster's epoch and leader mean nothing here.
+        # The epoch and leader of another cluster mean nothing here.
         raise KafkaError(error)
     if is_fetch:
         return _decode_fetch_answer(partition, error), addresses

@@ -53,7 +53,7 @@ PROGRAMS = {
 
 
 class _Version(argparse.Action):
-    """--version, which looks the number up only when the option is used."""
+    """The option --version, which looks the version up only when it is used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         import odradek
@@ -64,7 +64,7 @@ class _Version(argparse.Action):
 
 
 def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
-    """Build the command line, as far as these groups go."""
+    """Build the command line with these groups of commands."""
     parser = Parser(
         prog="odradek",
         description="A distributed commit log that speaks Kafka's protocol.",
@@ -94,11 +94,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             die_of(stop)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output left (`| head`).
+        # The program that reads our output has ended (`| head`).
         give_up(sys.stdout)
         return FAILURE
     except OSError as error:
-        # Files are read and written by commands, which name them. Only the output is left.
+        # Commands handle errors of the files that they name, so this is an error of the output.
         give_up(sys.stdout)
         complain(output_failure(error))
         return FAILURE
@@ -145,7 +145,7 @@ def _run_program(name: str, words: Sequence[str]) -> int:
 
 
 def _keep_client_log_off_the_terminal() -> None:
-    """Write the client's log nowhere: the command itself says in one sentence what went wrong."""
+    """Discard the client's log, because the command itself reports errors in one sentence."""
     import logging
 
     logging.getLogger("odradek.client").addHandler(logging.NullHandler())

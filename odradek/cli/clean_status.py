@@ -47,7 +47,7 @@ def register_clean_status(commands: Groups) -> None:
 
 
 def uncleanable_text(broker: int, path: str, replica: LogDirReplica) -> str | None:
-    """Write one sentence on a log that the cleaner has set aside; None for any other."""
+    """Write one sentence about a log that the cleaner has set aside; None for any other log."""
     if replica.cleaning is None or replica.cleaning.uncleanable_reason is None:
         return None
     return (
@@ -64,7 +64,7 @@ def uncleanable_texts(broker: int, directory: LogDirDescription) -> Iterator[str
 
 
 def cleaning_document(cleaning: ReplicaCleaning | None) -> dict[str, Any] | None:
-    """Make the JSON object of a replica's cleaning; or None without it."""
+    """Make the JSON object of a replica's cleaning; None if the replica has none."""
     if cleaning is None:
         return None
     return {

@@ -1,4 +1,5 @@
-"""Topic configurations that conflict: each is valid alone, but together they have another effect than they say. PURE.
+"""Topic configurations that conflict: each is valid by itself, but together they have another effect than each
+promises. PURE.
 
 `odradek config get topic NAME --explain` shows them.
 """
@@ -28,25 +29,25 @@ def conflicts(
 
 
 def _against_segments(number: Mapping[str, int], policy: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Find keys that fight with the size of segments: only whole segments are deleted."""
+    """Find keys that conflict with the size of segments: only whole segments are deleted."""
     segment = number.get("segment.bytes", 0)
     if 0 <= number.get("retention.bytes", -1) < segment:
         yield (
             "retention.bytes",
-            f"whole segments are deleted, never the one that is written: a partition keeps up to segment.bytes "
+            f"only whole, finished segments are deleted: a partition keeps up to segment.bytes "
             f"({segment}) and more, although retention.bytes is {number['retention.bytes']}. Lower segment.bytes",
         )
     if segment and number.get("max.message.bytes", 0) > segment:
         yield (
             "max.message.bytes",
-            f"a batch does not fit into a segment of {segment} bytes (segment.bytes): larger ones are refused with "
+            f"a batch must fit into a segment of {segment} bytes (segment.bytes): larger batches are refused with "
             "RECORD_LIST_TOO_LARGE. Raise segment.bytes",
         )
     if "delete" in policy and 0 <= number.get("retention.ms", -1) < number.get("segment.ms", 0):
         yield (
             "retention.ms",
-            f"it is shorter than segment.ms ({number['segment.ms']}): records stay until their segment is finished, or "
-            "all of it is too old. Lower segment.ms",
+            f"the value is below segment.ms ({number['segment.ms']}): records stay until their segment is finished, or "
+            "all its records are too old. Lower segment.ms",
         )
 
 
@@ -54,21 +55,21 @@ def _against_replicas(in_sync: int, replication_factor: int) -> Iterator[tuple[s
     if in_sync > replication_factor:
         yield (
             "min.insync.replicas",
-            f"the topic has {replication_factor} replicas, and can never have {in_sync} in sync: "
-            "as many as there are count. Add replicas (`odradek partition move`), or lower it",
+            f"the topic has only {replication_factor} replicas, so {in_sync} can never be in sync: all of them must "
+            "be in sync instead. Add replicas (`odradek partition move`), or lower the value",
         )
     elif replication_factor == in_sync > 1:
         yield (
             "min.insync.replicas",
-            "it is the replication factor: as soon as one replica is away, acks=all is refused. Lower it by one, or add "
-            "a replica",
+            "the value equals the replication factor: acks=all is refused as soon as one replica is down. Lower the "
+            "value by one, or add a replica",
         )
 
 
 def _against_policy(
     number: Mapping[str, int], policy: Collection[str], own: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Find keys that the cleanup policy makes useless, or lets act too early."""
+    """Find keys that have no effect, or act too early, because of the cleanup policy."""
     if policy == {"compact"}:
         for key in ("retention.ms", "retention.bytes"):
             if key in own and number.get(key, -1) >= 0:
@@ -79,7 +80,7 @@ def _against_policy(
     if "compact" in policy and number.get("delete.retention.ms") == 0:
         yield (
             "delete.retention.ms",
-            "a tombstone may go with the next pass: a reader that is behind never learns that its key is gone. Raise it",
+            "the next pass may remove a tombstone, so a reader that is behind may miss the deletion. Raise the value",
         )
     retention_ms = number.get("retention.ms", -1)
     if {"compact", "delete"} == policy and 0 <= retention_ms <= number.get("min.compaction.lag.ms", -1):

@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 LOOK_SECONDS_MAX = 3.0
-"""The silence of a node, or of the quorum, after which a command that only looks prints what it has."""
+"""The time after which a command that only reads prints what it has, if a node or the quorum does not answer."""
 FOR_CONTROLLERS = "odradek.controller."
-"""The prefix of keys in --command-config that hold for the controllers' listener, which often needs other credentials."""
+"""The prefix of keys in --command-config for the controllers' listener, which often needs other credentials."""
 PAST = (
     "brokers, leaders and replicas are shown as a controller last reported them, and may have changed since"
 )
@@ -53,7 +53,7 @@ def security_properties(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _controller_properties(args: argparse.Namespace) -> dict[str, str]:
-    """Read the same for the controllers' listener: keys with its prefix override keys without."""
+    """Read the keys for the controllers' listener: keys with its prefix override keys without it."""
     own = {
         key.removeprefix(FOR_CONTROLLERS): value
         for key, value in _command_config(args).items()
@@ -63,7 +63,9 @@ def _controller_properties(args: argparse.Namespace) -> dict[str, str]:
 
 
 def bootstrap_of(args: argparse.Namespace) -> str:
-    """Return --bootstrap-server, unless nobody has named it and --command-config names another. Raises `CliError`."""
+    """Return --bootstrap-server, unless it is the default and --command-config has another address. Raises
+    `CliError`.
+    """
     address: str = args.bootstrap_server
     return (
         _command_config(args).get("bootstrap.servers", address)
@@ -73,7 +75,7 @@ def bootstrap_of(args: argparse.Namespace) -> str:
 
 
 def _command_config(args: argparse.Namespace) -> dict[str, str]:
-    """Read the keys of --command-config; the file is read once, since it may be a pipe (`<(...)` of a shell)."""
+    """Read the keys of --command-config. The file is read only once, since it may be a pipe (`<(...)` of a shell)."""
     found: dict[str, str] | None = getattr(args, "command_config_keys", None)
     if found is None:
         found = args.command_config_keys = _read_command_config(args.command_config)
@@ -94,7 +96,7 @@ def _read_command_config(path: str | None) -> dict[str, str]:
 
 @contextmanager
 def keys_judged() -> Iterator[None]:
-    """Guard a client's making: a key that it refuses comes out as `CliError`."""
+    """Turn an error about a key, while a client is made, into `CliError`."""
     try:
         yield
     except ValueError as error:
@@ -115,7 +117,7 @@ def _without(properties: dict[str, str], kind: str | None) -> dict[str, str]:
 
 
 def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) -> Client:
-    """Make a client by the common options. Raises `CliError`."""
+    """Make a client from the common options. Raises `CliError`."""
     from odradek.client.shells.blocking import Client
 
     config, timeout_ms = None, int(args.timeout * 1000)
@@ -174,7 +176,8 @@ def connected_to_controller(
 @contextmanager
 def changing(changes: bool = True) -> Iterator[None]:
     """Guard calls that change the cluster: if no answer comes, the `CliError` says that the change may have been
-    made."""
+    made nevertheless.
+    """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import KafkaError
 
@@ -185,7 +188,9 @@ def changing(changes: bool = True) -> Iterator[None]:
 
 
 def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescription:
-    """Describe the quorum, for commands that need its leader. Raises `CliError` within `LOOK_SECONDS_MAX` when it has none."""
+    """Describe the quorum, for commands that need its leader. Raises `CliError` if it has none within
+    `LOOK_SECONDS_MAX`.
+    """
     from odradek.client.errors import RequestTimedOut
     from odradek.wire.errors import KafkaError
 
@@ -203,7 +208,7 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
 
 
 def say_if_past(survey: ClusterSurvey) -> None:
-    """Print one line on stderr if no controller answered: the output then shows what a broker heard last."""
+    """Print a line on stderr if no controller answered: then the output shows the last state that a broker got."""
     if not survey.is_current:
         sys.stdout.flush()
         complain(f"no controller answers: {PAST}")
@@ -256,7 +261,9 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
 
 
 def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
-    """Make the failure of some of several changes: why the first was not made, and the names of the others."""
+    """Make the failure if some of several changes failed: the reason for the first of them, and the names of the
+    others.
+    """
     (_, error), *others = failed
     text = str(call_failure(error, changes=True))
     names = ", ".join(name for name, _ in others)
@@ -264,7 +271,7 @@ def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
 
 
 def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:
-    """Turn an error code in an answer into a failure for people."""
+    """Turn an error code in an answer into an error message for people."""
     from odradek.wire.errors import ErrorCode
 
     text = f"{error.message or error.code.name} ({error.code.name})"

@@ -30,7 +30,8 @@ TRANSACTION_STATES = (
 def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[str, Any]:
     """Decode the fields `record` (its type), `decoded_key` and `decoded_value` (None: a tombstone) of a record in `topic`.
 
-    Records of other topics have none of them. A record of another writer has `undecodable`, the reason.
+    Records of other topics have none of these fields. A record that another program wrote has `undecodable`, with
+    the reason.
     """
     if topic == METADATA:
         # Control records have a key, and no secrets.
@@ -59,7 +60,7 @@ def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[s
 
 
 def _metadata_record(value: bytes) -> dict[str, Any]:
-    """Decode a record of the metadata log. Its bytes are not shown beside it, for they have the secrets."""
+    """Decode a record of the metadata log. Its bytes are not shown as well, because they contain secrets."""
     from odradek.wire.errors import MalformedMessage
     from odradek.wire.metadata_frames import UnknownRecord, decode_metadata_record
 

@@ -1,7 +1,8 @@
 """The files that `odradek dev --secure` makes: an authority, the nodes' certificate, two users, and files of client keys.
 
-DIR/security holds secrets, for its owner alone. DIR/admin.properties is for the super user `admin`; DIR/client.properties
-for `client`, who has no rights yet. Clients come by SASL_SSL; nodes show each other their certificate.
+DIR/security has secrets, and only its owner can read it. DIR/admin.properties is for the super user `admin`;
+DIR/client.properties for `client`, who has no rights yet. Clients use SASL_SSL; nodes authenticate each other by
+their certificate.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class DevSecurity:
         return (self.directory / "scram.secret").exists()
 
     def make(self, bootstrap: str) -> None:
-        """Write whatever is missing. `bootstrap` has the addresses of the nodes, which may be others at each start."""
+        """Write all missing files. `bootstrap` has the addresses of the nodes, which may differ at each start."""
         if self.exists:
             self._make_token_secret()
             for user in USERS:
@@ -56,7 +57,7 @@ class DevSecurity:
             self._write(f"{user}.password", password.encode())
             self._write_client_keys(user, password, bootstrap)
         self._make_token_secret()
-        # The last file: a directory that has it is complete.
+        # Write this file last: a directory that has it is complete.
         self._write("scram.secret", secrets.token_urlsafe(32).encode())
 
     def _make_token_secret(self) -> None:
@@ -65,13 +66,13 @@ class DevSecurity:
             self._write(_TOKEN_SECRET, secrets.token_urlsafe(32).encode())
 
     def first_users(self) -> list[str]:
-        """List the users as `storage format --add-scram` takes them."""
+        """List the users in the form of `storage format --add-scram`."""
         return [
             f"{MECHANISM}=[name={user},passwordfile={self.directory / f'{user}.password'}]" for user in USERS
         ]
 
     def node_settings(self, clients: str, brokers: str, controller: str) -> dict[str, str]:
-        """Make the keys of a node, by the addresses of its listeners."""
+        """Make the configuration keys of a node, from the addresses of its listeners."""
         listeners = f"{CLIENT_LISTENER}://{clients},BROKERS://{brokers}"
         return {
             "listeners": f"{listeners},CONTROLLER://{controller}",
@@ -95,11 +96,11 @@ class DevSecurity:
         _write_secret(self.directory / name, data)
 
     def client_file(self, user: str) -> Path:
-        """Return the file of client keys that a user gives to commands."""
+        """Return the file of client keys that a user passes to commands."""
         return self.data / f"{user}.properties"
 
     def _point_client_keys(self, user: str, bootstrap: str) -> None:
-        """Set the addresses in a user's file; all else stays as it is. A removed file is not made again."""
+        """Set the addresses in a user's file, and change nothing else. A file that was removed is not made again."""
         path = self.client_file(user)
         if not path.exists():
             return
@@ -131,7 +132,7 @@ def _write_secret(path: Path, data: bytes) -> None:
     """Write a file that only its owner may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        # A file that was there keeps its mode when it is written anew.
+        # Set the mode explicitly: an existing file keeps its mode when it is written.
         os.fchmod(descriptor, 0o600)
         file.write(data)
 

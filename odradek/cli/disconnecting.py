@@ -1,5 +1,5 @@
-"""Ends the live connections of principals. A dynamic configuration value asks the brokers to do so, and shows which
-brokers have seen it.
+"""Closes the live connections of principals. A dynamic configuration value requests it from the brokers, and shows
+which brokers have applied it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LOOK_SECONDS = 0.05
 def disconnect(client: Client, principals: Iterable[str], timeout_seconds: float) -> list[int]:
     """Make all brokers close the connections of `principals`. Return the ids of the brokers that have done so.
 
-    A broker closes them in the same step in which it adopts the value. So a broker that shows the value has closed
-    them. Raises `CliError` for brokers that do not show it in time.
+    A broker closes the connections in the same step in which it applies the value. So a broker that reports the
+    value has closed them. Raises `CliError` for brokers that do not show it in time.
     """
     from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
     from odradek.metadata_quorum.config.config_defs import DISCONNECT_PREFIX

@@ -9,7 +9,7 @@ USAGE = 2
 
 
 class CliError(Exception):
-    """Ends the command; the text goes to stderr as one line."""
+    """Raised to end the command; the text is printed to stderr as one line."""
 
     def __init__(self, text: str, exit_code: int = FAILURE) -> None:
         super().__init__(" ".join(text.split()))

@@ -1,5 +1,6 @@
-"""Partitions without a leader: the brokers that they wait for, each broker's report on its replica's log, and the
-possible remedies."""
+"""Partitions without a leader: the brokers that they wait for, the brokers' reports about their replicas' logs, and
+the possible remedies.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ class Replica(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The rank for an unclean election. With a higher one, fewer records are lost: a later epoch counts more than
-        a longer log."""
+        """The rank of the replica in an unclean election. A higher rank loses fewer records: a later epoch counts
+        more than a longer log.
+        """
         if self.log is None:
             return -1, -1
         return -1 if self.log.newest_epoch is None else self.log.newest_epoch, self.log.end
@@ -52,7 +54,7 @@ class Leaderless(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Topic and partition as commands take them."""
+        """Topic and partition, in the form that commands accept."""
         return f"{self.key.topic}:{self.key.partition}"
 
     @property
@@ -62,11 +64,11 @@ class Leaderless(NamedTuple):
 
     @property
     def best(self) -> Replica | None:
-        """The candidate with which least is lost."""
+        """The candidate whose election loses the fewest records."""
         return max(self.candidates, key=lambda each: each.rank, default=None)
 
     def document(self) -> dict[str, Any]:
-        """Make the partition's object as `--json` prints it."""
+        """Make the partition's object for `--json`."""
         best = self.best
         return {
             "complete_replicas": None if self.complete is None else list(self.complete),
@@ -112,7 +114,7 @@ def find_leaderless(
 
 
 def _eligible(client: Client, names: Sequence[str], patience: float) -> dict[TopicPartition, Partition]:
-    """Find the partitions with their eligible replicas; none where the brokers are too old to report them."""
+    """Find the partitions with their eligible replicas; returns none if the brokers are too old to report them."""
     from odradek.client.errors import UnsupportedByBroker
     from odradek.wire.topic_partition import TopicPartition
 
@@ -145,7 +147,7 @@ def _replica(node: int, answer: Any, partition: Partition) -> Replica:
 
 
 def print_leaderless(found: Sequence[Leaderless]) -> None:
-    """Print a table of their replicas, then the advice for each."""
+    """Print a table of the partitions' replicas, then the advice for each partition."""
     shown = found[:_SHOWN]
     print_table(
         ("TOPIC", "PARTITION", "REPLICA", "STATE", "HAS ALL", "START", "END", "EPOCH", "NEWEST RECORD"),
@@ -173,7 +175,9 @@ def _row(each: Leaderless, replica: Replica) -> tuple[Any, ...]:
 
 
 def _has_all(each: Leaderless, node: int) -> str | None:
-    """Say `yes`, `led last` or `no`: the cluster's knowledge of whether a replica holds all that was acknowledged."""
+    """Write `yes`, `led last` or `no`: whether the replica has all acknowledged records, as far as the cluster
+    knows.
+    """
     if each.complete is None:
         return None
     if node in each.complete:
@@ -220,7 +224,7 @@ def _waits_text(each: Leaderless) -> str:
 
 
 def _choice_text(each: Leaderless) -> str:
-    """Write the advice for the case that the broker that is waited for cannot come back."""
+    """Write the advice for the case that the awaited broker cannot come back."""
     best = each.best
     waits = each.complete is None or each.complete or each.last
     when = "if that is impossible" if waits else "an operator has to choose"

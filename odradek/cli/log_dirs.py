@@ -35,20 +35,21 @@ def add_broker_option(parser: argparse.ArgumentParser) -> None:
 
 
 def look_seconds(args: argparse.Namespace) -> float:
-    """Return the time for which a broker is waited for."""
+    """Return the time to wait for a broker's answer."""
     return min(float(args.timeout), LOOK_SECONDS_MAX)
 
 
 def ask_log_dirs(client: Client, args: argparse.Namespace) -> LogDirs:
-    """Ask for the directories of the brokers that `--broker` names, or of all. Raises `CliError` for an unknown broker."""
+    """Ask the brokers that `--broker` names, or all brokers, for their log directories. Raises `CliError` for an
+    unknown broker.
+    """
     cluster = client.admin.describe_cluster(include_fenced=True)
     known = [broker.node_id for broker in cluster.brokers]
     wanted = known if args.broker is None else list(dict.fromkeys(args.broker))
     stranger = next((node for node in wanted if node not in known), None)
     if stranger is not None:
         raise CliError(f"there is no broker {stranger} (brokers: {', '.join(map(str, known))})")
-    # A fenced broker may still answer, or be silent until the time is up. Its state says enough, so do not ask
-    # it.
+    # Do not ask a fenced broker: it might answer, or not until the time is up, and its state is enough to show.
     down = [node for node in wanted if node in cluster.fenced]
     alive = [node for node in wanted if node not in cluster.fenced]
     answers = (

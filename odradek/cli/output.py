@@ -1,8 +1,8 @@
 """The output of commands: aligned tables and named values for people, one JSON document per line for scripts.
 
-On a terminal headers are bold and troubles red. All is as wide as the terminal at most (80 columns where that is
-unknown). Columns that matter less are left out, long cells are cut with an ellipsis, named values go on below. Into a
-file or a pipe everything goes whole and plain.
+On a terminal headers are bold and troubles red. The output is at most as wide as the terminal (80 columns if that
+is unknown). Less important columns are left out, long cells are cut with an ellipsis, named values continue on the
+next line. In a file or a pipe everything is complete and plain.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ _PAINT = re.compile("\033\\[[0-9;]*m")
 
 
 def plain(text: str) -> str:
-    """Return the text with escapes in place of characters that do not print, but for our own colours.
+    """Replace characters that do not print by escapes, except the colours of this module.
 
-    Names of groups, clients and transactions come from strangers. A terminal would obey control characters in them.
+    Names of groups, clients and transactions come from other people. A terminal would execute control characters in
+    them.
     """
     if text.isprintable():
         return text
@@ -63,12 +64,14 @@ def _printable(character: str) -> str:
 
 
 def say(text: str = "") -> None:
-    """Print a line for people. A name in it may come from a stranger: see `plain`."""
+    """Print a line for people. Names from other people are made harmless: see `plain`."""
     sys.stdout.write(plain(text) + "\n")
 
 
 def print_json(document: Any) -> None:
-    """Print one document on one line; keys keep their order. A number that JSON lacks becomes a text: "Infinity", "NaN"."""
+    """Print one document on one line; keys keep their order. A number that JSON cannot express becomes a text:
+    "Infinity", "NaN".
+    """
     try:
         text = _json(document)
     except ValueError:
@@ -77,7 +80,7 @@ def print_json(document: Any) -> None:
 
 
 def _json(document: Any) -> str:
-    """Write a document as JSON. Raises `ValueError` for a number that JSON lacks."""
+    """Write a document as JSON. Raises `ValueError` for a number that JSON cannot express."""
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text if text.isprintable() else json.dumps(document, allow_nan=False, separators=(",", ":"))
 
@@ -104,7 +107,9 @@ def print_table(
 
 
 def print_values(pairs: Sequence[tuple[str, object]]) -> None:
-    """Print names and values, one pair per line; on a terminal a long value goes on below itself."""
+    """Print names and values, one pair per line. On a terminal a long value continues on the next line, below its
+    beginning.
+    """
     width = max(len(name) for name, _ in pairs)
     columns = _width()
     room = None if columns is None else columns - width - 2
@@ -116,7 +121,9 @@ def print_values(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 def wrapped(text: str, room: int | None) -> list[str]:
-    """Break a text into lines of words, each at most `room` columns wide. A longer word has its own line; colours take no room."""
+    """Break a text into lines, each at most `room` columns wide. A longer word has a line of its own; colours have
+    no width.
+    """
     if room is None or len(_PAINT.sub("", text)) <= room:
         return [text]
     lines: list[str] = []
@@ -129,7 +136,7 @@ def wrapped(text: str, room: int | None) -> list[str]:
 
 
 def paint(code: str, text: str, stream: TextIO | None = None) -> str:
-    """Return the text in a colour or weight, where `stream` (standard output) is a terminal that shows it."""
+    """Return the text in a colour or weight, if `stream` (by default standard output) is a terminal that shows it."""
     out = sys.stdout if stream is None else stream
     if not out.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
@@ -146,9 +153,9 @@ def table(
 ) -> str:
     """Make the lines of a table: columns two spaces apart, each as wide as it must be, trailing blanks removed.
 
-    If the table is wider than `width`, the columns `less` are left out, one by one in this order. After that, cells
-    of text are cut, those of the last column first (`_shrink`). Numbers, headers and the columns `whole` are never
-    cut: a part of an id is useless.
+    If the table is wider than `width`, the columns `less` are left out, one by one in this order. If it is still
+    too wide, cells of text are cut, those of the last column first (`_shrink`). Numbers, headers and the columns
+    `whole` are never cut: a part of an id is useless.
     """
     body = list(rows)
     numeric = [_is_numeric([row[i] for row in body]) for i in range(len(header))]
@@ -183,9 +190,10 @@ def _excess(widths: Sequence[int], width: int) -> int:
 
 
 def _shrink(widths: list[int], least: list[int], fixed: list[bool], width: int) -> None:
-    """Narrow columns that are not fixed until the table fits or none can give any more.
+    """Narrow columns that are not fixed, until the table fits or no column can be narrowed further.
 
-    First the last one, as long as it stays readable, because names come first; then the widest.
+    The last column is narrowed first, as long as it stays readable, because names are in the first columns. Then
+    the widest column is narrowed.
     """
     excess = _excess(widths, width)
     last = len(widths) - 1
@@ -206,7 +214,7 @@ def _cut(cell: str, room: int) -> str:
 
 
 def _width() -> int | None:
-    """Return the columns of the terminal on standard output; None where there is none."""
+    """Return the columns of the terminal on standard output; None if it is no terminal."""
     if not sys.stdout.isatty():
         return None
     try:
@@ -216,7 +224,7 @@ def _width() -> int | None:
 
 
 def bytes_text(count: int | None) -> str | None:
-    """Write a number of bytes for people: three digits and a unit; None where it is not known."""
+    """Write a number of bytes for people: three digits and a unit. None stands for an unknown number."""
     if count is None or count < 0:
         return None
     amount = float(count)
@@ -228,12 +236,12 @@ def bytes_text(count: int | None) -> str | None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Write a number of things for people: 1 partition, 2 partitions."""
+    """Write a number with its noun for people: 1 partition, 2 partitions."""
     return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def span_text(milliseconds: int | None) -> str | None:
-    """Write a span of time for people, in its two largest units; None where it is not known."""
+    """Write a span of time for people, in its two largest units. None stands for an unknown span."""
     if milliseconds is None:
         return None
     if milliseconds < 1000:
@@ -248,7 +256,7 @@ def span_text(milliseconds: int | None) -> str | None:
 
 
 def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Make the field for bytes in JSON: text as it is, other bytes in base64 under a name that says so."""
+    """Make the JSON field for bytes: text is unchanged, other bytes are in base64 under a name that says so."""
     if data is None:
         return {name: None}
     try:
@@ -270,11 +278,11 @@ def _text(value: object) -> str:
 
 
 class Progress:
-    """A line on a terminal that shows the progress of long work. It is left out where nobody would see it, or where
-    the output itself shows the progress.
+    """A line on a terminal that shows the progress of long work. It is left out if nobody would see it, or if the
+    output itself shows the progress.
 
-    It goes to standard error, and only while standard output is no terminal, or with `always`. A context manager, so
-    that the line is gone in the end.
+    It is written to standard error, but only if standard output is no terminal, or with `always`. Use it as a
+    context manager, which removes the line at the end.
     """
 
     def __init__(self, what: str, *, always: bool = False) -> None:
@@ -293,7 +301,7 @@ class Progress:
             sys.stderr.flush()
 
     def add(self, count: int) -> None:
-        """Add to the count, and show it now and then."""
+        """Add to the count, and show it from time to time."""
         self.count += count
         if not self._shown:
             return

@@ -48,7 +48,7 @@ _OTHERS_NAMES = {
     "--brokers": "--bootstrap-server",
     "--broker-list": "--bootstrap-server",
 }
-"""The options of other programs that users of Kafka's tools and of rpk type, with what they are called here."""
+"""Options of Kafka's tools and of rpk, with the names of the same options here."""
 
 
 _TEXT_BYTES_MAX = (1 << 15) - 1
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         return super()._get_value(action, arg_string)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help, and let a failure of the output be one."""
+        """Print the help; an error of the output is raised."""
         (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _judged(action: argparse.Action, argument: str) -> str:
-    """Return the text of an argument, also where the locale knows ASCII alone. Raises `ArgumentError`."""
+    """Return the text of an argument, even if the locale supports only ASCII. Raises `ArgumentError`."""
     try:
         # Bytes that the locale cannot decode arrive as lone surrogates. They may still be valid UTF-8.
         is_known = not any("\ud800" <= each <= "\udfff" for each in argument)
@@ -102,7 +102,9 @@ def _judged(action: argparse.Action, argument: str) -> str:
 
 
 def called_here(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
-    """Find our name for the command that another program calls by the first unknown word; empty if it has none."""
+    """Return the name of our command for a command of another program, by its first unknown word; empty if there is
+    none.
+    """
     word = unknown[0].partition("=")[0]
     known = {text for action in parser._actions for text in (*action.option_strings, action.metavar)}
     name = _OTHERS_NAMES.get(word, "")
@@ -122,7 +124,9 @@ def add_command(
 
 
 class _Timeout(argparse.Action):
-    """--timeout: `timeout` for each answer, and the `deadline` of a plan, which has none unless the option is given."""
+    """The option --timeout: `timeout` for each answer, and the `deadline` of a plan. A plan has no deadline unless
+    the option is given.
+    """
 
     def __call__(self, _: object, namespace: argparse.Namespace, value: Any, __: str | None = None) -> None:
         namespace.timeout = value
@@ -130,7 +134,7 @@ class _Timeout(argparse.Action):
 
 
 class DefaultAddress(str):
-    """An address that nobody has named; a file of client keys may have another one."""
+    """The default address. A file of client keys may replace it."""
 
     __slots__ = ()
 
@@ -168,7 +172,7 @@ def add_connection_options(parser: argparse.ArgumentParser, *, plans: bool = Fal
 
 
 def file_path(text: str) -> str:
-    """Parse the path of a file, whose bytes may be anything but zero."""
+    """Parse the path of a file. Its bytes may be anything except zero bytes."""
     return text
 
 
@@ -178,12 +182,12 @@ def id_number(text: str) -> int:
 
 
 def natural(text: str) -> int:
-    """Parse a whole number from 0, as large as an offset may be."""
+    """Parse a whole number from 0 up to the largest offset."""
     return whole_number(text, 0, (1 << 63) - 1)
 
 
 def positive(text: str) -> int:
-    """Parse a whole number from 1, as large as a count in a request may be."""
+    """Parse a whole number from 1 up to the largest count in a request."""
     return whole_number(text, 1, (1 << 31) - 1)
 
 
@@ -198,7 +202,7 @@ def port(text: str) -> int:
 
 
 def whole_number(text: str, least: int, most: int) -> int:
-    """Parse a whole number in ASCII digits, within these bounds."""
+    """Parse a whole number in ASCII digits, between `least` and `most`."""
     if not _WHOLE.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number")
     number = int(text)
@@ -218,7 +222,7 @@ def seconds(text: str) -> float:
 
 
 def decimal(text: str) -> float:
-    """Parse a finite number in ASCII digits, perhaps with a fraction."""
+    """Parse a finite number in ASCII digits, with or without a fraction."""
     if not _DECIMAL.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number")
     number = float(text)
@@ -228,7 +232,7 @@ def decimal(text: str) -> float:
 
 
 def _shown(text: str) -> str:
-    """Return the argument for an error, which stays one line."""
+    """Return the argument for an error message, shortened to one line."""
     return repr(text if len(text) <= 100 else f"{text[:100]}...")
 
 

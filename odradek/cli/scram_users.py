@@ -1,5 +1,5 @@
-"""Users of SCRAM in the form that commands take: `SCRAM-SHA-512=[name=alice,password=...]`, and ways to keep
-passwords hidden.
+"""SCRAM users in the form of command options: `SCRAM-SHA-512=[name=alice,password=...]`, and ways to keep passwords
+hidden.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_ITERATIONS", "read_password", "scram_record"]
 
 DEFAULT_ITERATIONS = 4096
-"""Kafka's. Users who do not exist are answered with this number, so another number would show that a user exists."""
+"""Kafka's default. The answer for an unknown user has this number, so another number would show that a user exists.
+"""
 _FORM = re.compile(r"(?P<mechanism>[A-Za-z0-9-]+)=\[(?P<parts>.*)\]\Z", re.DOTALL)
 _PARTS = ("name", "password", "passwordfile", "salt", "saltedpassword", "iterations")
 _PART = re.compile(rf"({'|'.join(_PARTS)})=")
 
 
 def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
-    """Make the record of a user as `--add-scram` names it. Raises `CliError`, which shows no password."""
+    """Make the record of a user from the text of `--add-scram`. Raises `CliError`, which shows no password."""
     from odradek.security.scram import MECHANISMS, server_keys
     from odradek.wire.messages.metadata_records import UserScramCredentialRecord
 
@@ -97,7 +98,7 @@ def _password(parts: dict[str, str]) -> str:
 
 
 def read_password(path: str | None) -> str:
-    """Read a password of a file (`-` is standard input, of which the first line counts), or typed in twice.
+    """Read a password from a file (`-`: the first line of standard input), or from the terminal, typed twice.
 
     Raises `CliError`.
     """

@@ -15,9 +15,10 @@ _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 
 
 def moment(text: str) -> int:
-    """Parse a time into milliseconds since 1970: ISO 8601 (the local zone, where it names none), a span back from now, or @N.
+    """Parse a time into milliseconds since 1970: ISO 8601 (in the local zone unless it has one), a span back from
+    now, or @N.
 
-    A time before 1970 is 0, since in requests for offsets -1 is the end and -2 the beginning.
+    A time before 1970 becomes 0, because requests for offsets use -1 for the end and -2 for the beginning.
     """
     if _AT.fullmatch(text):
         return int(text[1:])

@@ -1,5 +1,6 @@
-"""Disks that hang or are full, and how many replicas must be in sync, as brokers say: shown by commands that look for
-trouble."""
+"""Full and hung disks, and the number of replicas that must be in sync, as brokers report them. Commands that look
+for trouble show them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _MIN_ISR = "min.insync.replicas"
 def min_insync_replicas(
     client: Client, names: Collection[str], timeout: float | None = None
 ) -> dict[str, int]:
-    """Read `min.insync.replicas` of topics; a topic is left out where the cluster does not say."""
+    """Read `min.insync.replicas` of topics; a topic is left out if the cluster does not return a value."""
     from odradek.client.admin import ConfigResource, ResourceType
 
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]

@@ -1,4 +1,4 @@
-"""`odradek txn find-hanging`: open transactions that hold committed readers up, and the command that ends each."""
+"""`odradek txn find-hanging`: open transactions that stop committed readers, and the command that ends each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MINUTES = 15
 
 
 def _minutes(text: str) -> int:
-    """Parse minutes, whose milliseconds a request can hold."""
+    """Parse minutes; their milliseconds must fit into a request."""
     return whole_number(text, 0, ((1 << 63) - 1) // 60_000)
 
 
@@ -140,7 +140,7 @@ def _print_table(found: tuple[OldTransaction, ...]) -> None:
 
 
 def _refusal_text(marker: RefusedMarker) -> str:
-    """Say which marker is refused, why, and what to do."""
+    """Write which marker is refused, why, and what to do."""
     transaction, known = marker.transaction, marker.producer
     if marker.is_newer_producer:
         why = (
@@ -188,11 +188,11 @@ def _refusal_document(marker: RefusedMarker) -> dict[str, Any]:
 
 
 def _sentence(each: OldTransaction, now_ms: int) -> str:
-    """Write which transaction holds readers up, how it will end, and the command that ends it now."""
+    """Write which transaction stops readers, how it will end, and the command that ends it now."""
     start = each.producer.current_transaction_start_offset
     where = f"{each.topic}-{each.partition}"
     idle = span_text(max(0, now_ms - each.producer.last_timestamp))
-    # Another transaction before it keeps readers where that one begins.
+    # Readers are stopped earlier, by another transaction that begins before this one.
     held = (
         f"consumers of committed records wait at offset {start}"
         if each.holds
@@ -235,7 +235,7 @@ def _remedy(each: OldTransaction, now_ms: int) -> str:
 
 
 def _command(each: OldTransaction) -> str | None:
-    """Write the command that ends the transaction; None if it ends without one."""
+    """Write the command that ends the transaction; None if the transaction ends without a command."""
     if each.prospect.value == "ending":
         return None
     if each.prospect.value == "hanging" or each.transaction is None:

@@ -1,7 +1,7 @@
-"""The errors that a client finds by itself; the error codes in brokers' answers are `odradek.wire.errors.KafkaError`.
+"""The errors that a client detects itself; error codes in brokers' answers are `odradek.wire.errors.KafkaError`.
 
-A request that fails without an answer from a broker ends in a `ClientError`. Both kinds carry `retriable`:
-whether the same operation, repeated unchanged, may succeed later.
+A request that fails without an answer from a broker ends in a `ClientError`. Both kinds have `retriable`: whether
+the same operation, repeated unchanged, may succeed later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class ClientError(Exception):
-    """The base of all errors that the client finds by itself; a broker's error codes are `KafkaError`."""
+    """The base of all errors that the client detects itself; a broker's error codes are `KafkaError`."""
 
     retriable = False
 
@@ -45,7 +45,7 @@ class BrokerUnavailable(ClientError):
 
 
 class AuthenticationFailed(ClientError):
-    """The broker refuses the client's login, or failed to prove itself. Trying again is of no use."""
+    """The broker refuses the client's login, or failed to prove its identity. A retry is useless."""
 
 
 class ConnectionBroken(ClientError):
@@ -61,17 +61,19 @@ class RequestTimedOut(ClientError):
 
 
 class UnsupportedByBroker(ClientError):
-    """The broker has no version of this request that the client can speak."""
+    """The broker supports no version of this request that the client supports."""
 
 
 class BufferFull(ClientError):
-    """`buffer.memory` was in use for `max.block.ms`: the application sends faster than the cluster takes records."""
+    """`buffer.memory` was in use for `max.block.ms`: the application sends faster than the cluster accepts records."""
 
     retriable = True
 
 
 class RecordsNotEncoded(ClientError):
-    """The records of one batch cannot be encoded in Kafka's protocol; `__cause__` says why. Other batches go on."""
+    """The records of one batch cannot be encoded in Kafka's protocol; `__cause__` has the reason. Other batches are
+    not affected.
+    """
 
 
 class ClientClosed(ClientError):
@@ -83,7 +85,7 @@ class TransactionError(ClientError):
 
 
 class TransactionAbortableError(TransactionError):
-    """The transaction can only be aborted; then the producer can begin another. `__cause__` says why."""
+    """The transaction can only be aborted; after that the producer can begin another. `__cause__` has the reason."""
 
 
 class TransactionAborted(TransactionError):
@@ -101,11 +103,11 @@ class ProducerFencedError(TransactionFatalError):
 
 
 class IllegalTransactionCall(RuntimeError):
-    """A call that the state of the transaction rules out, such as to send while no transaction is open."""
+    """A call that the transaction's state forbids, such as sending while no transaction is open."""
 
 
 def is_retriable(error: BaseException) -> bool:
-    """True if the operation may be tried again as it is."""
+    """True if the operation may succeed when it is repeated unchanged."""
     if isinstance(error, KafkaError):
         return error.code.retriable
     return isinstance(error, ClientError) and error.retriable
@@ -117,7 +119,7 @@ def error_code(number: int) -> ErrorCode:
 
 
 def broker_error(number: int, text: str | None, subject: str) -> KafkaError:
-    """Make the error of an answer, with the broker's own text where it sent one, else the code's text."""
+    """Make the error of an answer, with the broker's own text if it sent one, otherwise with the text of the code."""
     code = error_code(number)
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and text in (None, "", code.message):
         # Kafka's own text ("This server does not host this topic-partition") is less clear.

@@ -242,7 +242,7 @@ class BrokerLifecycle:
         self._log.error(
             "broker.unregistered",
             broker_epoch=self.broker_epoch,
-            reason="an operator has removed this broker from the cluster: stop it, or start it again to have it back",
+            reason="an operator has removed this broker from the cluster: stop it, or start it again to add it again",
         )
         while not self._wants_shut_down:
             await self._pause(self._interval_seconds)

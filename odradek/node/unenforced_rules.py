@@ -33,7 +33,7 @@ class UnenforcedRules:
             raise NodeCannotStart(
                 f"the metadata log holds ACLs ({self._acls}), which this node does not enforce, so "
                 "every client may do everything. Set authorizer.class.name to enforce the ACLs "
-                f"(docs/acls.md). If you want to start without, set {START_WITHOUT_ACLS}=true and "
+                f"(docs/acls.md). To start without enforcement, set {START_WITHOUT_ACLS}=true and "
                 "start again"
             )
         if self._unenforced(image):

@@ -106,7 +106,7 @@ def _dotted(value: bytes) -> str:
 def inside(data: bytes, tag: int) -> bytes:
     element = next(elements(data), None)
     if element is None or element[0] != tag:
-        raise MalformedName(f"the certificate lacks an element of type {tag:#x} where one is due")
+        raise MalformedName(f"the certificate lacks an element of type {tag:#x} at a place that requires it")
     return element[1]
 
 

@@ -245,7 +245,7 @@ class Context:
         """Record that the current request is about to append. Assert that its connection appends in the order of its
         requests, even when some are parked, suspended or handled beside the loop. Returns the connection's own
         context."""
-        connection = self.own
+        connection = self if self.of_connection is None else self.of_connection
         if self.number < connection.appended:
             raise AssertionError(
                 f"request {self.number} of a connection appends records after its later request "

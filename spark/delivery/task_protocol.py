@@ -147,7 +147,7 @@ class TaskProtocol:
 
     def _leave(self, expected: Step, following: Step) -> None:
         if self.step is not expected:
-            raise AssertionError(f"the step {expected.name} ended while the step {self.step.name} was due")
+            raise AssertionError(f"the step {expected.name} has ended, but the next step is {self.step.name}")
         self.step = following
 
 

@@ -217,7 +217,7 @@ class AttemptProtocol:
 
     def _leave(self, expected: AttemptStep, following: AttemptStep) -> None:
         if self.step is not expected:
-            raise AssertionError(f"the step {expected.name} ended while the step {self.step.name} was due")
+            raise AssertionError(f"the step {expected.name} has ended, but the next step is {self.step.name}")
         self.step = following
 
 
@@ -343,5 +343,5 @@ class DriverProtocol:
 
     def _leave(self, expected: DriverStep, following: DriverStep) -> None:
         if self.step is not expected:
-            raise AssertionError(f"the step {expected.name} ended while the step {self.step.name} was due")
+            raise AssertionError(f"the step {expected.name} has ended, but the next step is {self.step.name}")
         self.step = following

@@ -131,6 +131,7 @@ ELR_FEATURES = (
     ("metadata.version", 30, 30),
     ("eligible.leader.replicas.version", 0, 1),
     ("transaction.version", 0, 2),
+    ("group.version", 0, 1),
 )
 
 

@@ -66,7 +66,7 @@ def test_the_command_explains_a_fight(node: RunningNode, fresh_topic: Callable[[
     text = " ".join(
         odradek_here(*asked, "retention.bytes", "--explain", bootstrap=node.bootstrap).out.split()
     )
-    assert "BUT whole segments are deleted" in text
+    assert "BUT only whole, finished segments are deleted" in text
     assert "BUT" not in odradek_here(*asked, "cleanup.policy", "--explain", bootstrap=node.bootstrap).out
     document = odradek_here(*asked, "--explain", "--json", bootstrap=node.bootstrap).json()
     assert [each["key"] for each in document["conflicts"]] == ["retention.bytes"]

@@ -116,6 +116,7 @@ def test_all_names_of_administration_are_found() -> None:
         (("group", "delete", "NAME"), {"find_coordinator", "delete_groups"}),
         (("config", "set", "topic", "NAME", "retention.ms=1"), {"incremental_alter_configs"}),
         (("topic", "alter", "NAME", "--partitions", "2"), {"create_partitions"}),
+        (("client", "list"), {"get_telemetry_subscriptions"}),
         (("disk", "list"), {"describe_cluster", "describe_configs", "describe_log_dirs"}),
     ],
 )

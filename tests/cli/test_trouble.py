@@ -14,11 +14,14 @@ import pytest
 from attrs import evolve
 
 from odradek.cli.__main__ import main
-from odradek.cli.commands import broker, cluster, disk, events, partition, quorum, topic
+from odradek.cli.commands import broker, client, disk, partition, quorum, topic
+from odradek.cli.commands.cluster import events, status
 from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure
 from odradek.cli.moves import plans
 from odradek.client.admin import (
+    BrokerClients,
     BrokerLogDirs,
+    ClientDescription,
     ClusterDescription,
     ClusterSurvey,
     CreatedTopic,
@@ -38,7 +41,7 @@ from odradek.wire.errors import ErrorCode, KafkaError
 from tests.cli.running import Outcome, words_of
 
 Run = Callable[..., Outcome]
-MODULES = (broker, cluster, disk, events, partition, quorum, topic)
+MODULES = (broker, client, disk, events, partition, quorum, status, topic)
 PERHAPS = "the change may have been made anyway"
 SILENCE = RequestTimedOut("no answer within 3 s")
 WORDS = Topic(
@@ -321,6 +324,29 @@ def test_the_status_names_brokers_with_a_disk_away(run: Run, admin: Mock) -> Non
     assert run("cluster", "status", "--json").json()["replicas_on_disks_away"] == [
         {"broker": 1, "partitions": ["words-0", "words-1"]}
     ]
+
+
+def test_clients_of_brokers_that_do_not_answer(run: Run, admin: Mock) -> None:
+    """The clients of other brokers are listed all the same; a server that keeps no list is named."""
+    known = ClientDescription("User:ann", "app", "lib", "1.0", "10.0.0.1", 2, 60_000, 7, None, ())
+    refused = UnsupportedByBroker("broker 2 keeps no list of its clients")
+    admin.describe_clients.return_value = [BrokerClients(1, (known,)), BrokerClients(2, (), refused)]
+    for words in (("list",), ("describe", "app")):
+        said = run("client", *words)
+        assert said.code == 1
+        assert "app" in said.out
+        assert "broker 2 keeps no list of its clients" in said.err
+    admin.describe_clients.assert_called_with(client_id="app", timeout=LOOK_SECONDS_MAX)
+    (listed,) = json.loads(run("client", "list", "--json").out)["clients"]
+    assert (listed["user"], listed["instances"], listed["since_push_ms"]) == ("ann", 2, None)
+
+
+def test_a_client_that_nobody_knows(run: Run, admin: Mock) -> None:
+    """It is a failure, which says where to look; so is another user's client."""
+    known = ClientDescription("User:ann", "app", "lib", "1.0", "10.0.0.1", 1, 60_000, 7, 1500, ())
+    admin.describe_clients.return_value = [BrokerClients(1, (known,))]
+    assert run("client", "describe", "app", "--user", "ann").code == 0
+    assert "`odradek client list`" in run("client", "describe", "app", "--user", "bob").refusal()
 
 
 def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:

@@ -164,7 +164,8 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ({"process_roles": "broker,broker"}, "Duplicate role names are not allowed"),
     (
         {"process_roles": "broker"},
-        "Invalid value CONTROLLER for configuration controller.listener.names: the name must not be one of the listeners",
+        "Invalid value CONTROLLER for configuration controller.listener.names: a node that is only a broker must "
+        "not have a controllers' listener in listeners",
     ),
     (
         {"process_roles": "controller"},
@@ -198,7 +199,7 @@ BAD: list[tuple[dict[str, str | None], str]] = [
             "listeners": "SASL_PLAINTEXT://:9092,CONTROLLER://:9093",
             "inter_broker_listener_name": "SASL_PLAINTEXT",
         },
-        "Invalid value GSSAPI for configuration sasl.enabled.mechanisms: this mechanism does not exist here, only "
+        "Invalid value GSSAPI for configuration sasl.enabled.mechanisms: this mechanism is not supported, only "
         "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER; the value is the default, so set the key to other mechanisms",
     ),
     ({"listeners": "CONTROLLER://:9093"}, "a broker must have a listener for clients"),

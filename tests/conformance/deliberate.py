@@ -160,6 +160,7 @@ OVER_BUDGET = (
         "20,000 things that it names: topics, keys, partitions, resources; replicas are not counted",
         "POLICY_VIOLATION for all of them",
     ),
+    OverBudget("ConsumerGroupHeartbeat", "5,000 topics that a member names", "INVALID_REQUEST"),
     OverBudget(
         "OffsetCommit, TxnOffsetCommit",
         "offsets whose records are larger than one append to `__consumer_offsets` may be",
@@ -515,7 +516,6 @@ class NotServed:
 
 
 NOT_SERVED = (
-    NotServed((68, 69), "groups of the new protocol (KIP-848)", "to come; the classic protocol is complete"),
     NotServed(
         (52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82),
         "the quorum, registration, replication's decisions",

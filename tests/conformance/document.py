@@ -31,7 +31,8 @@ def render() -> str:
         *(_served(api, answers[api]) for api in sorted(APIS, key=key_of)),
         _with_a_plugin(),
         "FindCoordinator 6 answers for groups; share groups, which that version is about, are not served. Produce 0 to 2"
-        "\nare advertised and refused, as Kafka does for old clients' sake.\n",
+        "\nare advertised and refused, as Kafka does for old clients' sake. ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe"
+        "\n(69), versions 0 and 1, have conversations of their own: `tests/groups/beside_kafka/`.\n",
         "## What is not\n",
         *(
             f"- **{_ranges(group.keys)}** {group.what}: {group.until}."

@@ -58,6 +58,7 @@ WHOLE = (
     secure,
 )
 
+_RECORDS_PER_SECOND = {"short": 20, "whole": 100, "bad-day": 50}
 FORMS: dict[str, tuple[Callable[[Life], None], ...]] = {
     "short": SHORT,
     "whole": WHOLE,
@@ -79,13 +80,13 @@ def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) ->
             hosts.boot(*hosts.hosts)
             hosts.probe(FIRST[0], "a")
         print(f"{len(hosts.hosts)} hosts booted in {time.monotonic() - begun:.1f} s", flush=True)
-        playbooks = Playbooks(hosts, inventory_of(hosts), work / "playbooks.log")
+        playbooks = Playbooks(hosts, inventory_of(hosts, discovers=form != "bad-day"), work / "playbooks.log")
         if form == "hosts":
             return playbooks.shell()
         load = Load(
             ",".join(f"{hosts[name].address}:9092" for name in playbooks.inventory["hosts"]),
             len(playbooks.inventory["hosts"]),
-            records_per_second=20 if form == "short" else 100,
+            records_per_second=_RECORDS_PER_SECOND[form],
         )
         life = Life(hosts, playbooks, load)
         failed = []

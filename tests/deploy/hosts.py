@@ -243,8 +243,10 @@ class Hosts:
 
     def ssh(self, name: str, command: str, check: bool = True) -> str | None:
         """Run a command on a host; None if it failed and nobody wants to know."""
+        # The connection that Ansible keeps is used while it lasts: a handshake costs more than most commands.
+        shared = ["-o", "ControlMaster=no", "-o", f"ControlPath={self.control_path}"]
         done = subprocess.run(
-            ["ssh", *self.ssh_options(), f"root@{self.hosts[name].address}", command],
+            ["ssh", *self.ssh_options(), *shared, f"root@{self.hosts[name].address}", command],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -88,26 +88,34 @@ class Life:
 
     def status(self) -> dict[str, Any]:
         """`odradek cluster status --json`, asked on a host that answers."""
+        found = self.status_or_none()
+        assert found is not None, "no host answers"
+        return found
+
+    def status_or_none(self) -> dict[str, Any] | None:
+        """Ask in the same way; None where no host answers in time, as while a quorum elects."""
         for name in self.told:
             if self.hosts[name].process is None:
                 continue
-            command = f"{_ODRADEK} cluster status --json --timeout 10 --bootstrap-server {self.bootstrap}"
+            # Its own node is asked: among several, the first choice may be a node that hangs.
+            own = f"{self.hosts[name].address}:{9096 if self.secured else 9092}"
+            command = f"{_ODRADEK} cluster status --json --timeout 10 --bootstrap-server {own}"
             if self.secured:
                 command += " --command-config /etc/odradek/operator.properties"
             answer = self.hosts.ssh(name, command, check=False)
             if answer is not None:
                 found: dict[str, Any] = json.loads(answer)
                 return found
-        raise AssertionError("no host answers")
+        return None
 
     def wait_until(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
         """Ask until it holds."""
         deadline = time.monotonic() + _WHOLE_SECONDS
-        status = self.status()
-        while not holds(status):
+        status = self.status_or_none()
+        while status is None or not holds(status):
             assert time.monotonic() < deadline, f"{what} does not come true: {status}"
             time.sleep(0.3)
-            status = self.status()
+            status = self.status_or_none()
 
     def versions(self) -> set[str]:
         """The versions that the nodes' processes tell."""
@@ -163,13 +171,14 @@ def host_entry(hosts: Hosts, name: str, *, voter: bool) -> dict[str, Any]:
     }
 
 
-def inventory_of(hosts: Hosts) -> dict[str, Any]:
-    """Three hosts, all of them voters, or two with one; the first finds its disks itself."""
+def inventory_of(hosts: Hosts, *, discovers: bool = True) -> dict[str, Any]:
+    """Three hosts, all of them voters, or two with one; where it `discovers`, the first finds its disks itself."""
     there = [name for name in FIRST if name in hosts.hosts]
     # A majority needs an odd number: the first alone, or all three.
     voters = there if len(there) == len(FIRST) else there[:1]
     told = {name: host_entry(hosts, name, voter=name in voters) for name in there}
-    told["stork"]["odradek_disks"] = "discover"
+    if discovers:
+        told["stork"]["odradek_disks"] = "discover"
     return {
         "vars": {
             "odradek_cluster_id": CLUSTER_ID,
@@ -376,7 +385,7 @@ def change_disks(life: Life) -> None:
 
 
 def upgrade(life: Life) -> None:
-    """Another release, host by host."""
+    """Roll out another release, host by host."""
     life.playbooks.inventory["vars"]["odradek_release"] = NEW
     with life.step("upgrade, host by host"):
         life.playbooks.run("upgrade")
@@ -462,7 +471,7 @@ def drain(life: Life) -> None:
 
 
 def rollback(life: Life) -> None:
-    """Back to the release of before, host by host."""
+    """Go back to the release of before, host by host."""
     with life.step("roll back, host by host"):
         life.playbooks.run("rollback")
         assert life.versions() == {OLD}

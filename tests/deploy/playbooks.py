@@ -62,6 +62,12 @@ class Playbooks:
             cwd=self.hosts.work,
         )
         outcome = Outcome(done.stdout + done.stderr, done.returncode, time.monotonic() - begun)
+        return self._judged(outcome, name, words, extra, fails=fails)
+
+    def _judged(
+        self, outcome: Outcome, name: str, words: tuple[str, ...], extra: dict[str, str], *, fails: bool
+    ) -> Outcome:
+        """Keep what a run printed; raises if it warned, or ended otherwise than it should."""
         with self.log.open("a") as log:
             log.write(
                 f"\n$ ansible-playbook odradek.cluster.{name} {' '.join(words)} {extra}\n{outcome.output}"
@@ -69,13 +75,13 @@ class Playbooks:
         warnings = [line for line in outcome.output.splitlines() if line.startswith("[WARNING]")]
         if warnings:
             raise PlaybookFailed(f"{name} warned: {warnings}")
-        if (done.returncode != 0) != fails:
-            what = "should have failed" if fails else f"failed with status {done.returncode}"
+        if (outcome.status != 0) != fails:
+            what = "should have failed" if fails else f"failed with status {outcome.status}"
             raise PlaybookFailed(f"{name} {what}:\n{outcome.output[-6000:]}")
         return outcome
 
     def begin(self, name: str, **extra: str) -> subprocess.Popen[bytes]:
-        """Start a playbook in a session of its own, for a test that kills it; its output goes to the log."""
+        """Start a playbook in a group of its own, for a test that kills it; its output goes to the log."""
         with self.log.open("a") as log:
             log.write(f"\n$ ansible-playbook odradek.cluster.{name} {extra}, to be killed\n")
             log.flush()
@@ -86,7 +92,7 @@ class Playbooks:
                 stderr=subprocess.STDOUT,
                 env=self.environment(),
                 cwd=self.hosts.work,
-                start_new_session=True,
+                process_group=0,
             )
 
     def _command(self, name: str, *words: str, **extra: str) -> list[str]:

@@ -36,6 +36,10 @@ code: `python -m tests.docs.api_page`. [contributing.md](../contributing.md#add-
 | key | API | versions | listeners | handler | decision | right | things | cases |
 | ---: | --- | --- | --- | --- | --- | --- | --- | --- |
 """
+CASES_ELSEWHERE = dict.fromkeys(
+    (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY), "tests/conformance/telemetry/cases.py"
+)
+"""Kafka serves these with a plugin alone."""
 Handlers = Mapping[int, Callable[..., Any]]
 
 
@@ -89,7 +93,7 @@ def _line(key: ApiKey, of_broker: Handlers, of_controller: Handlers) -> str:
     listeners = [name for name, table in served.items() if key in table]
     places = list(dict.fromkeys(place_of(served[name][key]) for name in listeners))
     decide = decisions().get(key)
-    cases = f"tests/conformance/cases/{key.name.lower()}.py"
+    cases = CASES_ELSEWHERE.get(key, f"tests/conformance/cases/{key.name.lower()}.py")
     return " | ".join(
         (
             f"| {int(key)}",

@@ -23,7 +23,7 @@ Output: the records of decisions, then `NAME request: answer` for everybody who 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -101,10 +101,14 @@ class GroupScript(ScriptedCoordinator[GroupsState, None]):
         return self._uuids.to_bytes(16, "big")
 
     def _lead(self, state: GroupsState) -> None:
-        machine = GroupMachine(self._settings)
+        machine = self.new_machine(self._settings)
         machine.restore(state, self.now_ms, self._new_uuid)
         self.lead(machine, machine.deadlines, state, self._new_uuid)
         self._leads = True
+
+    def new_machine(self, settings: GroupSettings) -> GroupMachine:
+        """Make the machine of a coordinator that begins."""
+        return GroupMachine(settings)
 
     def ask(self, label: str, request: Any, version: int, *, client_id: str = "") -> None:
         if not self._leads:
@@ -379,9 +383,9 @@ def _blocks(text: str) -> Iterator[tuple[list[str], str]]:
         yield comments, commands[0] if commands else ""
 
 
-def run_script(text: str) -> str:
-    """The script with the output that it has now."""
-    script = GroupScript()
+def run_script(text: str, kind: Callable[[], GroupScript] | None = None) -> str:
+    """The script with the output that it has now; `kind` knows further commands."""
+    script = (kind or GroupScript)()
     out = []
     for comments, command in _blocks(text):
         block = list(comments)

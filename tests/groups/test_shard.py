@@ -22,10 +22,11 @@ from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from odradek.data_plane.groups.state import GroupsState
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.log_types import Origin
+from odradek.data_plane.newest_image import NewestImage
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import DiskFull
-from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
 from odradek.metadata_quorum.state_machine import NotEncoded
 from odradek.serving.timers import Timers
 from odradek.wire.batches.batch_header import CRC_START, HEADER_SIZE
@@ -72,6 +73,7 @@ class FakeBroker:
         self.log = KeptLog()
         self.woken: list[Callable[[], None]] = []
         self.topics: dict[str, Any] = {}
+        self.newest = NewestImage(MetadataImage())
 
     def workers_for(self, log: object) -> InlineWorkers:
         return InlineWorkers()

@@ -93,7 +93,7 @@ def test_each_damage_is_named_with_its_place() -> None:
         "the batch's checksum is wrong",
     )
     assert found[file_name(0, ".log"), 3 * size + 16]["position"] == 3 * size
-    assert "does not point at such a batch" in found[file_name(0, ".index"), 15]["reason"]
+    assert "points at no batch with this offset" in found[file_name(0, ".index"), 15]["reason"]
 
 
 def test_two_damaged_batches_are_both_found() -> None:

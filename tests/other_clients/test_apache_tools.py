@@ -336,6 +336,24 @@ def test_what_the_broker_says_of_itself(tools: Tools) -> None:
     assert not any("[unusable" in line for line in lines.values())
 
 
+def test_client_metrics(tools: Tools) -> None:
+    """ClientMetricsCommand and ConfigCommand (KIP-1000): a subscription is made, described, listed and removed."""
+    tool = "ClientMetricsCommand"
+    wanted = ("--metrics", "org.apache.kafka.consumer", "--interval", "60000", "--match", "client_id=none.*")
+    tools.run(tool, "--alter", "--name", "slow-readers", *wanted)
+    described = tools.run(tool, "--describe", "--name", "slow-readers")
+    for line in ("interval.ms=60000", "match=client_id=none.*", "metrics=org.apache.kafka.consumer"):
+        assert line in described
+    assert "slow-readers" in tools.run(tool, "--list").split()
+    of_it = ("--entity-type", "client-metrics", "--entity-name", "slow-readers")
+    assert "interval.ms=60000" in tools.run("kafka.admin.ConfigCommand", "--describe", *of_it)
+    assert "Illegal client matching pattern" in tools.refusal(
+        tool, "--alter", "--name", "slow-readers", "--match", "shoe_size=44"
+    )
+    tools.run(tool, "--delete", "--name", "slow-readers")
+    assert "slow-readers" not in tools.run(tool, "--list").split()
+
+
 def test_quotas(tools: Tools) -> None:
     """ConfigCommand: quotas of users, client ids, both, defaults and addresses are set, listed and removed."""
     tool = "kafka.admin.ConfigCommand"

@@ -8,14 +8,14 @@ __all__ = ["CorruptBatch", "DecompressionBomb", "InvalidRecord"]
 
 
 class CorruptBatch(KafkaError):
-    """The bytes are damaged: framing, checksum or compressed data. Code CORRUPT_MESSAGE."""
+    """Raised if bytes are damaged: framing, checksum or compressed data. Code CORRUPT_MESSAGE."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
 
 
 class DecompressionBomb(CorruptBatch):
-    """The batch would decompress to more bytes than the caller allows.
+    """Raised if the batch would decompress to more bytes than the caller allows.
 
     Its code is MESSAGE_TOO_LARGE: the same bytes will never be accepted, but a producer may split the batch.
     """
@@ -25,7 +25,7 @@ class DecompressionBomb(CorruptBatch):
 
 
 class InvalidRecord(KafkaError):
-    """The batch is whole, but breaks a rule of the format. Code INVALID_RECORD."""
+    """Raised if the batch is whole, but breaks a rule of the format. Code INVALID_RECORD."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)

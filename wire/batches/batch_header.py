@@ -1,7 +1,7 @@
 """The 61-byte header of a version 2 record batch: read, check, patch.
 
-Every function takes the buffer that holds the batch and the offset of its first byte. So a broker works on its
-receive buffer, and a log on its file block, without slicing first.
+Every function takes the buffer that holds the batch and the offset of its first byte. So a broker can pass its
+receive buffer, and a log its file block, without slicing first.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ HEADER: Final = Struct(">qiibIhiqqqhii")
 HEADER_SIZE: Final = 61
 assert HEADER.size == HEADER_SIZE
 HEAD: Final = Struct(">qiibIhi")
-"""The first seven of the fields: all that a scan needs which hops from batch to batch."""
+"""The first seven of the fields, which suffice to skip from batch to batch."""
 HEAD_SIZE: Final = 27
 assert HEAD.size == HEAD_SIZE
 
 MAGIC: Final = 2
 SIZE_PREFIX: Final = 12
-"""Base offset and batch length, which the batch length does not count."""
+"""The bytes of base offset and batch length, which the batch length does not count."""
 CRC_START: Final = 21
 """The checksum covers everything from the attributes on; base offset and leader epoch may be patched."""
 LENGTH_OFFSET: Final = 8
@@ -121,7 +121,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The last record's sequence number, which wraps to 0 behind 2**31 - 1; -1 without one."""
+        """The last record's sequence number, which wraps to 0 behind 2**31 - 1; -1 if the batch has none."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
@@ -146,7 +146,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_delete_horizon(self) -> bool:
-        """True if `base_timestamp` is the time from which tombstones may go (KIP-534)."""
+        """True if `base_timestamp` is the time from which on tombstones may be removed (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON_MASK)
 
 
@@ -219,7 +219,7 @@ def set_max_timestamp(
 ) -> None:
     """Patch timestamp type and largest timestamp in place, and the checksum with them.
 
-    With LogAppendTime (1) the largest timestamp is every record's, so no record needs rewriting.
+    With LogAppendTime (1) the largest timestamp applies to every record, so no record needs rewriting.
 
     Raises:
         CorruptBatch: the batch is not whole in `buf`.

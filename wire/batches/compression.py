@@ -3,31 +3,31 @@
 Theory of operation
 ===================
 
-Each codec is one generator that yields the decompressed bytes in chunks. The two public readers drive it:
-`decompressed_size` (brokers: prove that the bytes decompress, keep nothing) drops each chunk, `decompress` joins
-them. A chunk is at most `CHUNK_BYTES`. So `decompressed_size` holds one chunk, and `decompress` holds `size_max` and
-a chunk at most. The library's own buffers come on top: lz4 has one block, 4 MiB at most. zstd has a window, of which
+Each codec is one generator that yields the decompressed bytes in chunks. Two public functions use it.
+`decompressed_size` drops each chunk: a broker only proves that the bytes decompress. `decompress` joins the chunks.
+A chunk is at most `CHUNK_BYTES`. So `decompressed_size` holds one chunk, and `decompress` holds `size_max` and a
+chunk at most. The library's own buffers come on top: lz4 has one block, 4 MiB at most. zstd has a window, of which
 it touches only as much as it has decompressed. Snappy is the exception: it has no streaming form, but each block
 starts with its size, which is checked before the block is touched.
 
-A few bytes must not cost much time either. Each gzip member, xerial block and zstd block costs a step in Python. So
-their number is limited, far above what any writer makes.
+A short input must not take much time either. Each gzip member, xerial block and zstd block costs a step in Python.
+So their number is limited, far above the number that any writer makes.
 
-Rules of the framings, where readers differ:
+Rules of the framings in which readers differ:
 
 - gzip: members may be concatenated; anything else behind the first member is corruption.
 - snappy: Java writes the "xerial" framing: magic, two versions, then length-prefixed raw blocks; a second stream may
   follow the first. librdkafka writes one bare raw block. Both are read, xerial is written.
-- lz4: one standard frame. Java's reader refuses dependent blocks, so they are refused here, else a broker
-  would store what half of its consumers cannot read.
-- zstd: frames may be concatenated, skippable ones included, and usually do not state their content size.
-  The streaming reader ends silently when its input is cut, so the block headers are walked first.
+- lz4: one standard frame. Java's reader refuses dependent blocks. So they are refused here, otherwise a broker
+  would store batches that many consumers cannot read.
+- zstd: frames, including skippable frames, may be concatenated, and usually do not state their content size. The
+  streaming reader does not report a cut input, so the block headers are checked first.
 
 Deliberately absent: dictionaries, and compression contexts kept between calls (making one costs less than
 the batch it compresses). Decompression contexts are kept, one per thread: zstd's costs more to make than a
 16 KiB batch costs to read.
 
-All four libraries work without the interpreter's lock, so a worker that decompresses leaves the loop its core.
+All four libraries release the interpreter's lock, so a worker that decompresses does not stop the loop.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CompressionType(IntEnum):
 
 
 class Inflated:
-    """Counts the bytes that decompressions have made, including those that failed half-way."""
+    """Counts the bytes that decompressions have made, including decompressions that failed half-way."""
 
     __slots__ = ("bytes_made",)
 
@@ -117,7 +117,7 @@ def _gzip_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
             yield decoder.decompress(piece, CHUNK_BYTES)
             while (
                 decoder.unconsumed_tail and not decoder.eof
-            ):  # at its end zlib leaves the next member in both places
+            ):  # zlib has the next member in both places when a member ends
                 yield decoder.decompress(decoder.unconsumed_tail, CHUNK_BYTES)
             if not decoder.eof and position >= end:
                 yield decoder.decompress(b"", CHUNK_BYTES)
@@ -160,7 +160,7 @@ def _snappy_block(block: memoryview, size_max: int) -> bytes:
         raise DecompressionBomb(
             f"a snappy block would decompress to {size} bytes, and at most {size_max} are allowed"
         )
-    # A copy makes three bytes at most become 64, so a longer claim cannot hold and must not be allocated.
+    # A copy of three bytes makes at most 64 bytes, so a larger claimed size is false and must not be allocated.
     if size > 32 * len(block):
         raise CorruptBatch(
             f"a snappy block of {len(block)} bytes cannot decompress to the {size} bytes that it claims"
@@ -241,7 +241,7 @@ _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE_MAGIC = 0x184D2A50
 _ZSTD_LEVEL = 3
 _ZSTD_CONTEXT_BYTES_MAX = 16 * 1024 * 1024
-"""A context that has grown beyond this, by one frame's large window, is not kept."""
+"""The largest size of a context that is kept. A frame with a large window may make it grow."""
 _UINT32_LE = Struct("<I")
 _per_thread = threading.local()
 
@@ -384,7 +384,7 @@ def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
     """
     if compression_type == CompressionType.NONE:
         return bytes(data)
-    # BytesIO.getvalue() hands out its own buffer, so joining costs no second copy.
+    # BytesIO.getvalue() returns its own buffer, so joining makes no second copy.
     whole: BytesIO | None = None
     first: Buffer = b""
     for chunk in decompressed_chunks(compression_type, data, size_max):

@@ -25,7 +25,7 @@ _ATTRIBUTES = Struct(">h")
 
 
 def codec_of(batch: Buffer) -> int:
-    """Read the codec that a batch names; -1 where the header is incomplete."""
+    """Read the codec in a batch's header; -1 if the header is incomplete."""
     return batch[ATTRIBUTES_OFFSET + 1] & COMPRESSION_MASK if len(batch) >= HEADER_SIZE else -1
 
 

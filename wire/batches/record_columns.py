@@ -1,20 +1,20 @@
-"""The records of many batches at once, in columns. PURE; the one module of `wire` that needs numpy.
+"""The records of many batches at once, in columns. PURE; the only module of `wire` that needs numpy.
 
 Theory of operation
 -------------------
-Only one thing about records is sequential: where one begins follows from the length of the one before. So a loop walks
-from length to length and touches one varint per record. Where records of one length follow each other, numpy compares
-all their lengths with the first one's instead (`_run`). Everything else happens for all records of a group at once.
-Their decompressed bytes lie behind one another in one buffer:
+Only one step is sequential: where a record begins follows from the length of the record before. So a loop goes from
+length to length and reads one varint per record. For a run of records of equal length, numpy compares all lengths
+at once instead (`_run`). Everything else happens for all records of a group at once. Their decompressed bytes are
+in one buffer, behind one another:
 
 1. `RecordPlaces.add` checks a batch (header, checksum, decompression, number of records) and notes where its records
    begin;
 2. `record_columns` decodes the varints of all records, column by column: lengths, timestamp deltas, offset deltas, key
    lengths, ...
-3. no part of a record may be longer than what its record has left. Reads that overshoot before that is compared land in
-   `PAD` zero bytes.
+3. no part of a record may be longer than the rest of its record. Reads before that check may go beyond the end,
+   into `PAD` zero bytes.
 
-What `odradek.wire.batches.records.records` refuses is refused here too, but for headers, which nobody looks at here.
+Records that `odradek.wire.batches.records.records` refuses are refused here, too. Headers are not checked here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["PAD", "Bytes", "Int64s", "RecordColumns", "RecordPlaces", "record_co
 
 _RECORD_SIZE_MIN = 7
 _RUN_MIN = 32
-"""From this number of records of equal length, searching all at once is faster than one by one."""
+"""From this number of records of equal length on, comparing all at once is faster than one by one."""
 PAD = 64
 """More bytes than the varints that may be read behind the last record before its end is checked: five of ten bytes."""
 
@@ -43,11 +43,11 @@ Bytes = npt.NDArray[np.uint8]
 
 @attrs.define
 class RecordPlaces:
-    """Batches, and where each of their records begins."""
+    """Batches, and the position where each of their records begins."""
 
     bodies: list[Buffer] = attrs.field(factory=list)
     size: int = 0
-    """Bytes of all bodies, decompressed."""
+    """The bytes of all bodies after decompression."""
     headers: list[BatchHeader] = attrs.field(factory=list)
     """The headers of the batches that have records."""
     _places: array[int] = attrs.field(factory=lambda: array("q"))
@@ -93,7 +93,9 @@ class RecordPlaces:
             self.headers.append(header)
 
     def joined(self) -> tuple[Bytes, Int64s]:
-        """Join all bodies in one buffer, with `PAD` zero bytes behind them. Also return the place of each record in it."""
+        """Join all bodies in one buffer, with `PAD` zero bytes behind them. Also return the position of each record
+        in it.
+        """
         data = np.frombuffer(b"".join([*self.bodies, bytes(PAD)]), np.uint8)
         return data, np.frombuffer(self._places, np.int64)
 
@@ -148,7 +150,7 @@ def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
     """Count the records from `place` on that are as long as the first, `count` at most; also returns their size in
     bytes.
 
-    Zero where the second's differs already, and where the length has more than two bytes.
+    Return 0 if the second record has another length, or if the length takes more than two bytes.
 
     Raises:
         IndexError: the first two go beyond the body.

@@ -1,7 +1,7 @@
-"""Offsets and timestamps of a batch's records, for callers that look for a time and need no records.
+"""Offsets and timestamps of a batch's records, for callers that search for a time and do not need the records.
 
-Nothing of a record is made but the two numbers. Compressed batches are decompressed as far as the caller asks, a chunk at
-a time. Keys, values and headers are passed over unseen, so no fault inside them is noticed.
+Only these two numbers of a record are decoded. Compressed batches are decompressed as far as the caller iterates, a
+chunk at a time. Keys, values and headers are skipped, so faults inside them are not noticed.
 
 `newest_timestamp` finds the maximum alone. It is three times as fast: a segment may have millions of records.
 """
@@ -18,7 +18,9 @@ from odradek.wire.batches.records import RECORD_SIZE_MIN, read_varint
 __all__ = ["newest_timestamp", "record_times"]
 
 _HEAD_BYTES_MAX = 31
-"""Length, attributes, timestamp delta and offset delta: three numbers of ten bytes at most, and one byte."""
+"""The most bytes of length, attributes, timestamp delta and offset delta: three numbers of ten bytes at most, and
+one byte.
+"""
 _SMALLEST = -(1 << 63)
 
 
@@ -53,7 +55,7 @@ def newest_timestamp(buf: Buffer, *, records_max: int, decompressed_bytes_max: i
 
 
 def _checked_header(buf: Buffer, records_max: int, decompressed_bytes_max: int) -> BatchHeader:
-    """Read the header of a whole and sound batch whose records may be gone through."""
+    """Read the header of a batch that is whole and sound, and whose number of records is allowed."""
     header = parse_header(buf)
     if header.size > len(buf):
         raise CorruptBatch(
@@ -73,7 +75,7 @@ def _largest_delta(chunks: Iterator[Buffer], count: int) -> int:
     data = b""
     position, left, is_end = 0, count, False
     while left:
-        # Up to here the head of a record lies in sight as a whole.
+        # Below this position, the fields up to the offset delta are completely in `data`.
         safe = len(data) if is_end else len(data) - _HEAD_BYTES_MAX
         try:
             while left and position < safe:

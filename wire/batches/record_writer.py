@@ -1,8 +1,9 @@
 """A whole batch of records written at once: the producer's hot loop.
 
-`odradek.wire.batches.records.RecordBatchBuilder` takes records one by one; here they are all there, so that one loop encodes them
-without a call per record. What the two write is the same, byte for byte (tests/wire/batches/test_record_writer.py).
-`stamp` puts the producer's numbers into a finished batch, and again when it is repeated under other numbers.
+`odradek.wire.batches.records.RecordBatchBuilder` takes records one by one. Here all records are given at once, so
+that one loop encodes them without a call per record. Both write the same bytes
+(tests/wire/batches/test_record_writer.py). `stamp` writes the producer's numbers into a finished batch, and again
+if the batch is sent again with other numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Records inside a batch: the builder that writes them and the parser that reads them.
+"""Records inside a batch: a builder that writes them and a parser that reads them.
 
-Both are on the client's hot path (one record at a time), so the varints are inlined. Lengths below 64 take one byte,
-below 8192 two, and anything longer goes through a function. `parse_fields` is the only loop over records that makes
-them one by one. It makes no objects: `records` and the consumer build their own kinds from its fields, in C.
+Both are on the client's hot path (one record at a time), so the varints are inlined. Lengths below 64 take one
+byte, below 8192 two, and anything longer goes through a function. `parse_fields` is the only loop that parses
+records one by one. It makes no record objects: `records` and the consumer build their own classes from its fields,
+in C.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ __all__ = [
 Header = tuple[str, bytes | None]
 
 RECORD_SIZE_MIN = 7
-"""Length, attributes, two deltas, two lengths and the header count, one byte each."""
+"""The fewest bytes of a record: length, attributes, two deltas, two lengths and the header count, one byte each."""
 
 
 class Record(NamedTuple):
@@ -63,7 +64,9 @@ class Record(NamedTuple):
 
 
 def varint(number: int) -> bytes:
-    """Encode a zigzag base-128 number of any width that the format has (32 and 64 bit encode alike)."""
+    """Encode a zigzag base-128 number of any width that the format has (the encoding of 32 and 64 bits is the
+    same).
+    """
     number = (number << 1) ^ (number >> 63)
     if 0x7F < number < 0x4000:
         return bytes((number & 0x7F | 0x80, number >> 7))
@@ -99,9 +102,8 @@ def _headers(headers: Iterable[Header]) -> bytes:
 class RecordBatchBuilder:
     """Collects records into one batch.
 
-    `append` takes about half a microsecond. Compression and checksum happen in `build`, which may be called once the
-    batch is full, and leaves the builder as it was. `compression_level` None is the codec's default.
-    `delete_horizon_ms` marks a compacted batch (KIP-534).
+    `append` takes about half a microsecond. `build` compresses and computes the checksum; it does not change the
+    builder. `compression_level` None is the codec's default. `delete_horizon_ms` marks a compacted batch (KIP-534).
     """
 
     base_offset: int = 0
@@ -208,8 +210,8 @@ class RecordBatchBuilder:
         return offset
 
     def build(self, last_offset: int | None = None) -> bytearray:
-        """Build the bytes of the batch. A `last_offset` above the last record's keeps the range of a compacted
-        batch.
+        """Build the bytes of the batch. A `last_offset` above that of the last record keeps the range of a
+        compacted batch.
 
         Raises:
             ValueError: no records and no `last_offset`, or one below the last record's.
@@ -338,18 +340,19 @@ def parse_fields(
     *,
     key_errors: str,
 ) -> tuple[int, int]:
-    """Add offset, timestamp, key, value and headers of `count` records to `fields`, one behind the other.
+    """Append offset, timestamp, key, value and headers of `count` records to `fields`, one record behind the other.
 
-    The first begins at `position` of the decompressed bytes. `due` is twice the least offset delta that it may have: zero, or
-    what the call before returned. Returns where the last one ends, and `due` for the next. Where a record is wrong,
-    `fields` has all before it. `key_errors` says what becomes of a header's key that is no UTF-8, as in `bytes.decode`.
+    The first record begins at `position` of the decompressed bytes. `due` is twice the least offset delta that it
+    may have: zero, or the value that the previous call returned. Returns where the last record ends, and `due` for
+    the next call. If a record is wrong, `fields` has all records before it. `key_errors` is the error handler of
+    `bytes.decode` for a header's key that is no UTF-8.
 
     Raises:
         InvalidRecord: a record contradicts the batch's header or itself.
         IndexError: the bytes end before it does.
     """
-    # Slices beyond the end of the data are too short, so each record's end is compared with its length.
-    # Numbers stay in zigzag where they can: even ones are twice their value, 1 is -1 and stands for null.
+    # Slices beyond the end of the data are too short, so each record's end is compared with its length. Numbers
+    # stay in zigzag form where possible: an even number is twice its value, and 1 is -1, which stands for null.
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.timestamp_type else None
     due_max = 2 * header.last_offset_delta
@@ -383,7 +386,7 @@ def parse_fields(
             timestamp, position = read_varint(data, position - 1)
             timestamp += base_timestamp
 
-        # Nearly always the next offset follows, whose delta in zigzag is `due`; only compaction leaves gaps.
+        # Nearly always the next offset follows, whose delta in zigzag form is `due`; only compaction leaves gaps.
         byte = data[position]
         position += 1
         if byte >= 0x80:

@@ -23,7 +23,7 @@ UNREADABLE_EPOCH = -1
 
 
 class EndMarker(NamedTuple):
-    """The content of a marker. `coordinator_epoch` is -1 where it could not be read."""
+    """The content of a marker. `coordinator_epoch` is -1 if it could not be read."""
 
     is_abort: bool
     coordinator_epoch: int

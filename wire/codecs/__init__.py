@@ -1,1 +1,1 @@
-"""The generator of encoders and decoders; the front door is `odradek.wire.codec`."""
+"""The generator of encoders and decoders. Import them from `odradek.wire.codec`."""

@@ -5,21 +5,22 @@ Theory of operation
 The function reads from a memoryview `buf` at offset `o`, up to `end`. Structures inside the message are read
 in line: an array is a loop, nothing is called per field.
 
-- Neighbouring fields of fixed size gather in a *run*, which one `struct.Struct` reads at once. The length or count in
-  front of a string or an array joins the run before it. So does the count of tagged fields behind a structure.
+- Neighbouring fields of fixed size gather in a *run*, which one `struct.Struct` reads at once. The length or count
+  in front of a string or an array is part of the run before it. So is the count of tagged fields behind a
+  structure.
 - A compact length is one byte in the run; only when its high bit is set is the rest read by a function.
-- Bounds: `unpack_from` and `buf[o]` raise by themselves at the end of the buffer, and the function turns that
-  into MalformedMessage. A slice of a memoryview would be cut short silently, so its end is compared with `end`
-  first. The same comparison refuses negative lengths, which are nulls where no null is allowed.
+- Bounds: `unpack_from` and `buf[o]` raise by themselves at the end of the buffer, and the function turns that into
+  MalformedMessage. A slice of a memoryview would be cut short silently, so its end is compared with `end` first.
+  The same comparison refuses negative lengths, which mean null, in fields that may not be null.
 - Memory: an array's count is compared with the bytes that remain, divided by the least size of an element,
   before anything is read.
 - Elements: with a bound, each array's count is also subtracted from the rest of the bound, and so is each count of
-  tagged fields. A decoder without a bound leaves this out. A message of fewer bytes than the bound allows elements
-  may be read by either, since each element takes a byte at least.
+  tagged fields. A decoder without a bound leaves this out. A message with fewer bytes than the allowed number of
+  elements may be read by either decoder, because each element takes at least a byte.
 - Tagged fields get their defaults first and are then overwritten; unknown tags are skipped. A known tag must
   end where its size says.
 
-Deliberately absent: checks of values. A decoder knows the form of a message, not its meaning.
+Deliberately absent: checks of values. A decoder checks the form of a message, not its meaning.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class _DecoderSource:
         return structure.__name__
 
     def flush(self) -> None:
-        """Read the run's fields."""
+        """Write the code that reads the fields of the run."""
         if not self.run:
             return
         targets = ", ".join(target for target, _, _ in self.run)
@@ -124,7 +125,7 @@ class _DecoderSource:
         self.line(f"    raise Malformed({self.cls.__name__ + ': ' + what!r})")
 
     def structure(self, structure: type[Structure]) -> str:
-        """Read a structure's fields; returns the expression that makes it."""
+        """Write the code that reads a structure's fields; return the expression that makes the structure."""
         fields = planned_fields(structure, self.version, self.flexible)
         targets = {field.name: self.variable(field.name) for field in fields if field.present}
         for field in untagged(fields):
@@ -170,7 +171,7 @@ class _DecoderSource:
         self.indent -= 1
 
     def length(self, field: PlannedField, width: str) -> str:
-        """Write the code that reads a length; a compact length stays one too large."""
+        """Write the code that reads a length. The variable of a compact length stays one higher than the length."""
         n = self.variable("n")
         if field.compact:
             self.run.append((n, "B", 1))
@@ -189,7 +190,9 @@ class _DecoderSource:
         return n
 
     def records_length(self, n: str) -> None:
-        """Write the code for the rest of a length of two or three bytes in line: records mostly have one."""
+        """Write the inlined code for the rest of a length of two or three bytes: most lengths of records have these
+        sizes.
+        """
         second, third = self.variable("b"), self.variable("b")
         self.indent += 1
         self.line(f"{second} = buf[o]")
@@ -202,7 +205,7 @@ class _DecoderSource:
         self.indent -= 1
 
     def when_not_null(self, field: PlannedField, n: str, target: str) -> None:
-        """Open the branch for a value that is there; null elsewhere."""
+        """Open the branch for a value that is not null; otherwise the target is set to null."""
         if field.nullable:
             self.line(f"if {n} {'== 0' if field.compact else '< 0'}:")
             self.line(f"    {target} = None")
@@ -210,7 +213,7 @@ class _DecoderSource:
             self.indent += 1
 
     def span(self, field: PlannedField, target: str) -> None:
-        """Write the code for a string, bytes or records: a length and as many bytes."""
+        """Write the code for a string, bytes or records: a length, and that many bytes."""
         n = self.length(field, "h" if field.type == "string" else "i")
         self.when_not_null(field, n, target)
         self.bytes_of(field, n, target)
@@ -267,7 +270,7 @@ class _DecoderSource:
             self.line(f"    raise TooMany({text!r})")
 
     def count_tags(self, count: str) -> None:
-        """Read the rest of a count of tags, and take them."""
+        """Write the code that reads the rest of the number of tagged fields, and subtracts it from the bound."""
         self.line(f"if {count} > 127: {count}, o = read_rest(buf, o, {count})")
         self.take_elements(count)
 

@@ -1,17 +1,17 @@
 """Writes the straight-line source of one encoder: one message class at one version.
 
-The mirror of `codec_decode`, with its runs: one `struct.Struct` packs neighbouring fields of fixed size. The length
-that follows them joins the run, and so does the zero that says "no tagged fields". A tagged field is left out when it
-has its default, as in Kafka. One whose fields all have a fixed size is packed together with its tag and size. Any
-other is encoded on its own first, since its size precedes it.
+As in `codec_decode`, there are runs: one `struct.Struct` packs neighbouring fields of fixed size. The length that
+follows them is part of the run, and so is a zero for "no tagged fields". A tagged field is left out when it has its
+default, as in Kafka. A tagged structure whose fields all have a fixed size is packed together with its tag and
+size. Any other tagged field is encoded separately first, because its size comes before it.
 
-A `records` field takes bytes, or a *spill*: any other object with a length (a range of a file, say). Of a spill
-only the length is written, and its place is noted for the caller, who sends the object's bytes there.
+A `records` field takes bytes, or a *spill*: any other object with a length (a range of a file, say). For a spill,
+only the length is written, and its position is returned to the caller, who sends the object's bytes there.
 
 Fields that the version does not have are left out silently, whatever their value.
 
-An encoder that counts also notes the error codes that it writes, since it has read them anyway. A separate walk over
-the response would cost half as much as the encoding.
+A counting encoder also counts the error codes that it writes, because it reads them anyway. A separate pass over
+the response would take half as long as the encoding.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from odradek.wire.primitives import write_uvarint
 from odradek.wire.structure import Message, Structure
 
 ERROR_FIELDS = frozenset({"error_code", "partition_error_code"})
-"""`topic_config_error_code` is left out, because it only explains missing configs."""
+"""The fields that a counting encoder counts. `topic_config_error_code` is left out, because it only explains
+missing configs.
+"""
 
 
 def _write_length(w: bytearray, n: int) -> None:
@@ -48,7 +50,7 @@ def _write_length(w: bytearray, n: int) -> None:
 
 
 def _write_string_length(w: bytearray, n: int) -> None:
-    """Append a compact string length, one added, that takes more than one byte."""
+    """Append a compact string length that takes more than one byte; on the wire it is one higher than the length."""
     if n > STRING_LENGTH_MAX + 1:
         raise LocalProtocolError(f"a string of {n - 1} bytes is too long for its field")
     _write_length(w, n)
@@ -113,7 +115,7 @@ class _EncoderSource:
         self.run = []
 
     def length(self, field: PlannedField, value: str, width: str, run: list[tuple[str, str]]) -> None:
-        """Write a run and the length of `value` behind it."""
+        """Write the code for a run and for the length of `value` behind it."""
         if not field.compact:
             self.write([*run, (width, f"len({value})")])
             return

@@ -33,15 +33,15 @@ class PlannedField(NamedTuple):
 
     name: str
     structure: type[Structure] | None
-    """The structure's class, of the elements when `is_array`; None for primitives."""
+    """The class of the structure, or of an array's elements; None for primitives."""
     type: str
-    """A primitive's name, or `struct`; of the elements when `is_array`."""
+    """The name of a primitive, or `struct`; for an array, that of its elements."""
     is_array: bool
     present: bool
     """False if the version does not have the field, which then decodes to its default."""
     nullable: bool
     tag: int
-    """The tag, or -1 for a field that travels in its place."""
+    """The tag; -1 for a field that is encoded at its own place."""
     compact: bool
     """True for lengths as unsigned varints, plus one."""
     default: Any
@@ -83,7 +83,7 @@ def planned_fields(cls: type[Structure], version: int, flexible: bool) -> list[P
 
 
 def untagged(fields: list[PlannedField]) -> list[PlannedField]:
-    """Select the fields that are encoded in their place."""
+    """Select the fields that are encoded at their own place."""
     return [field for field in fields if field.present and field.tag < 0]
 
 
@@ -105,7 +105,7 @@ def is_flexible(cls: type[Message], version: int) -> bool:
 
 
 def size_min(cls: type[Structure], version: int, flexible: bool) -> int:
-    """Compute the fewest bytes that a structure takes: they bound the count of an array before it is read."""
+    """Compute the fewest bytes that a structure takes. They bound the count of an array before the array is read."""
     return int(flexible) + sum(
         _field_size_min(f, version, flexible) for f in untagged(planned_fields(cls, version, flexible))
     )

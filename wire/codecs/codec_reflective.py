@@ -1,7 +1,8 @@
-"""The same encoding in the shortest code, which interprets the metadata: the oracle for the generated codecs.
+"""The same encoding in the shortest code, which interprets the metadata. Tests compare the generated codecs with
+it.
 
-Slow, and independent of the code generators on purpose. It checks more while encoding (a UUID's size), and refuses
-every structure that the generated encoder refuses.
+It is slow, and independent of the code generators on purpose. It checks more while encoding (a UUID's size), and
+refuses every structure that the generated encoder refuses.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _Reader:
         if not isinstance(kind, str):
             if not nullable:
                 return self.structure(kind)
-            # A null structure is -1 in its place, and 0 behind a tag.
+            # A null structure is -1 as a plain field, and 0 as a tagged field.
             mark = self.take(1)[0]
             is_null = mark == 0 if _in(fact.tagged, self.version) else mark > 127
             return None if is_null else self.structure(kind)
@@ -196,7 +197,7 @@ class _Writer:
 
 
 def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool = True) -> M:
-    """Decode one message, with the contract of `odradek.wire.codec.decode`."""
+    """Decode one message, like `odradek.wire.codec.decode`."""
     reader = _Reader(buf, offset, version, _flexible(cls, version))
     message: M = reader.structure(cls)
     if exact and reader.offset != len(buf):
@@ -205,7 +206,7 @@ def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Encode one message, with the contract of `odradek.wire.codec.encode`."""
+    """Encode one message, like `odradek.wire.codec.encode`."""
     w = bytearray()
     try:
         _Writer(version, _flexible(type(message), version)).structure(w, message)

@@ -1,1 +1,1 @@
-"""Protocol of both ends of a connection, without sockets."""
+"""The protocol of both ends of a connection, without sockets."""

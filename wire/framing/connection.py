@@ -3,19 +3,19 @@
 Theory of operation
 ===================
 
-The shape is h11's. The owner of the socket feeds what it received to `receive_data` (b"" at the end of the stream).
-It then calls `next_event` until that returns NEED_DATA. `send` turns a message into bytes, which the owner sends.
-Nothing here waits or reads a clock.
+The interface is that of h11. The owner of the socket passes received bytes to `receive_data` (b"" at the end of the
+stream). It then calls `next_event` until that returns NEED_DATA. `send` turns a message into bytes, which the owner
+sends. Nothing here waits or reads a clock.
 
 Rules that both ends keep:
 
 1. A frame's length is checked before a byte of it is kept (`max_frame_bytes`).
-2. A connection answers in the order of its requests. The server refuses to answer out of order; the client takes the
-   oldest unanswered request for each response and compares the correlation ids.
+2. A connection answers in the order of its requests. The server refuses to answer out of order; the client matches
+   each response with the oldest unanswered request, and compares the correlation ids.
 3. A mistake of the peer raises RemoteProtocolError, from `next_event`, again at each call: the connection can only be
    closed. A mistake of the owner raises LocalProtocolError and changes nothing.
-4. Unanswered requests are limited. The server then answers PAUSED instead of the next request, until it has
-   sent something; the client's `send` raises.
+4. Unanswered requests are limited. Beyond the limit, the server's `next_event` returns PAUSED instead of the next
+   request, until a response was sent; the client's `send` raises.
 
 States and their steps are in two tables, `SERVER` and `CLIENT`. They differ in one place: a server may still answer
 a peer that has finished sending. Every step goes through them, and any other step is a LocalProtocolError.
@@ -24,9 +24,9 @@ ApiVersions is the one API with rules of its own (KIP-511). A server that lacks 
 version 0 with error 35. So `ServerConnection` skips the body of such a request. `ClientConnection` looks at the error
 code before it decides how to read the answer.
 
-Deliberately absent: SASL tokens outside of frames' messages (SaslHandshake version 0), TLS, timeouts, and throttling.
-These belong to the owner. Absent is also the broker's hot path, which works on the functions of `odradek.wire.framing.frames`
-with buffers of its own.
+Deliberately absent: SASL tokens outside of frames' messages (SaslHandshake version 0), TLS, timeouts, and
+throttling. These belong to the owner. The broker's hot path is absent, too: it uses the functions of
+`odradek.wire.framing.frames` with buffers of its own.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _LARGE_BYTES = 1 << 17
 class State(Enum):
     OPEN = "open"
     ENDING = "ending"
-    """The peer has finished sending, and the application has yet to receive some requests or responses."""
+    """The peer has finished sending, and the application has not received all requests or responses yet."""
     ENDED = "ended"
     """The application has received everything that the peer sent."""
     FAILED = "failed"
@@ -131,7 +131,9 @@ CLIENT: Final[Table] = {**SERVER, State.ENDED: {Step.DRAIN: State.ENDED, Step.CL
 
 
 class _Place:
-    """A state with the places that its steps lead to, as its table has them: attributes cost less than enums as keys."""
+    """A state and the states to which its steps lead, as its table has them. Attributes are faster than enums as
+    keys.
+    """
 
     __slots__ = ("close", "data", "drain", "end", "fail", "receive", "send", "state")
 
@@ -147,7 +149,7 @@ class _Place:
 
 
 def _begin(table: Table) -> _Place:
-    """Find the first state of a connection. All steps from here are the table's."""
+    """Return the first state of a connection, with all steps of the table."""
     places = {state: _Place(state) for state in table}
     for state, steps in table.items():
         for step, target in steps.items():
@@ -168,7 +170,7 @@ PAUSED: Final = Signal.PAUSED
 
 @attrs.frozen
 class RequestReceived:
-    """A request; `body` is owned by the event, `body_offset` its place in the frame behind the length."""
+    """A request. The event owns `body`; `body_offset` is the position behind the length in the frame."""
 
     header: RequestHeader
     body: memoryview
@@ -188,8 +190,9 @@ class RequestReceived:
 
     @property
     def is_supported(self) -> bool:
-        """The version's support. If False, answer UNSUPPORTED_VERSION where the API can express that (ApiVersions);
-        otherwise close."""
+        """True if this version of the API is supported. Otherwise, answer UNSUPPORTED_VERSION if the API can
+        express that (ApiVersions), or close the connection.
+        """
         return is_supported(self.api_key, self.api_version)
 
     def request(self) -> Message:
@@ -209,7 +212,7 @@ class RequestReceived:
 
 
 class ResponseReceived(NamedTuple):
-    """The answer to the client's oldest unanswered request; `api_version` is the version it was read in."""
+    """The answer to the client's oldest unanswered request; `api_version` is the version in which it was read."""
 
     correlation_id: int
     api_key: int
@@ -226,7 +229,7 @@ class ConnectionClosed:
 
 @attrs.frozen
 class ConnectionStatistics:
-    """Counts since the connection began, and its present contents."""
+    """Counts since the connection began, and the present contents of its buffers."""
 
     state: State
     frames_received: int
@@ -270,7 +273,7 @@ class _Connection:
         return self._place.state
 
     def _step(self, place: _Place | None, step: Step) -> None:
-        """Go where the table leads; the commonest steps do so without this call."""
+        """Go to the state that the table has for a step; the commonest steps do so without this call."""
         if place is None:
             raise self._refusal(step)
         self._place = place
@@ -330,7 +333,7 @@ class _Connection:
         self._step(self._place.fail, Step.FAIL)
 
     def close(self) -> None:
-        """Close our side: from now on nothing may be sent or received."""
+        """Close this end: from now on nothing may be sent or received."""
         self._step(self._place.close, Step.CLOSE)
         self._buffer.clear()
 
@@ -385,8 +388,8 @@ class ServerConnection(_Connection):
         An ApiVersions request of an unsupported version is answered in version 0.
 
         Raises:
-            LocalProtocolError: nothing to answer, another API's response, a `correlation_id` that is not the
-                oldest's, or values that do not fit their fields.
+            LocalProtocolError: no unanswered request, another API's response, a `correlation_id` other than that of
+            the oldest request, or values that do not fit their fields.
         """
         call = self._oldest(correlation_id)
         if type(response) is not response_class(call.api_key):
@@ -441,7 +444,7 @@ def _request_form(cls: type[Message], version: int) -> tuple[int, bool, Callable
 
 
 def _response_form(api_key: int, version: int) -> tuple[int, Callable[..., tuple[Message, int]]]:
-    """Return the header's version and the decoder of a response's body."""
+    """Return the version of a response's header, and the decoder of its body."""
     form = _response_forms.get((api_key, version))
     if form is None:
         form = (response_header_version(api_key, version), decoder(response_class(api_key), version))
@@ -525,7 +528,7 @@ class ClientConnection(_Connection):
             raise
 
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
-        """Receive as the base class does, but copy the bytes of a large frame into a buffer for the whole frame."""
+        """Receive as the base class does, but move the bytes of a large frame into a buffer for the whole frame."""
         if self._large is not None:
             with memoryview(data) as view:
                 start = self._large_filled
@@ -580,7 +583,7 @@ class ClientConnection(_Connection):
         return self._large_size - self._large_filled if self._large is not None else 0
 
     def _expect_large(self) -> None:
-        """Move the beginning of a large frame to a buffer that takes it whole."""
+        """Move the beginning of a large frame to a buffer of the frame's size."""
         buffer = self._buffer
         if len(buffer) < LENGTH_SIZE:
             return
@@ -604,7 +607,7 @@ class ClientConnection(_Connection):
         correlation_id, body = parse_response_header(frame, 0, len(frame), header_version)
         if correlation_id != expected:
             raise RemoteProtocolError(
-                f"the broker sent response {correlation_id}, but response {expected} is due next"
+                f"the broker sent response {correlation_id}, but the next response must be {expected}"
             )
         if (
             api_key == ApiKey.API_VERSIONS

@@ -1,8 +1,9 @@
-"""Buffers for large frames, used again once no view of them is left. PURE.
+"""Buffers for large frames, each reused once no view of it is left. PURE.
 
-A client that reads megabytes at a time would otherwise touch fresh pages for each answer. A fresh page costs the
-kernel more than filling it costs us: measured, a quarter of a consumer's time at 1 KiB records. Users of a frame get
-views of its buffer. While any view exists, Python refuses to resize the buffer, so the pool knows that it is in use.
+A client that reads megabytes at a time would otherwise touch fresh pages for each answer. A fresh page takes the
+kernel longer than this process takes to fill it: measured, a quarter of a consumer's time at 1 KiB records. Users
+of a frame get views of its buffer. While any view exists, Python refuses to resize the buffer, so the pool knows
+that it is in use.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class FramePool:
         self._buffers: list[bytearray] = []
 
     def take(self, size: int) -> bytearray:
-        """Take a buffer of at least `size` bytes, with any content."""
+        """Return a buffer of at least `size` bytes, with any content."""
         for number, buffer in enumerate(self._buffers):
             if _is_free(buffer):
                 if len(buffer) >= size:
@@ -38,7 +39,7 @@ class FramePool:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """True if no memoryview of the buffer lives; Python refuses to resize a buffer that has one."""
+    """True if no memoryview of the buffer exists; Python refuses to resize a buffer that has one."""
     try:
         buffer.append(buffer.pop())
     except BufferError:

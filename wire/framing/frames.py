@@ -44,7 +44,7 @@ _API_VERSIONS_LAST: Final = api_versions(ApiKey.API_VERSIONS)[1]
 
 
 class UnknownApiKey(RemoteProtocolError):
-    """A request for an API that is unknown here; so is the form of its header, and it gets no answer."""
+    """Raised for a request of an unknown API. The form of its header is unknown, too, so it gets no answer."""
 
     def __init__(self, api_key: int) -> None:
         self.api_key = api_key
@@ -66,7 +66,7 @@ def frame_length(buf: Buffer, offset: int, max_frame_bytes: int) -> int:
 
 
 def is_supported(api_key: int, api_version: int) -> bool:
-    """True if Kafka 4.3 serves this version of this API (unstable versions are left to the caller)."""
+    """True if Kafka 4.3 supports this version of this API (callers check unstable versions)."""
     first, last = api_versions(api_key, unstable=True)
     return first <= api_version <= last
 

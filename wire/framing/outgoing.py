@@ -1,4 +1,4 @@
-"""The bytes of a connection that a socket has still to take. PURE."""
+"""The bytes of a connection that the socket has not accepted yet. PURE."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ __all__ = ["drop_sent"]
 
 
 def drop_sent(outgoing: deque[memoryview], count: int) -> None:
-    """Drop the first `count` bytes, which the socket took. A piece that was taken in part keeps its rest."""
+    """Drop the first `count` bytes, which the socket has accepted. A piece that was accepted in part keeps its
+    rest.
+    """
     while count:
         first = outgoing[0]
         if count < len(first):

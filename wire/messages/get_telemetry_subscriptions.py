@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class GetTelemetrySubscriptionsRequest(Message):
     """The request of API 71, version 0."""
 
@@ -25,7 +26,7 @@ class GetTelemetrySubscriptionsRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ClientFigure(Structure):
     """A structure within GetTelemetrySubscriptionsResponse."""
 
@@ -34,7 +35,7 @@ class ClientFigure(Structure):
     value: float = attrs.field(default=0.0, metadata=kafka("float64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class KnownClient(Structure):
     """A structure within GetTelemetrySubscriptionsResponse."""
 
@@ -50,7 +51,7 @@ class KnownClient(Structure):
     figures: list[ClientFigure] = attrs.field(factory=list, metadata=kafka([ClientFigure], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class GetTelemetrySubscriptionsResponse(Message):
     """The response of API 71, version 0."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PushTelemetryRequest(Message):
     """The request of API 72, version 0."""
 
@@ -25,7 +26,7 @@ class PushTelemetryRequest(Message):
     metrics: bytes = attrs.field(default=b"", metadata=kafka("bytes", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PushTelemetryResponse(Message):
     """The response of API 72, version 0."""
 

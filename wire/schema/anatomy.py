@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-`anatomy(api_key, version)` resolves a row once. It makes small functions from it, as the codecs do: one for the
-result of a refused thing, one for each level around it. Code that takes requests apart or puts answers together uses
-it:
+`anatomy(api_key, version)` resolves a row once. It generates small functions from the row, as the codecs do: one
+makes the result of a refused thing, one makes each level around it. Code that divides requests or joins answers
+uses these:
 
 * `heads` are the elements of the outermost lists (topics, groups), for doors and quotas. `without` gives the request
   without some of them, and adds their refusals to its answer.
@@ -39,18 +39,18 @@ _SCALAR = "*"
 
 
 class Leaf(NamedTuple):
-    """A thing in the innermost list of a request."""
+    """An item of the innermost list of a request."""
 
     value: Any
     path: tuple[int, ...]
-    """The positions of the elements around it, from the outermost list in."""
+    """The positions of the enclosing elements, from the outermost list in."""
     outer: Any
-    """The element in whose list it is; the request itself where there is one level."""
+    """The element whose list it is in; the request itself if there is only one level."""
 
 
 @attrs.frozen
 class _Level:
-    """A list of the request, and the list of the answer that has a result for each of its elements."""
+    """A list of the request, and the list of the answer that has a result for each element."""
 
     field: str
     names: tuple[str, ...]
@@ -106,7 +106,7 @@ class Anatomy:
         )
         self._make_whole = _whole_maker(response, row) if refuses_whole else None
         self.within: Anatomy | None = None
-        """The anatomy of a single head, where a row has one for it."""
+        """The anatomy of a single head, if a row describes one."""
         if row.within is not None:
             head = self._levels[0][0]
             self.within = Anatomy(row.within, head.element, head.result_class, version)
@@ -154,7 +154,7 @@ class Anatomy:
     def adding(self, kept: Sequence[object], refused: Sequence[Any]) -> Callable[[Any], Any]:
         """Make a function that adds the results of refused heads to the answer for the kept heads.
 
-        An answer that refuses the whole request stays as it is.
+        An answer that refuses the whole request is not changed.
         """
         field, place = self._levels[0][0].result_field, self.row.place
 
@@ -202,7 +202,7 @@ class Anatomy:
         return [*chain.from_iterable(pieces)]
 
     def _refusing(self, levels: Sequence[_Level]) -> Make:
-        """Make the function (heads, code, text) -> their results with this error."""
+        """Make the function (heads, code, text) -> the heads' results with this error."""
         given = {self.row.code: "code"} | _given(self.row.refused, levels[-1].result_class)
         for depth in reversed(range(len(levels))):
             level, thing = levels[depth], f"thing{depth}"
@@ -224,7 +224,7 @@ class Anatomy:
         return self._make_result[type(thing)](thing, code, None)
 
     def around(self, head: Any, results: list[Any]) -> Any:
-        """Make the result of a head that has these results in it."""
+        """Make the result of a head from the results of the things in it."""
         return self._make_around[0](head, results)
 
     def asking(
@@ -232,8 +232,8 @@ class Anatomy:
     ) -> Any:
         """Make the request about things with these names. The first part of a name is that of the enclosing element.
 
-        `thing` makes a thing from its name; without it, a thing is its name. Elements are in the order of their first
-        mention.
+        `thing` makes a thing from its name; without it, the thing is the name itself. Elements are in the order in
+        which names first mention them.
         """
         outer, inner = self._levels[0]
         within: dict[Any, list[Any]] = {}
@@ -245,7 +245,7 @@ class Anatomy:
         return attrs.evolve(request, **{outer.field: elements})
 
     def named_results(self, outer: Any, names: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """Yield the results of the innermost things in an answer, each behind its names from the outermost in."""
+        """Yield the results of the innermost things in an answer, each after the names from the outermost in."""
         level = self._levels[0][len(names)]
         for result in getattr(outer, level.result_field):
             path = (*names, getattr(result, level.result_names[0]))
@@ -261,12 +261,14 @@ class Anatomy:
         return [leaf for levels in self._levels for leaf in _leaves(request, levels, ())]
 
     def sizes(self, request: Any) -> Iterator[int]:
-        """Yield the lengths of all lists of things, the outermost first. They are counted as they are read."""
+        """Yield the lengths of all lists of things, the outermost first. Each is counted when the caller asks for
+        it.
+        """
         for levels in self._levels:
             yield from _sizes(request, levels)
 
     def part(self, request: Any, leaves: Iterable[Leaf]) -> Any:
-        """Make a request that names only these things, which are in its order."""
+        """Make a request that names only these things, in the order of the original request."""
         if len(self._levels) == 1:
             return self._narrowed(request, leaves, 0)
         named: dict[str, list[Any]] = {
@@ -334,8 +336,8 @@ class Anatomy:
 def anatomy_of(request: Message, version: int | None = None) -> Anatomy:
     """Find the anatomy of a request's API, by default of the newest version.
 
-    The default is right where the encoder drops fields that an older version lacks, and the API has one row for all
-    versions.
+    The default is correct for an API with one row for all versions, since the encoder drops fields that an older
+    version lacks.
     """
     assert request.API_KEY is not None
     return _newest_anatomy(request.API_KEY) if version is None else anatomy(request.API_KEY, version)
@@ -348,7 +350,7 @@ def _newest_anatomy(api_key: int) -> Anatomy:
 
 
 def refuse(request: Message, code: ErrorCode, text: str | None = None) -> Any:
-    """Make the answer with one error for the whole request, where it is the same in all versions."""
+    """Make the answer with one error for the whole request, for an API whose answer is the same in all versions."""
     return anatomy_of(request).refuse(request, code, text)
 
 
@@ -376,7 +378,7 @@ def _sizes(outer: Any, levels: Sequence[_Level]) -> Iterator[int]:
 
 
 def _first_of_each(things: Iterable[Any], name_of: Callable[[Any], Any]) -> list[Any]:
-    """Drop things whose name occurred before."""
+    """Drop things whose name has occurred before."""
     first: dict[Any, Any] = {}
     for thing in things:
         first.setdefault(name_of(thing), thing)
@@ -392,7 +394,7 @@ def _in_order(numbers: Sequence[Sequence[int]], found: Iterable[Sequence[Any]]) 
     return [result for _, result in placed]
 
 
-# -- resolving ------------------------------------------------------------------------------------------------------
+# -- resolving ------------------------------------------------------------------------------------------------
 
 
 def _wire_field(cls: type[Structure], name: str) -> WireField | None:
@@ -420,7 +422,7 @@ def _element(cls: type[Structure], field: str) -> type:
 
 
 def _levels(things: str, results: str, request: type, response: type) -> list[_Level]:
-    """Build the levels of a path, each checked against the classes that it leads through."""
+    """Build the levels of a path; check each against the message classes."""
     levels = []
     steps, result_steps = things.split("/"), results.split("/")
     assert len(steps) == len(result_steps), f"{things} and {results} have different levels"
@@ -454,7 +456,7 @@ def _result_maker(level: _Level, row: Row) -> Make:
 
 
 def _around_maker(level: _Level, inner: _Level) -> Make:
-    """Make the function (element, results within) -> result of an element around these results."""
+    """Make the function (element, results within) -> the element's result with these results in it."""
     given = level.arguments("thing") | {inner.result_field: "within"}
     made = _call("Result", level.result_class, given)
     return _compiled(f"lambda thing, within: {made}", Result=level.result_class)
@@ -470,8 +472,8 @@ def _whole_maker(response: type[Structure], row: Row) -> Make:
 
 
 def _given(words: str, cls: type[Structure]) -> dict[str, str]:
-    """Collect arguments for the further fields that a row lists: `name=value`, `name=*` from the request, or the
-    text's field.
+    """Write the arguments for the further fields in a row: `name=value`, `name=*` from the request, or the field of
+    the text.
     """
     arguments = {}
     for word in words.split():
@@ -485,7 +487,7 @@ def _given(words: str, cls: type[Structure]) -> dict[str, str]:
 
 
 def _call(name: str, cls: type[Structure], arguments: Mapping[str, str]) -> str:
-    """Write the text of a call that makes a structure. Arguments by their places take half the time of those by name."""
+    """Write the text of a call that makes a structure. Positional arguments take half the time of named ones."""
     fields = [field.name for field in cls.__attrs_attrs__]
     placed = [arguments[field] for field in takewhile(arguments.__contains__, fields)]
     named = [f"{field}={arguments[field]}" for field in fields[len(placed) :] if field in arguments]

@@ -1,22 +1,23 @@
 """One row per API: where the things of its requests are, and how the answer names and refuses each. PURE.
 
-A *thing* is what gets a result of its own: a topic, a partition, a group, a resource. A row is text, so that importing it
-loads no message module. `odradek.wire.schema.anatomy` resolves it against the message classes at first use.
+A *thing* is an item that gets its own result: a topic, a partition, a group, a resource. A row is text, so that
+importing it loads no message module. `odradek.wire.schema.anatomy` resolves it against the message classes at first
+use.
 
 * A path is written from the outermost list in, with `/` between the levels. `topics name / partitions partition_index` is a
   list `topics`, whose structures are named by their field `name`, and have a list `partitions`. A list of plain values has
   `*` for the value itself. `+` joins two lists of one request.
-* `results` is the path of the answer. Its names have the order of the request's: the first name there and the first
-  name here name the same.
+* `results` is the path of the answer. Its names are in the order of the request's: the first name in the answer
+  means the same as the first name in the request.
 * `refused` lists further fields of a refused thing: `base_offset=-1` is a value, a bare name is the field for the text.
 * `whole` lists further fields of an answer that refuses all. An answer with a field `error_code` in that version has the
   error there, and its text in `error_message`. Any other answer has it once for each thing.
 
-Facts of the schema tables are only there: which fields there are, in which versions, and their defaults. An API without
-a row is refused by its `error_code` alone.
+The fields, their versions and their defaults are only in the schema tables. An API without a row is refused by its
+`error_code` alone.
 
-Weight, keys of things judged together, and limits are the controller's. Rights are security's. Some requests do not fit a
-row, or only in part (`ODD`): their code says which is special.
+Weights, keys of things that are decided together, and limits are in the controller. Rights are in
+`odradek.security`. Some requests do not fit a row, or only in part; `ODD` lists them with the reason.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ class Row:
     refused: str = ""
     whole: str = ""
     place: Place = "behind"
-    """The place of refused things: behind the answered ones, before them, or each at its place in the request."""
+    """The position of refused things in the answer: behind the answered things, before them, or each at its
+    position in the request.
+    """
     ids_since: int | None = None
-    """From this version on, things are named by their topic's id, not by its name."""
+    """From this version on, the topic's id names things, not its name."""
     once: bool = False
     """True if a thing that is named twice is refused once."""
     each: bool = False
-    """True if an answer that refuses the whole also names each thing beside its `error_code`."""
+    """True if an answer that refuses the whole request names each thing in addition to its `error_code`."""
     code: str = "error_code"
     since: int = 0
     within: Row | None = None
@@ -70,6 +73,7 @@ FIND_COORDINATOR | coordinator_keys * | coordinators key | error_message node_id
 JOIN_GROUP
 JOIN_GROUP |  |  |  | whole protocol_name=None; since JOIN_GROUP_NULL_PROTOCOL
 DESCRIBE_GROUPS | groups * | groups group_id | error_message | before
+CONSUMER_GROUP_DESCRIBE | group_ids * | groups group_id | error_message | before
 CREATE_TOPICS | topics name | = | error_message
 DELETE_TOPICS | topic_names * + topics name topic_id | responses name topic_id | error_message
 DELETE_RECORDS | topics name / partitions partition_index | = | low_watermark=-1 | once
@@ -99,11 +103,11 @@ DESCRIBE_PRODUCERS | topics name / partition_indexes * | topics name / partition
 DESCRIBE_TRANSACTIONS | transactional_ids * | transaction_states transactional_id
 ASSIGN_REPLICAS_TO_DIRS | directories id / topics topic_id / partitions partition_index | = |  | in place
 """
-"""A row per API and form of it, the oldest first. `within` is the row of one thing of the row above it."""
+"""A row for each API and each form of it, the oldest first. `within` is the row of one thing of the previous row."""
 
 
 def _rows(table: str) -> Mapping[ApiKey, tuple[Row, ...]]:
-    """Read the table. Versions are named as in `odradek.wire.schema.versions`."""
+    """Read the table. Versions have the names of `odradek.wire.schema.versions`."""
     found: dict[ApiKey, tuple[Row, ...]] = {}
     last = ApiKey.PRODUCE
     for line in table.strip().splitlines()[1:]:
@@ -121,7 +125,7 @@ def _rows(table: str) -> Mapping[ApiKey, tuple[Row, ...]]:
 
 
 def _with(row: Row, special: str) -> Row:
-    """Return the row with something that is special about it."""
+    """Return the row with the change that the text `special` describes."""
     match special.split():
         case ["whole", *fields]:
             return attrs.evolve(row, whole=" ".join(fields))
@@ -154,4 +158,4 @@ ODD: Mapping[ApiKey, str] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "a refusal has one result for each user, without the user's name",
     ApiKey.CREATE_DELEGATION_TOKEN: "a refusal names the owner and who asked, which the message alone does not show",
 }
-"""APIs whose refusals are code, and why."""
+"""APIs whose refusals are made by code, and the reason."""

@@ -75,7 +75,7 @@ def module_of(message: MessageFact) -> str:
 
 
 def _structures(fields: tuple[FieldFact, ...]) -> Iterator[FieldFact]:
-    """Yield every structure-typed field at any depth, parts before the whole."""
+    """Yield every field with a structure type at any depth, a structure's parts before the structure."""
     for field in fields:
         if field.is_structure:
             yield from _structures(field.fields)
@@ -105,7 +105,9 @@ def _python_type(field: FieldFact, type_name: str) -> str:
 
 
 def _default(field: FieldFact, type_name: str) -> str:
-    """Write the attrs argument for Kafka's default: its own where the table has one, else the type's zero."""
+    """Write the attrs argument for Kafka's default: that of the table if it has one, otherwise the zero of the
+    type.
+    """
     if field.default == "null" or (field.type == "records" and not field.is_array):
         return "default=None"
     if field.is_array:
@@ -334,7 +336,9 @@ def error_codes_source(facts: list[ErrorFact]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Write a string literal as the formatter does: double quotes unless the text holds more of them."""
+    """Write a string literal as the formatter does: in double quotes, unless the text has more double than single
+    quotes.
+    """
     return repr(text) if '"' in text and "'" not in text else '"' + text.replace('"', '\\"') + '"'
 
 
@@ -372,7 +376,7 @@ def sources() -> dict[Path, str]:
 
 
 def stale_files() -> list[str]:
-    """List files that differ from their generated text, and modules that the tables no longer name."""
+    """List files that differ from their generated text, and modules that are in no table any more."""
     wanted = sources()
     present = {*(PACKAGE / "messages").glob("*.py"), PACKAGE / "api_keys.py", PACKAGE / "error_codes.py"}
     return sorted(

@@ -72,7 +72,7 @@ class ErrorFact:
 
 @attrs.frozen
 class VersionFact:
-    """The first version of an API in which a fact holds, and the reason in one sentence."""
+    """The first version of an API for which a statement holds, and the statement in one sentence."""
 
     name: str
     version: int
@@ -167,8 +167,8 @@ def errors() -> list[ErrorFact]:
 
 
 def versions() -> list[VersionFact]:
-    """Read the versions in which APIs changed, in the order of the table. A version that follows a field is the
-    field's version.
+    """Read the versions in which APIs changed, in the order of the table. If an entry names a field, its version is
+    that of the field.
     """
     by_name = {message.name: message for message in messages()}
     return [

@@ -114,5 +114,7 @@ DESCRIBE_CLUSTER_ENDPOINTS: Final = 1
 """A request says whether it means brokers or controllers (KIP-919)."""
 LIST_TRANSACTIONS_PATTERN: Final = 2
 """A pattern chooses transactional ids (KIP-1152)."""
+CONSUMER_GROUP_HEARTBEAT_MEMBER_ID: Final = 1
+"""A member makes its id itself (KIP-1082)."""
 LIST_CONFIG_RESOURCES_KINDS: Final = 1
 """A request names kinds of resources; before it listed subscriptions of metrics (KIP-1142)."""

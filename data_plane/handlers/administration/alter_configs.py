@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs and AlterConfigs: this broker checks what only it knows, the controller decides the rest.
+"""IncrementalAlterConfigs and AlterConfigs: this broker decides on its own values, the controller on all others.
 
 As in Kafka, the broker checks the shape of the request, and decides on its own values and loggers. It forwards all
 other resources. The answers are joined in the order of the request.
@@ -117,7 +117,7 @@ class AlterConfigsHandler:
             return error.code, error.message
 
     async def _judge_stores(self, request: Any, judged: Sequence[Outcome | None]) -> list[Outcome | None]:
-        """Judge listeners' keys and certificates, for which files are read, and return all outcomes."""
+        """Check the listeners' keys and certificates, for which files are read. Returns all outcomes."""
         own = self._own
         outcomes = list(judged)
         for index, resource in enumerate(request.resources):
@@ -234,8 +234,8 @@ def _groups(resources: Sequence[Any]) -> list[list[Any]]:
 
 
 def _normalised(own: OwnConfig, resource: Any) -> Any:
-    """Replace `01` by this broker's id, which it also means. Kafka stores it under the name `01`, where it has no
-    effect.
+    """Name a broker resource by this broker's id, even if the request writes it as `01`. Kafka stores such a value
+    under `01`, where it has no effect.
     """
     if resource.resource_type == RESOURCE_BROKER and resource.resource_name:
         return attrs.evolve(resource, resource_name=str(own.node_id))

@@ -23,11 +23,13 @@ NO_OFFSET = -1
 
 
 OWN_DISK_SECONDS_MIN = 2.0
-"""The time that this broker's own checkpoint gets, even if the request has less: Kafka's broker needs none."""
+"""The shortest wait for this broker's own checkpoint, even if the request allows less. (Kafka does not wait for
+one.)
+"""
 
 
 class DelayedDelete(Delayed):
-    """Deleted in memory, but not yet in the checkpoints of all replicas that live."""
+    """A DeleteRecords that is done in memory, and waits for the checkpoints of all live replicas."""
 
     __slots__ = ("delete_response", "desk", "is_late", "own_disk_until", "partitions", "pending", "timer")
 
@@ -45,7 +47,7 @@ class DelayedDelete(Delayed):
         self.delete_response = response
         self.pending = pending
         self.is_late = False
-        """True once the request's time is up: then followers are not waited for."""
+        """True once the request's time is up: from then on it does not wait for followers."""
         now = desk.clock.monotonic()
         self.own_disk_until = now + OWN_DISK_SECONDS_MIN
         self.timer: Timer = desk.timers.at(now + timeout_ms / 1000, self._time_out)
@@ -101,12 +103,12 @@ def _refuse(answer: DeleteRecordsPartitionResult) -> None:
 
 
 class DeleteRecordsHandler:
-    """API 21. Records below the new start are never served again, after restarts either. Whole segments go with the
-    next retention run.
+    """API 21. Records below the new start are never served again, even after restarts. The next run of retention
+    removes whole segments.
 
     The low watermark is the lowest log start offset in a checkpoint, of the live replicas. Followers get the new
-    start at once, and report theirs with the fetch after the next. The answer waits for them for `timeout_ms` at
-    most.
+    start at once, and report theirs with the fetch after the next. The answer waits for the followers for
+    `timeout_ms` at most.
     """
 
     def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:

@@ -26,8 +26,8 @@ Refuse = Callable[[Any, ErrorCode, str | None], Any]
 
 
 class ForwardingHandler:
-    """Asks the active controller. A broker waits `request.timeout.ms` for it, whatever time the request gives the
-    controller (KIP-590). With `waits_as_asked`, it waits at most the time in the request.
+    """Forwards requests to the active controller. A broker waits `request.timeout.ms` for the answer, whatever time
+    the request gives the controller (KIP-590). With `waits_as_asked`, it waits at most the time in the request.
     """
 
     def __init__(self, forwarder: Forwarder, refuse: Refuse, *, waits_as_asked: bool = False) -> None:
@@ -49,8 +49,8 @@ class ForwardingHandler:
 
 
 class TokenForwardingHandler(ForwardingHandler):
-    """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken (APIs 38 to 40). As in Kafka the broker
-    judges the client's rights, and the controller judges again.
+    """Handler of CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken (APIs 38 to 40). As in Kafka
+    the broker checks the client's rights, and the controller checks them again.
     """
 
     def handle(self, context: Context, request: Any) -> Result:
@@ -71,7 +71,9 @@ class TokenForwardingHandler(ForwardingHandler):
 
 
 class AclForwardingHandler(ForwardingHandler):
-    """CreateAcls and DeleteAcls (APIs 30, 31). As in Kafka, numbers that mean nothing close the connection."""
+    """Handler of CreateAcls and DeleteAcls (APIs 30, 31). As in Kafka, an unknown number in an enum field closes
+    the connection.
+    """
 
     def handle(self, context: Context, request: Any) -> Result:
         """Forward a request. Raises `RemoteProtocolError` for an unknown element."""
@@ -99,6 +101,6 @@ def _check_known(request: CreateAclsRequest | DeleteAclsRequest) -> None:
 
 
 def _means_all(request: Any) -> bool:
-    """True if the request asks about all partitions of the cluster, by a null list."""
+    """True if the request names all partitions of the cluster, by a null list."""
     lists = {ApiKey.ELECT_LEADERS: "topic_partitions", ApiKey.LIST_PARTITION_REASSIGNMENTS: "topics"}
     return request.API_KEY in lists and getattr(request, lists[request.API_KEY]) is None

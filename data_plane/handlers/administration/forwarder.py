@@ -1,4 +1,4 @@
-"""The way of clients' requests to the active controller, which decides about the cluster (KIP-590)."""
+"""Sends clients' requests to the active controller, which decides about the cluster (KIP-590)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sender_of(context: Context) -> Sender:
 
 
 class Forwarder:
-    """Asks the active controller in the names of clients."""
+    """Asks the active controller on behalf of clients."""
 
     def __init__(self, desk: Desk, controller: ControllerPort) -> None:
         self._desk = desk
@@ -60,13 +60,13 @@ class Forwarder:
             raise KafkaError(error.code, "") from error
 
     async def beside_loop(self, function: Callable[..., T], *args: Any) -> T:
-        """Look at a long request in the worker of long work."""
+        """Run a function over a long request in the worker of long work."""
         return await self._desk.long_work.begin().in_worker(function, *args)
 
     async def refuse_in_turn(
         self, refuse: Callable[[Any, ErrorCode, Any], Any], request: Message, error: KafkaError
     ) -> Any:
-        """Make the response with one error for all of a request's things."""
+        """Make the response with one error for all items of a request."""
         text = error.message or None
         if names_many(request):
             return await self.beside_loop(refuse, request, error.code, text)

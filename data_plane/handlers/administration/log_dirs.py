@@ -134,7 +134,7 @@ def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
 
 
 def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
-    """Describe the state of a compacted log, as the cleaner's next look would find it."""
+    """Describe the state of a compacted log, as the cleaner would find it now."""
     plan, state = plan_log(view_of(log), now_ms), log.cleaning
     answer = LogCleaning(
         first_dirty_offset=plan.first_dirty_offset,
@@ -162,7 +162,8 @@ class AlterReplicaLogDirsHandler:
         self._partitions = partitions
 
     def handle(self, context: Context, request: AlterReplicaLogDirsRequest) -> Result:
-        # As in Kafka the last of several entries about one partition counts.
+        # Handler of AlterReplicaLogDirs (API 34). It notes the named directory for a future replica; the answer
+        # is REPLICA_NOT_AVAILABLE, as in Kafka.
         paths: dict[str, dict[int, str]] = {}
         for entry in request.dirs:
             for topic in entry.topics:

@@ -14,6 +14,8 @@ from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.security.acls.rules import SUPPORTED, ResourceType
 from odradek.security.doors.door import Asked
+from odradek.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from odradek.wire.messages.describe_groups import DescribeGroupsRequest
 from odradek.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from odradek.wire.messages.list_groups import ListGroupsRequest
@@ -26,7 +28,7 @@ _PER_GROUP = len(SUPPORTED[ResourceType.GROUP])
 
 
 class Coordinators(Protocol):
-    """The broker as the answers need it: which groups and transactional ids it coordinates."""
+    """The part of the broker that the counts need: which groups and transactional ids it coordinates."""
 
     @property
     def groups(self) -> GroupCoordinator: ...
@@ -61,6 +63,24 @@ def of_groups(broker: Coordinators, asked: Asked, request: DescribeGroupsRequest
     return len(request.groups) * (1 + _PER_GROUP * request.include_authorized_operations)
 
 
+def of_subscription(broker: Coordinators, asked: Asked, request: ConsumerGroupHeartbeatRequest) -> int:
+    """Count the topics that a member names."""
+    return len(request.subscribed_topic_names or ())
+
+
+def of_consumer_groups(broker: Coordinators, asked: Asked, request: ConsumerGroupDescribeRequest) -> int:
+    """Count the groups, the client's rights on each, and the topics that their members read."""
+    states = [shard.state for shard in broker.groups.shards.values()]
+    topics = sum(
+        len(group.topic_counts) + sum(len(each.topics) for each in group.resolved.values())
+        for state in states
+        if state is not None
+        for group_id in dict.fromkeys(request.group_ids)
+        if (group := state.consumers.get(group_id)) is not None
+    )
+    return len(request.group_ids) * (1 + _PER_GROUP * request.include_authorized_operations) + topics
+
+
 def of_offsets(broker: Coordinators, asked: Asked, request: OffsetFetchRequest) -> int:
     """Count the groups, and the topics of each."""
     groups = request.groups or (request,)
@@ -71,7 +91,11 @@ def of_offsets(broker: Coordinators, asked: Asked, request: OffsetFetchRequest) 
 def of_all_groups(broker: Coordinators, asked: Asked, request: ListGroupsRequest) -> int:
     """Count the groups that are coordinated here."""
     states = [shard.state for shard in broker.groups.shards.values()]
-    return sum(len(state.metadata) + len(state.offsets) for state in states if state is not None)
+    return sum(
+        len(state.metadata) + len(state.consumers) + len(state.offsets)
+        for state in states
+        if state is not None
+    )
 
 
 def of_all_transactions(broker: Coordinators, asked: Asked, request: ListTransactionsRequest) -> int:

@@ -1,4 +1,4 @@
-"""Doors of requests about groups and their offsets, that are more than a line of the table."""
+"""Doors of requests about groups and their offsets that need more than a row of the table of rights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked, operations_of
 from odradek.security.doors.needing import hiding, needing, on_group, on_topic, refusing, then
 from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from odradek.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from odradek.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from odradek.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 from odradek.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -18,7 +27,14 @@ from odradek.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRe
 from odradek.wire.schema.anatomy import Anatomy, anatomy_of
 from odradek.wire.schema.versions import FIND_COORDINATOR_SHARE
 
-__all__ = ["describe_groups_door", "find_coordinator_door", "list_groups_door", "offset_fetch_door"]
+__all__ = [
+    "consumer_group_describe_door",
+    "consumer_group_heartbeat_door",
+    "describe_groups_door",
+    "find_coordinator_door",
+    "list_groups_door",
+    "offset_fetch_door",
+]
 
 GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 _MAY_SEE = on_topic(Operation.DESCRIBE)
@@ -48,15 +64,15 @@ def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | O
 
 
 def _offsets_of(asked: Asked, anatomy: Anatomy, group: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Split a question about one group. Return the part that the client may ask, and a function that makes the
-    whole answer from the answer to that part.
+    """Divide a question about one group. Return the part that the client may ask, and a function that completes the
+    answer to that part.
     """
     if group.topics is not None:
         codes = [_MAY_SEE.refused_code(asked, anatomy, topic) for topic in group.topics]
         return anatomy.without(group, codes)
 
     def hide(answer: Any) -> Any:
-        # The handler gives each its name, also where the client hears ids alone.
+        # The handler gives each topic its name, even if the client names topics by id.
         answer.topics = hiding(asked, ResourceType.TOPIC, answer.topics, "name")
         return answer
 
@@ -75,6 +91,59 @@ def _describe_operations(
 
 describe_groups_door = then(
     needing(each=on_group(Operation.DESCRIBE)), _describe_operations, "DESCRIBE on each group."
+)
+
+
+def consumer_group_heartbeat_door(
+    asked: Asked, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse | None:
+    """Require READ on the group, and DESCRIBE on each topic that the member names."""
+    if not asked.may_group(Operation.READ, request.group_id):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    for name in dict.fromkeys(request.subscribed_topic_names or ()):
+        if not asked.may(Operation.DESCRIBE, name):
+            return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return None
+
+
+_HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
+
+
+def _hide_topics(
+    asked: Asked, request: ConsumerGroupDescribeRequest, response: ConsumerGroupDescribeResponse
+) -> ConsumerGroupDescribeResponse:
+    visible: dict[str, bool] = {}
+
+    def may_see(name: str) -> bool:
+        if name not in visible:
+            visible[name] = asked.would(Operation.DESCRIBE, ResourceType.TOPIC, name)
+        return visible[name]
+
+    for index, group in enumerate(response.groups):
+        if not all(map(may_see, _assigned_topics(group))):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            response.groups[index] = DescribedConsumerGroup(code, _HIDDEN_TOPICS, group.group_id)
+            continue
+        for member in group.members:
+            member.subscribed_topic_names = [name for name in member.subscribed_topic_names if may_see(name)]
+        if request.include_authorized_operations and not group.error_code:
+            group.authorized_operations = operations_of(asked.rights, ResourceType.GROUP, group.group_id)
+    return response
+
+
+def _assigned_topics(group: DescribedConsumerGroup) -> dict[str, None]:
+    return dict.fromkeys(
+        topic.topic_name
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for topic in assignment.topic_partitions
+    )
+
+
+consumer_group_describe_door = then(
+    needing(each=on_group(Operation.DESCRIBE)),
+    _hide_topics,
+    "DESCRIBE on each group, and on each topic that its members have or should have.",
 )
 
 

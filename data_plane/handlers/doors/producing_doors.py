@@ -49,7 +49,9 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
 
 
 def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
-    """Explain why a topic may not be written to. An id that is unknown here may be known in a later turn."""
+    """Return the error for a topic that the client may not write to. An unknown topic id may become known in a
+    later turn.
+    """
     name = asked.name_of(topic.topic_id) if asked.version >= PRODUCE_TOPIC_IDS else topic.name
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -57,7 +59,7 @@ def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
 
 
 def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResponse | Outcome:
-    """Select the topics that may be written to; an error that acks=0 cannot report closes the connection."""
+    """Select the topics that may be written to. An error that acks=0 cannot report closes the connection."""
     anatomy = anatomy_of(request, asked.version)
     codes = [_write_refused(asked, topic) for topic in request.topic_data]
     allowed, add = anatomy.without(request, codes)
@@ -74,7 +76,7 @@ def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResp
 
 
 def produce_again(asked: Asked, response: Any) -> Any:
-    """Check the rights of an answer again that has waited: set an error for each topic whose right is gone by now."""
+    """Check the rights again for an answer that has waited: set an error for each topic whose right is gone by now."""
     if isinstance(response, ProduceResponse):
         response.responses = [
             each
@@ -90,7 +92,7 @@ def produce_again(asked: Asked, response: Any) -> Any:
 
 
 def fetch_door(asked: Asked, request: FetchRequest) -> FetchResponse | None:
-    """Require READ on each topic, judged when it is read; CLUSTER_ACTION for followers."""
+    """Require READ on each topic, checked when the topic is read; CLUSTER_ACTION for followers."""
     replica_id = (
         request.replica_state.replica_id if asked.version >= FETCH_REPLICA_STATE else request.replica_id
     )

@@ -47,13 +47,13 @@ _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def metadata_door(creates_topics: Callable[[], bool]) -> Door:
-    """Require DESCRIBE on each topic; CREATE on the topic or the cluster where asking creates it.
+    """Require DESCRIBE on each topic; CREATE on the topic or the cluster if Metadata creates it.
 
     Refusals do not reveal which topics exist. Where all topics are requested, hidden ones are left out.
     """
 
     def door(asked: Asked, request: MetadataRequest) -> Admitted:
-        """Require DESCRIBE on each topic; CREATE on the topic or the cluster where asking creates it."""
+        """Require DESCRIBE on each topic; CREATE on the topic or the cluster if Metadata creates it."""
 
         def with_operations(response: MetadataResponse) -> MetadataResponse:
             _fill_operations(asked, request, response)
@@ -88,7 +88,7 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
 def _metadata_refusal(
     asked: Asked, topic: MetadataRequestTopic, creates: bool
 ) -> MetadataResponseTopic | None:
-    """Answer for a topic that the client may not see, or may not create by asking."""
+    """Make the answer for a topic that the client may not see, or may not create with Metadata."""
     name = topic.name
     by_id = name is None or (topic.topic_id != ZERO_UUID and asked.version >= METADATA_QUERY_BY_ID)
     if by_id:
@@ -99,8 +99,8 @@ def _metadata_refusal(
         return MetadataResponseTopic(code, None, topic.topic_id, False, [], NOT_REQUESTED)
     assert name is not None
     if asked.may(Operation.DESCRIBE, name):
-        # A topic that is deleted before the handler runs is created in the client's name: the controller
-        # judges CREATE again.
+        # If the topic is deleted before the handler runs, Metadata creates it in the client's name, and the
+        # controller checks CREATE again.
         is_missing = creates and name not in asked.topics.topics
         may_all = is_missing and asked.would(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
         if not is_missing or may_all or asked.may(Operation.CREATE, name):

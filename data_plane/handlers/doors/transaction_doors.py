@@ -1,4 +1,4 @@
-"""Doors of requests of producers with an id, and of transactions, that are more than a line of the table."""
+"""Doors of requests of producers with an id, and of transactions, that need more than a row of the table of rights."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def init_producer_id_door(asked: Asked, request: InitProducerIdRequest) -> InitP
 def add_partitions_to_txn_door(
     asked: Asked, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse | None:
-    """Require WRITE on the transactional id and on each topic; brokers, which ask since version 4, need
-    CLUSTER_ACTION.
+    """Require WRITE on the transactional id and on each topic. Brokers, which send this request since version 4,
+    need CLUSTER_ACTION.
     """
     if asked.version >= ADD_PARTITIONS_TO_TXN_BATCHED:
         if asked.may_cluster(Operation.CLUSTER_ACTION):
@@ -77,7 +77,7 @@ def _refused(asked: Asked, request: AddPartitionsToTxnRequest, code: ErrorCode) 
 
 
 def _why_not_added(asked: Asked, name: str, index: int, denied: set[str]) -> ErrorCode:
-    """Choose the error for one partition of a request that adds no partition, because another partition was refused."""
+    """Choose the error for one partition if the request adds none, because some partition was refused."""
     if name in denied or name in INTERNAL_TOPICS:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = asked.topics.topics.get(name)

@@ -29,9 +29,10 @@ class WarmingFetch(Delayed):
 
 
 def cold_ranges(attempt: FetchRound) -> list[FileRange]:
-    """Find the ranges whose pages are on the device alone, or cannot be probed: the worker's read will show it.
+    """Find the ranges whose pages are on the device alone, or cannot be probed. (For these the worker's read shows
+    the error.)
 
-    Small warm ones are replaced by their bytes here.
+    Small ranges in memory are replaced by their bytes here.
     """
     cold = []
     room = INLINE_BYTES_MAX
@@ -69,7 +70,7 @@ def _is_warm(found: FileRange) -> bool:
 
 
 def _warm(ranges: list[FileRange]) -> None:
-    """Read the ranges and throw the bytes away: the pages stay (in a worker)."""
+    """Read the ranges and discard the bytes, so that their pages are in the cache (in a worker)."""
     scratch = bytearray(WARM_CHUNK_BYTES)
     for found in ranges:
         position, end = found.position, found.position + found.count
@@ -86,7 +87,7 @@ def _warm(ranges: list[FileRange]) -> None:
 def _by_workers(
     job: FetchJob, attempt: FetchRound, cold: list[FileRange]
 ) -> list[tuple[Workers, list[FileRange]]]:
-    """Collect the cold ranges with the threads that may wait for their disks."""
+    """Collect the cold ranges by the threads that may wait for their disks."""
     groups: list[tuple[Workers, list[FileRange]]] = []
     for fetched, answer in attempt.answers:
         records: Any = answer.records

@@ -22,7 +22,7 @@ _READS_MAX = 200
 def read_records(
     log: PartitionLog, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool
 ) -> LogRead:
-    """Read as `PartitionLog.read`, but past batches without records if others follow them. Raises as it does."""
+    """Read like `PartitionLog.read`, with the same errors, but skip batches without records if others follow them."""
     found = log.read(offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
     for _ in range(_READS_MAX):
         if found.next_offset >= upper_bound or not _is_empty(found):
@@ -31,7 +31,7 @@ def read_records(
             behind = log.read(found.next_offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
         except (KafkaError, DiskError):
             reached("fetch.error_behind_empty_batches")
-            # The next request meets the error, and reports it.
+            # The next request gets this error and reports it.
             break
         if behind.file is None:
             break

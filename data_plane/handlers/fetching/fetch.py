@@ -2,10 +2,10 @@
 
 Only small ranges are read when the answer is made: the usual case of a follower under a low rate (`cold_pages`). A
 fetch that finds less than `min_bytes` parks (`delayed_fetch`). The missing bytes are divided among its partitions
-(`replication/waiting_fetches.py`). The fetch is read again when one of them has its equal share. It is served at the
-end of the turn in which that append happened. With one partition a single read is enough. As in Kafka a range that
-can grow no more, since a later segment has begun, is an answer at once. Bytes beyond a partition's limit do not
-count.
+(`replication/waiting_fetches.py`). The fetch is read again when one of them has its equal share. It is served at
+the end of the turn in which that append happened. With one partition a single read is enough. As in Kafka, a fetch
+is answered at once if its range cannot grow, because a later segment has begun. Bytes beyond a partition's limit do
+not count.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ _READ, _TOPIC = int(Operation.READ), int(ResourceType.TOPIC)
 CHUNK = 64
 """The number of partitions that are read and answered between two checks whether a slice is over."""
 READ_UNITS = 3
-"""The cost of reading a partition, in look-ups of a partition."""
+"""The cost of reading a partition, measured in look-ups of a partition."""
 
 _NOT_DIVERGING = shared(EpochEndOffset())
 _NO_LEADER = shared(LeaderIdAndEpoch())
@@ -93,7 +93,7 @@ class FetchRound:
         `min_bytes`.
         """
         self.full: list[FetchedPartition] = []
-        """Partitions whose records were cut off by a limit: they give no more records."""
+        """Partitions whose records were cut off by a limit: this round reads no more from them."""
         self.must_answer = False
 
     def release(self) -> None:
@@ -173,7 +173,8 @@ class FetchJob:
         return None if hosted is None else hosted.partitions.get(index)
 
     def read(self, *, is_first: bool = False) -> FetchRound:
-        """Read every partition of the plan, in order, within the limits. The first time counts for a follower.
+        """Read every partition of the plan, in order, within the limits. The first read (`is_first`) counts as a
+        follower's promise.
 
         In a follower's session only the dirty partitions are read.
         """
@@ -186,8 +187,8 @@ class FetchJob:
     def reading(self) -> Work[FetchRound]:
         """Do the first `read` in pieces; for consumers.
 
-        A wait that begins now would miss later events of partitions that were read already. So if too little was
-        found, and there was any event, all is read again at once.
+        A wait that begins after the last piece would miss events of partitions that were read in the first pieces.
+        So if too little was found and any event came, all is read again at once.
         """
         attempt = FetchRound()
         seen: list[tuple[Partition, int, int]] = []
@@ -232,7 +233,7 @@ class FetchJob:
             self.rights.log_denials(ApiKey.FETCH)
 
     def _may_read(self, rights: ClientRights, fetched: FetchedPartition) -> bool:
-        """True if the client may read the topic now; a follower may, as long as it acts for the cluster."""
+        """True if the client may read the topic now. A follower may, as long as it has CLUSTER_ACTION."""
         if self.is_follower:
             return rights.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
         name: Any = fetched.key[0]
@@ -251,7 +252,7 @@ class FetchJob:
         room: int,
         is_first: bool,
     ) -> PartitionData:
-        """Answer for one partition: an error, the end of common history, another replica to ask, or its records."""
+        """Make one partition's answer: an error, the end of common history, another replica to ask, or records."""
         epoch = fetched.current_leader_epoch
         code = partition.leader_error(epoch) if self.needs_leader else partition.reader_error(epoch)
         if code:
@@ -305,7 +306,7 @@ class FetchJob:
         )
 
     def _nearer_replica(self, partition: Partition, fetched: FetchedPartition) -> int:
-        """Choose the replica in the consumer's rack from which it should read instead; -1 for this one."""
+        """Choose the replica in the consumer's rack from which it should read; -1 if it should read from this one."""
         desk = self.desk
         return preferred_read_replica(
             partition, desk.image, desk.settings.node_id, self.listener, self.rack, fetched.fetch_offset
@@ -314,7 +315,7 @@ class FetchJob:
     def _not_read(
         self, fetched: FetchedPartition, partition: Partition, error: KafkaError | DiskError
     ) -> PartitionData:
-        """Answer for a log that has nothing at this offset, or that cannot be read."""
+        """Make the answer for a log that has nothing at this offset, or that cannot be read."""
         log = partition.log
         if isinstance(error, DiskError):
             self.desk.disk_errors.note(
@@ -326,7 +327,7 @@ class FetchJob:
         return self._error(fetched, partition, error.code)
 
     def _note_sent(self, partition: Partition, count: int, throttle: ReplicationThrottle | None) -> None:
-        """Count the bytes that a follower gets."""
+        """Count the bytes sent to a follower."""
         if partition.is_adding(self.replica_id):
             self.replication.reassignment_bytes_out += count
         if throttle is not None:
@@ -397,7 +398,9 @@ class FetchJob:
 
     @property
     def bounded_by(self) -> Until:
-        """The offset of a log that bounds this fetch."""
+        """The offset of a log that bounds this fetch: its end for followers, its high watermark or last stable
+        offset for clients.
+        """
         if self.is_follower:
             return Until.LOG_END
         return Until.STABLE if self.committed else Until.HIGH_WATERMARK
@@ -478,9 +481,9 @@ class FetchJob:
             fetched.fetch_offset == log.log_end_offset
             and fetched.sent_high_watermark == log.high_watermark
             and fetched.sent_log_start_offset == log.log_start_offset
-            # Otherwise its next fetch may be the one with which it joins.
+            # Otherwise the next fetch may bring this replica into the ISR, so the partition must be read again.
             and self.replica_id in partition.isr_state.isr
-            # Otherwise nothing would mark it dirty.
+            # Otherwise no object would mark the partition dirty.
             and replica is not None
             and replica.cursor is fetched
         ):
@@ -496,7 +499,7 @@ class FetchJob:
             or answer.high_watermark != fetched.sent_high_watermark
             or answer.log_start_offset != fetched.sent_log_start_offset
         )
-        # A fetcher that gets an error or a divergence takes nothing else from the answer.
+        # A fetcher that gets an error or a divergence ignores the other fields of the answer.
         is_taken = not answer.error_code and answer.diverging_epoch is _NOT_DIVERGING
         fetched.sent_high_watermark = answer.high_watermark if is_taken else -1
         fetched.sent_log_start_offset = answer.log_start_offset
@@ -527,7 +530,7 @@ def _without_records(
     diverging: EpochEndOffset = _NOT_DIVERGING,
     preferred_read_replica: int = -1,
 ) -> PartitionData:
-    """Make an answer that sends the fetcher elsewhere: back in its log, or to another replica."""
+    """Make an answer without records, which sends the fetcher back in its log or to another replica."""
     return PartitionData(
         fetched.key[1],
         0,

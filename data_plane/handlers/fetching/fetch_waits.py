@@ -2,8 +2,8 @@
 
 The fetch lacks a number of bytes over all its partitions. Before there are enough, at least one partition must give
 an equal share of that number. So each partition waits for its own share. The first that has it wakes the fetch, and
-the bytes still missing are divided again. With one partition the first read finds enough, with many each read leaves
-less.
+the bytes still missing are divided again. With one partition the read after the wake finds enough. With many, each
+read leaves fewer bytes missing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Wait: TypeAlias = tuple[Partition, Until, Mark]
 
 
 def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
-    """Compute the marks; None if waiting is in vain, since a range ends with its segment (as in Kafka's
-    DelayedFetch).
+    """Compute the mark of each partition; None if waiting is in vain, since a range ends with its segment (as in
+    Kafka's DelayedFetch).
     """
     found: list[tuple[FetchedPartition, Partition, Any]] = []
     for fetched, answer in attempt.answers:
@@ -81,6 +81,6 @@ def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) 
     else:
         return next_mark
     if end + bytes_wanted <= active.size:
-        # The bytes are here, the high watermark is not.
+        # The bytes are in the log already; only the high watermark is missing.
         return next_mark
     return Until.SIZE, (active.base_offset, end + bytes_wanted)

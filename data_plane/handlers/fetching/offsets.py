@@ -45,7 +45,7 @@ EARLIEST_PENDING_UPLOAD = -6
 TIME_QUERIES_WAITING_MAX = 64
 """Requests that wait for one disk; clients whose request is refused repeat it after a while."""
 WALK_BYTES_MAX = 512 << 20
-"""The most that one request walks over to see whether batches are right about their records' times: about a second."""
+"""The most bytes of records that one request walks over to check the timestamps in batch headers: about a second."""
 CONSUMER = -1
 """The replica id of clients that are no replicas."""
 DEBUGGER = -2
@@ -65,7 +65,7 @@ class Turns:
         """Waiting look-ups, by disks on which one is running."""
 
     async def wait(self, workers: Workers) -> None:
-        """Wait for a turn. Raises `KafkaError` where too many wait already. A caller that returns from here calls
+        """Wait for a turn. Raises `KafkaError` if too many wait already. After this returns, the caller must call
         `pass_on` once.
         """
         waiting = self._waiting.get(workers)
@@ -95,7 +95,9 @@ class Turns:
 
 
 class ListOffsetsHandler:
-    """API 2. Queries by time read segments, so they run off the loop; all other queries are answered at once."""
+    """Handler of ListOffsets (API 2). Queries by time read segments, so they run off the loop; all other queries
+    are answered at once.
+    """
 
     def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
         self._desk = desk
@@ -194,7 +196,7 @@ class ListOffsetsHandler:
             return _failed(asked, error.code)
         except FileClosed:
             reached("offsets.log_went_while_searched")
-            # Deleted, moved away, or its directory has failed, while the worker read it.
+            # While the worker read the log, it was deleted or moved, or its directory has failed.
             return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
             self._desk.disk_errors.note("list_offsets.disk_error", topic=topic, error=str(error))
@@ -210,10 +212,11 @@ def find_offset(
     to_end: bool,
     budget: WalkBudget | None = None,
 ) -> tuple[int, int, int]:
-    """Find (timestamp, offset, leader epoch) of the first record that a query means; -1s where there is none.
+    """Find (timestamp, offset, leader epoch) of the first record that a query asks for; each is -1 if there is
+    none.
 
-    `to_end`: a replica or a debugger asks, for whom the log ends where it ends. `budget` bounds the records that are walked
-    only to see whether their batches are right about them.
+    `to_end`: a replica or a debugger asks, which sees the log up to its end. `budget` bounds the records that are
+    read only to check the timestamps in batch headers.
 
     Raises:
         KafkaError: UNSUPPORTED_VERSION for a special timestamp that this version or node does not know.

@@ -10,10 +10,11 @@ some behind it. Then the handler goes on with that batch. Anything may have happ
 checked again. Only what the bytes themselves decide is kept: what they decompress to, and whether their records keep
 the rules.
 
-These workers have threads of their own (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most batches are
-done by those for `small` ones, with little room each. A batch that turns out larger begins anew among the `large`, and so do the
-batches behind it when a request has become unusually much. There is one `large` at a time, with rests between them
-(`odradek.serving.long_work`): that bounds memory and time, and large ones hold up large ones only.
+These workers have threads of their own (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most
+batches are done by those for `small` ones, with little room each. A batch that turns out larger begins anew in the
+`large` workers. So do the batches behind it, when a request has decompressed to unusually many bytes. One `large`
+batch is done at a time, with pauses between (`odradek.serving.long_work`). That bounds memory and time, and large
+batches delay only large batches.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ TURNS_AT_ONCE = 2
 request; the rest is appended in turns of long work.
 """
 SLICE_BYTES = 4 << 20
-"""A worker that has decompressed so much for one request lets the appends go on."""
+"""The bytes that a worker decompresses for one request before appends go on."""
 ANY_SIZE = 1 << 62
 _OF_NO_TOPIC = LogConfig()
 
 Begun: TypeAlias = tuple[
     list[TopicProduceResponse], list[PartitionProduceResponse], DelayedProduce | None, bool
 ]
-"""The answers of whole topics, those of the topic under way, the answer that waits, and whether something was refused."""
+"""The answers of complete topics, the answers of the current topic, the delayed answer, and whether any batch was
+refused.
+"""
 
 
 class BatchesLeft:
@@ -76,7 +79,7 @@ class BatchesLeft:
         self._workers = desk.produce_workers
         self._turns_at_once = TURNS_AT_ONCE
         self._left: list[tuple[memoryview, LogConfig]] = []
-        """Batches, with what holds for their topics."""
+        """The batches, each with the configuration of its topic's log."""
         self._batches: dict[int, HandedOff] = {}
         """The work on each batch that workers have begun or done, by its number."""
         self._starts: dict[int, int] = {}
@@ -96,7 +99,7 @@ class BatchesLeft:
         self.budget = RequestBudget(size, desk.produce_workers.inflated)
 
     def take_begun(self) -> Begun:
-        """Take the answers so far, for the loop to go on with."""
+        """Return the answers so far, and forget them: the loop of appends continues with them."""
         begun, self.begun = self.begun, None
         return ([], [], None, False) if begun is None else begun
 
@@ -111,7 +114,7 @@ class BatchesLeft:
         return batch
 
     def recompress(self, batches: list[Batch]) -> Steps[None]:
-        """Give batches their topics' codec, and note what they are then."""
+        """Give batches their topics' codec, and note the new batches."""
         workers = self._workers
         for batch in batches:
             handed_off = self.work_at(*batch.place)
@@ -123,7 +126,7 @@ class BatchesLeft:
     def ready(self, topic: int, partition: int) -> Steps[None]:
         """Let workers prepare this batch for its append, and maybe some of the batches behind it.
 
-        A batch that needs no preparation goes on after other requests have had a turn.
+        For a batch that needs no preparation, only let other requests have a turn.
         """
         workers = self._workers
         at = self._starts[topic] + partition

@@ -1,4 +1,4 @@
-"""A Produce whose batches are appended, and wait for replicas or for a flush."""
+"""A Produce response that is delayed: its batches are appended, and wait for replicas or for a flush."""
 
 from __future__ import annotations
 
@@ -85,12 +85,14 @@ class DelayedProduce(Delayed):
         self.pending: list[_Unacknowledged] = []
         self.unsynced: list[tuple[Partition, PartitionProduceResponse]] = []
         self.is_queued = False
-        """True once the request knows everything that it waits for, so that the last answer completes it."""
+        """True once all batches were passed to `wait_for`: from then on the last one to be settled completes the
+        request.
+        """
         self.timeout_ms = timeout_ms
         self.names_leaders = False
-        """True if a partition is refused with its leader, whose address the answer then has (KIP-951)."""
+        """True if a partition's refusal names its leader; the answer then has the leader's address (KIP-951)."""
         self.timer: Timer | None = None
-        """Set once everything that it waits for is known: as in Kafka, the timeout begins after the last append."""
+        """Set once all batches are appended: as in Kafka, the timeout begins after the last append."""
 
     def wait_for(
         self, partition: Partition, last_offset: int, answer: PartitionProduceResponse, acks: int
@@ -130,7 +132,7 @@ class DelayedProduce(Delayed):
         self.desk.sync_partition(partition, done)
 
     def settle(self, waiter: _Unacknowledged) -> None:
-        """Note that one batch need not wait any more."""
+        """Remove one batch from those that the request waits for."""
         self.pending.remove(waiter)
         if not self.pending and self.is_queued:
             self.check()
@@ -183,8 +185,8 @@ class DelayedProduce(Delayed):
 
 
 def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
-    """Set an error, unless there is one. A failed flush also ends the leadership, so the first error says more than
-    later ones.
+    """Set an error, unless there is one. A failed flush also ends the leadership, so the first error explains more
+    than later errors.
     """
     if answer.error_code:
         return

@@ -1,4 +1,4 @@
-"""Produce: validate, append, and answer when the acks that were asked for are there."""
+"""Produce: validate and append the batches, and answer when the requested acks are there."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _NO_ENDPOINTS: list[NodeEndpoint] = shared([])
 
 
 class ProduceHandler:
-    """API 0. An error of one partition leaves all others alone."""
+    """Handler of Produce (API 0). An error of one partition does not affect the others."""
 
     def __init__(self, desk: ProducingDesk, partitions: ServedPartitions) -> None:
         self._desk = desk
@@ -70,7 +70,7 @@ class ProduceHandler:
         self._refusals = ProducerRefusals(desk.clock, desk.log)
 
     def handle(self, context: Context, request: ProduceRequest) -> Result:
-        """Append each batch, once it is verified and has its topic's codec."""
+        """Append each batch, after verification and recompression where a batch needs them."""
         partitions, transaction = self._partitions, None
         if request.transactional_id is not None:
             transaction = TransactionalBatches(self._desk, partitions, request, context.api_version)
@@ -113,14 +113,14 @@ class ProduceHandler:
     def _left(
         self, context: Context, request: ProduceRequest, topic_at: int = 0, partition_at: int = 0
     ) -> BatchesLeft:
-        """Copy the batches from this place on, which go away when the request waits."""
+        """Copy the batches from this place on, because the receive buffer is reused while the request waits."""
         by_id = context.api_version >= PRODUCE_TOPIC_IDS
         return BatchesLeft(self._desk, self._partitions, request, by_id, topic_at, partition_at)
 
     def _append(
         self, context: Context, request: ProduceRequest, transaction: Transaction, left: BatchesLeft | None
     ) -> Result:
-        """Append batch by batch, up to a wait or the answer. `left` is there from the first wait on."""
+        """Append batch by batch, up to a wait or the answer. `left` is set from the first wait on."""
         desk, partitions, acks = self._desk, self._partitions, request.acks
         connection, now_ms = context.note_append(), desk.clock.wall_ms()
         by_id, are_acks_valid = context.api_version >= PRODUCE_TOPIC_IDS, -1 <= acks <= 1
@@ -170,7 +170,7 @@ class ProduceHandler:
                 if log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes:
                     if delayed is None:
                         delayed = self._delayed(context, request, responses)
-                    # From now on: a leadership that is lost and won again during a wait must be noticed.
+                    # Wait from now on, so that a leadership that is lost and won again during a wait is noticed.
                     delayed.wait_for(partition, result.last_offset, answer, acks)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
             answers = []
@@ -186,7 +186,7 @@ class ProduceHandler:
         left: BatchesLeft | None,
         begun: Begun,
     ) -> Result:
-        """End a turn of the request. The first one suspends the connection, the others are `_append_rest`'s."""
+        """End a turn of the request. The first turn suspends the connection; later turns return to `_append_rest`."""
         if left is not None:
             left.begun = begun
             return None
@@ -259,8 +259,8 @@ class ProduceHandler:
         partition: Partition,
         error: Exception,
     ) -> PartitionProduceResponse:
-        """Answer for a batch that was refused, or not written, or whose append met a bug. Other partitions are not
-        affected.
+        """Make the answer for a batch that was refused, or not written, or whose append met a bug. Other partitions
+        are not affected.
         """
         log = partition.log
         if isinstance(error, DiskError):
@@ -323,7 +323,7 @@ class ProduceHandler:
 def _refused_batch(
     data: PartitionProduceData, partition: Partition, error: KafkaError
 ) -> PartitionProduceResponse:
-    """Answer for a refused batch.
+    """Make the answer for a refused batch.
 
     As in Kafka, the answer has the log start offset if the batch's framing was found good.
     """

@@ -19,7 +19,7 @@ PRODUCER_ERRORS = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.I
 
 
 class ProducerRefusals:
-    """One for all connections."""
+    """The log lines about refused batches, for all connections of a broker."""
 
     def __init__(self, clock: Clock, log: Log) -> None:
         self._budget = LineBudget(clock)

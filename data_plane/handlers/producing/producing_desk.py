@@ -18,11 +18,11 @@ OnProduced: TypeAlias = Callable[[Context, int, PartitionLog, AppendResult], Non
 
 
 class ProducingDesk(VerifyingDesk, Protocol):
-    """The desk with what appends need."""
+    """The desk with the objects that appends need."""
 
     @property
     def loop_work(self) -> LoopWork:
-        """The checks of clients' batches that the loop does itself."""
+        """The checks of clients' batches that run on the event loop, with their limit per turn."""
 
     @property
     def produce_workers(self) -> ProduceWorkers: ...

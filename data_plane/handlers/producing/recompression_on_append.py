@@ -66,7 +66,7 @@ class Batch:
 
 
 class _Within:
-    """Decompresses within the budget of the request, and notes the size for the append that comes (an `Inflation`)."""
+    """Decompresses within the budget of the request, and notes the size for the later append (an `Inflation`)."""
 
     __slots__ = ("_at_once_max", "_handed_off")
 
@@ -80,14 +80,14 @@ class _Within:
 
 
 def are_quick(batches: list[Batch]) -> bool:
-    """True if all batches are small and uncompressed, so that the loop may do them at once."""
+    """True if all batches are small and uncompressed, so that the loop may recompress them at once."""
     return sum(batch.size for batch in batches) <= QUICK_BYTES_MAX and not any(
         codec_of(batch.data.records or b"") for batch in batches
     )
 
 
 def find_batches(partitions: ServedPartitions, context: Context, request: ProduceRequest) -> list[Batch]:
-    """Find the batches of partitions led here that have another codec than their topics want."""
+    """Find the batches of partitions led here whose codec differs from that of their topics."""
     by_id = context.api_version >= PRODUCE_TOPIC_IDS
     found = []
     for topic_at, topic in enumerate(request.topic_data):

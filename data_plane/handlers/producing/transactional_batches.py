@@ -5,7 +5,7 @@ others, the leader asks the coordinator once for all partitions of the request, 
 on, the question also adds the partitions to the transaction: the client does not add them itself.
 
 An answer that refuses is translated for the producer, as Kafka does. Older clients do not expect errors of a
-coordinator in answers to Produce. They hear NOT_ENOUGH_REPLICAS, after which they try again.
+coordinator in answers to Produce. They get NOT_ENOUGH_REPLICAS, after which they try again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Place: TypeAlias = tuple[int, int]
 
 
 class NotVerified(KafkaError):
-    """The partition is no part of the transaction, or its coordinator is out of reach."""
+    """Raised if the partition is not part of the transaction, or its coordinator is out of reach."""
 
 
 class TransactionalBatches:
@@ -100,7 +100,9 @@ class TransactionalBatches:
         return bool(self._asked)
 
     def collect(self, by_id: bool, partitions_per_turn: int) -> Iterator[None]:
-        """Read each partition of the request, and begin the verifications. Stops after so many of them."""
+        """Read each partition of the request, and begin the verifications. Yields after `partitions_per_turn` of
+        them.
+        """
         served = self._partitions
         now_ms, looks = int(self._desk.clock.monotonic() * 1000), partitions_per_turn
         for topic_at, topic in enumerate(self._request.topic_data):
@@ -121,7 +123,7 @@ class TransactionalBatches:
                 place = (topic_at, partition_at)
                 if partition is None or hosted is None or not partition.is_leader:
                     reached("produce.leader_went_before_verification")
-                    # The append will find the error, unless this broker has begun to lead until then.
+                    # The append fails with this error, unless this broker becomes the leader before.
                     self._refused[place] = NotVerified(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     continue
                 log = partition.log
@@ -135,7 +137,7 @@ class TransactionalBatches:
                     self._asked.append(place)
 
     def _guard(self, place: Place, now_ms: int) -> VerificationGuard | None:
-        """Get the guard of the batch there, `ONGOING` if no question is needed, None where it is refused."""
+        """Get the guard for the batch there; `ONGOING` if it needs no question, None if it is refused."""
         log, header = self._batches[place]
         try:
             return log.begin_verification(
@@ -173,7 +175,7 @@ class TransactionalBatches:
                 log.producers.refuse_verification(producer_id, self._name)
 
     def _renew_guards(self) -> bool:
-        """True if a guard was void, so that the coordinator must be asked again with the new guard."""
+        """Renew void guards; true if there were any, so that the coordinator must be asked again."""
         now_ms = int(self._desk.clock.monotonic() * 1000)
         is_void = False
         for place in self._asked:

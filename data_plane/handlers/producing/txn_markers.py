@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: end transactions on the partitions that are led here, on a coordinator's word (KIP-98).
+"""WriteTxnMarkers: end transactions on the partitions that are led here, as a coordinator requests (KIP-98).
 
 Operators send markers too, to abort a transaction that hangs (KIP-664).
 """
@@ -13,11 +13,11 @@ from odradek.serving.steps import in_slices
 from odradek.wire.messages.write_txn_markers import WritableTxnMarker, WriteTxnMarkersRequest
 
 BROKERS = "broker-"
-"""The client ids of brokers begin so. It decides about a log line alone."""
+"""The beginning of brokers' client ids. It only decides whether a line is logged."""
 
 
 class WriteTxnMarkersHandler:
-    """API 27. An error of one partition leaves all others alone."""
+    """Handler of WriteTxnMarkers (API 27). An error of one partition does not affect the others."""
 
     def __init__(self, desk: Desk, writer: MarkerWriter) -> None:
         self._desk = desk

@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions (KIP-664): transactional ids that coordinators on this broker know."""
+"""DescribeTransactions and ListTransactions (KIP-664): the transactional ids that this broker coordinates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from odradek.wire.messages.list_transactions import ListTransactionsRequest, Lis
 from odradek.wire.messages.list_transactions import TransactionState as ListedState
 
 DESCRIBED_BYTES = 100
-"""About the size of a transaction without partitions."""
+"""The approximate bytes of a described transaction without partitions."""
 STATUSES = {status.shown: status for status in TransactionStatus}
 
 

@@ -36,7 +36,7 @@ from odradek.wire.schema.versions import (
 )
 
 ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
-"""The client version of a transaction, by the kind of client that adds its partitions."""
+"""The client version of a transaction, by who adds its partitions: the client, or brokers for the client."""
 
 
 class AddPartitionsToTxnHandler:
@@ -103,7 +103,9 @@ class AddPartitionsToTxnHandler:
     def _refused(
         self, topics: list[AddPartitionsToTxnTopic], closed: frozenset[str]
     ) -> Work[list[AddPartitionsToTxnTopicResult] | None]:
-        """Refuse all partitions if some do not exist, or belong to topics `closed` to the client."""
+        """Refuse all partitions if some do not exist, or belong to topics in `closed`, which the client may not
+        write to.
+        """
         image = self._desk.image
         is_refused = False
         results = []

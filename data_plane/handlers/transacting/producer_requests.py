@@ -17,8 +17,8 @@ from odradek.wire.schema.versions import END_TXN_EPOCHS_GROW, END_TXN_FENCED, IN
 
 
 class InitProducerIdHandler:
-    """API 22. Idempotent producers come without a transactional id; their ids come from blocks that the controller
-    gives (KIP-730).
+    """Handler of InitProducerId (API 22). Idempotent producers have no transactional id; their producer ids come
+    from blocks that the controller allocates (KIP-730).
     """
 
     def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
@@ -75,7 +75,7 @@ class InitProducerIdHandler:
 
 
 class EndTxnHandler:
-    """API 26. Answered when the outcome is committed; markers are written after that."""
+    """Handler of EndTxn (API 26). It answers when the outcome is committed; markers are written after that."""
 
     def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
         self._desk = desk
@@ -89,7 +89,7 @@ class EndTxnHandler:
         if not request.transactional_id:
             return EndTxnResponse(0, ErrorCode.INVALID_REQUEST)
         if self._ids.is_empty:
-            # The next transaction may need one.
+            # Fetch a new block of producer ids in advance, for the next transaction.
             self._desk.tasks.start_soon(self._ids.fill)
         end = EndTransaction(
             request.transactional_id,

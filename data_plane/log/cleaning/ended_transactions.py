@@ -1,6 +1,6 @@
 """The choice of the transactional batches that a pass removes, as Kafka's `CleanedTransactionMetadata` has it. PURE.
 
-What an aborted transaction has written goes with the first pass, and its keys do not count. A marker stays as long as
+The first pass removes the records of an aborted transaction, and their keys do not count. A marker stays as long as
 its transaction has batches. The first pass that finds none gives the marker a delete horizon, as for a tombstone; a
 pass behind the horizon removes it. So a reader within `delete.retention.ms` knows how each transaction ended.
 """
@@ -28,10 +28,10 @@ class EndedTransactions:
             firsts.append(first_offset)
             lasts.append(last_offset)
         self._seen: set[int] = set()
-        """Producers of whose open transaction the pass has met a batch."""
+        """Producers with an unfinished transaction of which the pass has read a batch."""
 
     def begin_rewriting(self) -> None:
-        """Begin another reading of the batches, from the log's start on."""
+        """Begin another reading of the batches, from the start of the log."""
         self._seen.clear()
 
     def is_aborted(self, header: BatchHeader) -> bool:

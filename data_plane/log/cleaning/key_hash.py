@@ -26,7 +26,7 @@ _WIDTHS = (8, 16, 32, 64, 128, 256)
 _PIECE = 4
 _LANES = 4
 _AT_ONCE_BYTES = 4 << 20
-"""The matrix of pieces that is made at once: it bounds memory, and fits into caches."""
+"""The bytes of the matrix that is computed at once: few enough to bound memory and to fit into caches."""
 
 Hashes = npt.NDArray[np.uint64]
 """Two columns: the upper and the lower half of each hash."""
@@ -66,7 +66,7 @@ class KeyHash:
     def _of_similar(self, data: Bytes, places: Int64s, lengths: Int64s, width: int) -> Hashes:
         columns = np.arange(width, dtype=np.int64)
         at = places[:, None] + columns
-        # Further bytes, or none, may follow the key's own.
+        # Positions behind a short key may lie outside of the data; these bytes are masked out below.
         np.minimum(at, len(data) - 1, out=at)
         padded = data.take(at)
         if int(lengths.min()) < width:

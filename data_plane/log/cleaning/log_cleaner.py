@@ -3,9 +3,10 @@
 Each of `log.cleaner.threads` tasks has a companion process with an offset map of its own. It begins with the first pass
 and ends `LINGER_SECONDS` after the last: an idle broker spends nothing on cleaning. A disk has one pass at a time, unless `odradek.log.cleaner.threads.per.disk` allows more.
 
-A log that cannot be cleaned is set aside with the reason, and tried again after a restart. Reasons are damage, an unknown
-format, or a batch with more keys than the map can hold. What may pass (a full disk, a companion that died) is tried again after
-`log.cleaner.backoff.ms`, then after ever longer waits. Other logs take their turn meanwhile.
+A log that cannot be cleaned is set aside with the reason, and tried again after a restart. Reasons are damage, an
+unknown format, or a batch with more keys than the map can hold. After an error that may pass (a full disk, a
+companion that died), the log is tried again after `log.cleaner.backoff.ms`, then after ever longer waits. Other
+logs are cleaned meanwhile.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ RETRY_SECONDS_MAX = 300.0
 """The longest wait before a log is tried again."""
 _DOUBLINGS_MAX = 30
 _BACKOFF_SECONDS_MIN = 0.01
-"""With `log.cleaner.backoff.ms=0` the looks would take the whole loop."""
+"""The shortest backoff: with `log.cleaner.backoff.ms=0`, looking for dirty logs would take the whole loop."""
 _UNCLEANABLE = (CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall, CompanionFailed)
-"""As in Kafka, an unexpected error makes the log uncleanable, too: the next pass would meet it again."""
+"""Errors that make a log uncleanable. As in Kafka, an unexpected error does so, too: the next pass would raise it
+again.
+"""
 LINGER_SECONDS = 60.0
 """The time that a companion is kept after a pass: starting one costs as much CPU as 40 MiB of records."""
 _THREAD_BYTES_MAX = (1 << 31) - 1
@@ -65,10 +68,10 @@ class CleanerSettings:
     enable: bool = setting("log.cleaner.enable")
     threads: int = setting("log.cleaner.threads")
     dedupe_buffer_bytes: int = setting("log.cleaner.dedupe.buffer.size")
-    """Shared by all threads."""
+    """The bytes of the offset maps of all threads together."""
     load_factor: float = setting("log.cleaner.io.buffer.load.factor")
     io_buffer_bytes: int = setting("log.cleaner.io.buffer.size")
-    """Shared by all threads."""
+    """The bytes of the IO buffers of all threads together."""
     io_bytes_per_second_max: float = setting("log.cleaner.io.max.bytes.per.second")
     backoff_ms: int = setting("log.cleaner.backoff.ms")
     threads_per_disk: int = 1
@@ -83,7 +86,7 @@ class CleanerFigures:
     bytes_read: int = 0
     bytes_written: int = 0
     seconds_max: float = 0.0
-    """The longest of the last passes, one of each thread."""
+    """The duration of the longest among the last passes of all threads."""
     recopy_percent: float = 0.0
     """The bytes that the last pass has rewritten, as a percentage of the bytes that it has read."""
 
@@ -119,8 +122,9 @@ class LogCleaner:
         self._workers = env.new_workers()
         self._threads: list[_Thread] = []
         self._busy: dict[str, list[PartitionLog]] = {log_dir.path: [] for log_dir in log_dirs}
-        """The logs of each disk that a thread has chosen, until it is done with them. A pass begins with a flush, and
-        only then shows in `log.cleaning`."""
+        """The logs of each disk that a thread has chosen and not finished. A pass begins with a flush, and appears
+        in `log.cleaning` only after that.
+        """
         self._wake: Event = env.event()
         self._throttle = Throttle(env.clock, self.settings.io_bytes_per_second_max)
         self._is_stopped = False
@@ -143,7 +147,7 @@ class LogCleaner:
                     self._tasks.start_soon(self._run_thread, thread)
 
     def config_changed(self) -> None:
-        """Take over the broker's configuration: at once, a pass under way keeps its buffers."""
+        """Apply the broker's configuration at once. A running pass keeps its buffers."""
         self.settings = self._settings_now()
         self._throttle.change_rate(self.settings.io_bytes_per_second_max)
         if self._threads:
@@ -249,7 +253,7 @@ class LogCleaner:
         return None if index is None else (*candidates[index], plans[index][1])
 
     async def _learn_ages(self) -> None:
-        """Read the ages of segments, if rules need them."""
+        """Read the ages of segments, if the rules of logs need them."""
         for log_dir in self._log_dirs:
             for log in list(log_dir.logs.values()):
                 if self._is_free(log_dir) and _is_candidate(log) and needs_timestamps(log.config):

@@ -16,7 +16,7 @@ from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header
 
 
 def needs_timestamps(config: LogConfig) -> bool:
-    """True if a rule asks for the age of segments."""
+    """True if a rule depends on the ages of segments."""
     return config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < LONG_MAX
 
 
@@ -45,10 +45,10 @@ def view_of(log: PartitionLog) -> LogView:
 
 
 def read_timestamps(log: PartitionLog, now_ms: int) -> None:
-    """Learn the ages of finished segments that are not known yet (blocking, in a worker).
+    """Read the missing ages of finished segments (blocking, in a worker).
 
-    A dirty segment that claims to be old enough for `min.compaction.lag.ms`, although its file has changed since, is
-    walked. The lags ask for no other: passes write clean segments anew, so the files of these are always young.
+    A dirty segment is walked if its headers claim enough age for `min.compaction.lag.ms`, but its file has changed
+    since. Clean segments are not walked: passes rewrite them, so their files are always young.
 
     Raises `FileClosed` when segments, or the log, were removed meanwhile, `DiskError`, `CorruptBatch`.
     """

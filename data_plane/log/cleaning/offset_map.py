@@ -31,7 +31,7 @@ class OffsetMap:
     """A map of a fixed number of slots. Offsets are put in ascending order."""
 
     def __init__(self, buffer_bytes: int, load_factor: float) -> None:
-        """As many slots as fit into the buffer, of which `load_factor` may be used."""
+        """Make a map of as many slots as fit into the buffer, of which `load_factor` may be used."""
         self.slots = _prime_at_most(max(buffer_bytes // SLOT_BYTES, _SLOTS_MIN))
         self.keys_max = max(1, int(self.slots * load_factor))
         # The kernel gives zeroed pages at the first write: the unused part for a small log costs nothing.

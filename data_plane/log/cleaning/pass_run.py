@@ -65,12 +65,12 @@ class PassSettings:
 
 
 class NoRoom(Exception):
-    """The disk has less room than the next cleaned segment may take."""
+    """Raised if the disk has less room than the next cleaned segment may take."""
 
 
 @attrs.define
 class PassRun:
-    """A pass. `run` once; all else is its own."""
+    """A pass over one log; call `run` once."""
 
     log: PartitionLog
     plan: LogPlan
@@ -80,7 +80,7 @@ class PassRun:
     clock: Clock
     agreed_clock: AgreedClock
     throttle: Callable[[int, Callable[[], bool]], Awaitable[None]]
-    """Wait as long as these bytes of reading or writing have to, unless the pass is over."""
+    """Waits until this many bytes may be read or written, unless the pass is over."""
     free_bytes: Callable[[], int]
     """The room on the disk, as of the last look."""
     _mapped: Mapped = attrs.field(factory=Mapped, init=False)
@@ -92,7 +92,7 @@ class PassRun:
     _aborted: dict[int, AbortedTransaction] = attrs.field(factory=dict, init=False)
     """The log's aborted transactions, by the offsets of their markers."""
     _abort_markers: list[int] = attrs.field(factory=list, init=False)
-    """The offsets of markers in that segment, of transactions that a reader may still meet."""
+    """The offsets of markers in the segment being written, of aborted transactions that readers may still meet."""
 
     async def run(self) -> PassReport | None:
         """Clean the log as planned; None if the pass was aborted, or if nothing could be cleaned.

@@ -15,7 +15,7 @@ SECRET_BYTES = 32
 
 
 class OffsetMapTooSmall(Exception):
-    """The keys of one batch do not fit into an empty map."""
+    """Raised if the keys of one batch do not fit into an empty map."""
 
 
 @attrs.define
@@ -25,7 +25,7 @@ class Mapped:
     bytes_read: int = 0
     """Bytes of the batches that are in the map now."""
     next_offset: int = -1
-    """The offset behind them; -1 if there were none."""
+    """The offset behind these batches; -1 if there were none."""
     records: int = 0
     keyless: int = 0
     """Records that have no key: a pass removes them."""
@@ -54,7 +54,7 @@ class Cleaned:
 
 @attrs.frozen
 class LastBatches:
-    """The last committed data batch of each known producer: it stays, though empty.
+    """The last committed data batch of each known producer, which stays even without records.
 
     Uncommitted batches may be cut off again. Kafka keeps a producer's very last batch, committed or not.
     """
@@ -62,7 +62,9 @@ class LastBatches:
     offsets: dict[int, int]
     """By producer id: the last offset of that batch."""
     next_sequences: dict[int, int]
-    """The sequence number behind that batch, where the log's state knows only later batches of a producer."""
+    """By producer id: the sequence number behind that batch, if the log's state has only later batches of the
+    producer.
+    """
     epochs: dict[int, int] = attrs.field(factory=dict)
     """The epochs of producers whose last batch is a marker."""
 
@@ -98,7 +100,7 @@ class PassRules:
     """The rules that hold for all batches of a pass."""
 
     earliest_ms: int
-    """A delete horizon up to this time is over, in milliseconds since 1970."""
+    """Delete horizons up to this time are over, in milliseconds since 1970."""
     latest_ms: int
     """New delete horizons count from this time."""
     delete_retention_ms: int
@@ -107,5 +109,7 @@ class PassRules:
     last_batches: LastBatches
 
     def stays_empty(self, header: BatchHeader) -> bool:
-        """True if the batch stays when all its records go: its producer's next sequence number hangs on it."""
+        """True if the batch stays although all its records are removed: it keeps its producer's last sequence
+        number.
+        """
         return header.producer_id >= 0 and self.last_batches.has(header)

@@ -14,7 +14,7 @@ from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
 
 OFFSET_RANGE_MAX = (1 << 31) - 1
 GROUP_SEGMENTS_MAX = 100
-"""A swap renames the files of a group on the loop."""
+"""The most segments in one group: a swap renames their files on the loop."""
 
 
 @attrs.frozen
@@ -39,7 +39,7 @@ class LogView:
     log_start_offset: int
     log_end_offset: int
     first_dirty_offset: int
-    """As the checkpoint has it; -1 without an entry."""
+    """The first dirty offset in the checkpoint; -1 if there is none."""
     committed_end: int
     """The lower of high watermark and last stable offset."""
     segments: Sequence[SegmentView]
@@ -90,7 +90,7 @@ def plan_log(view: LogView, now_ms: int) -> LogPlan:
 
 
 def _end(view: LogView, dirty: int, now_ms: int) -> int:
-    """Find the last begin of a segment before which all is finished, committed and old enough."""
+    """Find the last segment start before which all records are finished, committed and old enough."""
     lag_ms = view.config.min_compaction_lag_ms
     end = view.segments[0].base_offset
     for segment, after in zip(view.segments, view.segments[1:], strict=False):

@@ -3,14 +3,15 @@
 A `RecordLoop` lives in a companion process (`Env.new_companion`), which alone imports numpy. Files come as arguments.
 The rules are those of Kafka's `Cleaner` and of `MemoryRecords.filterTo`:
 
-* A record behind the end of the map stays. Below, it stays if it has a key that no later record of the map has.
-  A tombstone stays only until the delete horizon of its batch (KIP-534). A batch gets its horizon, `delete.retention.ms`
-  from now, from the first pass that keeps a tombstone in it.
-* A batch keeps its range of offsets, its producer's numbers, its leader epoch and its timestamp type. If it loses no
-  record, it stays as it is. If it loses all, it goes, unless it is the last one of a producer that may still send.
+* A record behind the end of the map stays. Below it, a record stays if it has a key that no later record of the map
+  has. A tombstone stays only until the delete horizon of its batch (KIP-534). A batch gets its horizon,
+  `delete.retention.ms` from now, from the first pass that keeps a tombstone in it.
+* A batch keeps its range of offsets, its producer's numbers, its leader epoch and its timestamp type. If it loses
+  no record, it stays as it is. If it loses all, it is removed, unless it is the last batch of a producer that may
+  still send.
 * The base timestamp stays (Kafka takes that of the first record that stays): the records' bytes can then be copied. A
   delete horizon takes its place, and the deltas are counted from it.
-* Of transactions, `ended_transactions` says what goes.
+* `ended_transactions` decides which batches and markers of transactions are removed.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ class RecordLoop:
     ) -> int:
         """Begin a pass with an empty map. Return the number of keys that it may hold.
 
-        The dirty part has at most `records_max` records. A map with room for them all is not made larger. `aborted` are
-        the transactions of the log that were aborted.
+        The dirty part has at most `records_max` records, and the map gets no more room than these need. `aborted`
+        are the transactions of the log that were aborted.
         """
         shape = buffer_bytes, _size_class(records_max), load_factor
         if self._map is None or self._shape != shape:
@@ -142,8 +143,8 @@ class RecordLoop:
     def _map_group(
         self, data: bytes, group: RecordPlaces, start: int, from_offset: int, mapped: Mapped
     ) -> bool:
-        """Put a group into the map; False if only its first batches fit. The group's first batch is the first one at
-        `start` or behind it.
+        """Put a group of batches into the map; False if only its first batches fit. The group begins at the first
+        batch at or behind `start`.
         """
         if not len(group) or self._put(group, from_offset, mapped):
             return True
@@ -185,7 +186,7 @@ class RecordLoop:
         return True
 
     def _counts(self, header: BatchHeader) -> bool:
-        """True if the records of a batch count as written."""
+        """True if the records of a batch count: no marker, and no batch of an aborted transaction."""
         return not header.is_control and not self._transactions.is_aborted(header)
 
     @property
@@ -241,7 +242,7 @@ class RecordLoop:
                     out += self._end_or_abort(data, at, header, cleaned)
                     continue
             waiting.append((at, header))
-            # Compressed batches grow by an unknown factor.
+            # The size of a compressed batch after decompression is unknown, so assume eight times as much.
             size += header.size * (8 if header.compression_type else 1)
             if size >= _GROUP_BYTES:
                 out += self._rewritten(data, waiting, cleaned)
@@ -370,11 +371,11 @@ class _Verdict:
     """The largest timestamp of the records that stay, of each batch."""
     _keep: _Bools
     _first: list[int]
-    """The index of the first record of each batch, and at the end the number of records."""
+    """The index of the first record of each batch; the last element is the number of records."""
     _bytes: memoryview
-    """The bytes of all records that stay, behind one another."""
+    """The bytes of all records that stay, in one piece."""
     _ends: list[int]
-    """Where the bytes of each batch end, behind a zero."""
+    """Where the bytes of each batch end; the first element is 0."""
 
     @classmethod
     def of(
@@ -445,7 +446,7 @@ def _size_class(records: int) -> int:
 
 
 def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> bytes:
-    """Read bytes of a file from a batch on, below `end`: at least that batch, as a whole."""
+    """Read bytes of a file, from a batch on and below `end`: at least that whole batch."""
     wanted = min(max(bytes_max, HEADER_SIZE), end - position)
     data = source.pread(wanted, position)
     if len(data) < wanted:

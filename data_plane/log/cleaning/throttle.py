@@ -1,4 +1,6 @@
-"""`log.cleaner.io.max.bytes.per.second`: the bytes that all cleaner threads together may read and write. PORTED."""
+"""The throttle of `log.cleaner.io.max.bytes.per.second`: the bytes that all cleaner threads together may read and
+write. PORTED.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ LOOK_SECONDS = 1.0
 
 
 class Throttle:
-    """Counts the bytes that passes have requested, and those that the rate has allowed. Passes wait in their order."""
+    """Counts the bytes that passes have requested, and the bytes that the rate has allowed. Passes wait in the
+    order of their requests.
+    """
 
     def __init__(self, clock: Clock, bytes_per_second: float) -> None:
         self._clock = clock
         self._rate = bytes_per_second
         self._asked_bytes = 0.0
         self._allowed_bytes = 0.0
-        """As of `_counted_at`, and at most the requested bytes: a pause saves nothing up."""
+        """The bytes allowed until `_counted_at`. At most the requested bytes, so that a pause allows no burst."""
         self._counted_at = clock.monotonic()
 
     def change_rate(self, bytes_per_second: float) -> None:
@@ -36,7 +40,7 @@ class Throttle:
         while not is_over():
             now = clock.monotonic()
             look_at = now + min(self._seconds_until(wanted), LOOK_SECONDS)
-            # The missing bytes may take less time than the clock can measure.
+            # The missing bytes may need less time than the clock can measure.
             if look_at <= now:
                 return
             await clock.sleep_until(look_at)

@@ -16,9 +16,10 @@ The loop takes all steps in one turn, so both logs stay as they are meanwhile. `
 at a start, before any log is opened. If the other log is still there, it is the live one, and the mark is removed. If
 it is gone, step 5 is repeated. So at any time exactly one directory has the live log.
 
-A mark may be out of date: its disk was away when the swap was given up, and the other log has grown since. If that
-log is on a disk that is away now, only the metadata shows it. It names the new directory before a swap, and the old
-one again once it was given up. So step 5 is repeated only where the metadata names this directory.
+A mark may be out of date: its disk was offline when the swap was given up, and the other log has grown since. If
+the other log's disk is offline now, only the metadata shows that the mark is outdated. The metadata names the new
+directory before a swap, and the old directory again after a swap that was given up. So step 5 is repeated only if
+the metadata names this directory.
 
 PORTED but for the files.
 """
@@ -111,7 +112,7 @@ class Swap:
     """The name of the future replica's directory."""
 
     def prepare(self) -> None:
-        """Take the steps before the point of no return that are the target's (blocking). Raises `DiskError`."""
+        """Take the steps on the target that come before the point of no return (blocking). Raises `DiskError`."""
         self.close_future()
         self.save_checkpoints()
         self.mark_caught_up()
@@ -125,7 +126,7 @@ class Swap:
         current, future = self.current, self.future
         future.epochs = LeaderEpochs.decode(current.epochs.encode())
         future.epochs.is_dirty = True
-        # The live log may go on with its own while a device that hangs closes the copy.
+        # The live log may change its producers while the disk's thread closes the copy, so take a decoded copy.
         future.producers.take(ProducerState.decode(current.load_producers().encode()))
 
     def close_future(self) -> None:
@@ -177,7 +178,9 @@ class Swap:
             self.target.directory.remove_tree(self.name)
 
     def move_in(self) -> PartitionLog:
-        """Take the steps behind the point of no return; the log under its own name (blocking). Raises `DiskError`."""
+        """Take the steps behind the point of no return; returns the log under its own name (blocking). Raises
+        `DiskError`.
+        """
         self.rename_future()
         return self.open_moved()
 

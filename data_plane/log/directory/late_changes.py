@@ -1,10 +1,11 @@
-"""Changes of files below one log directory, for each of which the loop waits only so long (`Dir.in_time`). PORTED.
+"""Changes of files below one log directory, for which the loop waits a bounded time (`Dir.in_time`). PORTED.
 
     made -> answered in time -> ended
        '-> goes on ----------------------> answered late -> ended, or failed
 
-A change has two halves. Its work is the disk's. Its end is the loop's, and comes after it: so all that is seen has been
-done. While a change goes on the device takes no other one. So there is one at most, and they end in order.
+A change has two halves. The disk's thread does its work. The loop calls its end afterwards, so the state in memory
+never runs ahead of the files. While a change goes on, the device accepts no other change. So there is at most one,
+and changes end in order.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class _Change(Generic[T]):
             self.failure = error
 
     def finish(self) -> None:
-        """End it on the loop. Raises the errors of the work."""
+        """Call the end of the change on the loop. Raises the errors of its work."""
         if self.failure is None:
             self.end(self.results[0])
         elif self.is_late:
@@ -59,13 +60,13 @@ class LateChanges:
 
     @property
     def goes_on(self) -> bool:
-        """True while a change is under way for whose end the loop has not waited."""
+        """True while a change goes on that the loop no longer waits for."""
         return self._late is not None
 
     def make(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """See `LogOwner.change`."""
+        """Make a change; see `LogOwner.change`."""
         change = _Change(work, end, failed)
         try:
             self._directory.in_time(change.do)
@@ -83,7 +84,7 @@ class LateChanges:
         change.finish()
 
     def finish(self) -> None:
-        """End the change that went on, if there is one, since the device has answered (`Dir.settle`). Raises
+        """End the change that went on, if there is one, because the device has answered (`Dir.settle`). Raises
         `DiskError`.
         """
         late, self._late = self._late, None
@@ -91,7 +92,7 @@ class LateChanges:
             late.finish()
 
     def give_up(self, error: DiskError) -> None:
-        """Give up the change under way, since the directory is offline."""
+        """Give up the change under way, because the directory is offline."""
         late, self._late = self._late, None
         if late is not None:
             late.failed(error)

@@ -288,7 +288,7 @@ class LogDir:
         return log, begins
 
     def _unmake(self, made: tuple[PartitionLog, bool]) -> None:
-        """Remove a log that was made too late (blocking): by now it may lie in another directory."""
+        """Remove a log that was made too late (blocking). The replica may have a log in another directory by now."""
         log, begins = made
         log.abandon()
         if begins:

@@ -44,9 +44,9 @@ from odradek.wire.topic_partition import TopicPartition
 
 _TICK_SECONDS = 1.0
 _SHORT_RETENTION_MS = 10_000
-"""Retention is applied so often while only the reserve of the disk is left."""
+"""The interval of retention while only the reserve of the disk is left."""
 _WALK_BYTES = 512 << 20
-"""The most that one look walks over to learn how old records are: a second or two of a worker."""
+"""The most bytes that one look reads to learn the ages of records: one or two seconds of a worker."""
 
 
 @attrs.frozen(kw_only=True)
@@ -62,17 +62,17 @@ class UpkeepContext:
     producer_id_expiration_check_interval_ms: int = setting("producer.id.expiration.check.interval.ms")
     retention_check_interval_ms: int = setting("log.retention.check.interval.ms")
     checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms")
-    """Recovery points and log start offsets."""
+    """The interval in which recovery points and log start offsets are written."""
     high_watermark_checkpoint_interval_ms: int = setting("replica.high.watermark.checkpoint.interval.ms")
     flush_cycle_ms: int = 60_000
-    """Every log with unsynced data is flushed once in this time, so that recovery stays short."""
+    """The time in which every log with unsynced data is flushed once, so that recovery stays short."""
     space_interval_ms: int = 10_000
-    """The age at which the figures of the device's room are read anew."""
+    """The interval in which the device's free space is measured."""
     reserve_bytes: int = -1
     """The room that records leave alone; negative: a hundredth of the device, at most 1 GiB."""
     buggify: Callable[[str], bool] = never
     index_idle_ms: int = 600_000
-    """Indexes and descriptors of inactive segments that were idle for this long are dropped."""
+    """The agreed clock of the node, from which ages of records are computed."""
     agreed_clock: AgreedClock = attrs.field()
     """The node's, by which records grow old."""
 
@@ -90,14 +90,14 @@ class LookedAfter(Protocol):
     names: LogNames
     workers: WatchedWorkers
     flush_failure: DiskError | None
-    """The error of a flush in a worker, with which the directory goes offline."""
+    """The error of a flush in a worker; the directory goes offline with it."""
     full_since: float | None
     is_stalled: bool
     room: Room
 
     @property
     def is_suspected(self) -> bool:
-        """True if a call was not answered in time: the device is to be waited for."""
+        """True if a call was not answered in time, so that the loop must wait for the device."""
 
     @property
     def context(self) -> UpkeepContext: ...
@@ -145,7 +145,7 @@ class Background:
         self.flush_count = 0
         self.segments_removed = 0
 
-    # --- what others ask for
+    # --- requests of other parts
 
     def remove_files_at(self, directory: Dir, names: list[str], due_ms: int) -> None:
         self._doomed_files.append((due_ms, directory, names))
@@ -224,7 +224,7 @@ class Background:
                     log.roll(self._log_dir.context.clock.wall_ms())
 
     def _retention_is_due(self, now_ms: int) -> bool:
-        """True if old segments are to go now: more often while they may be the way to more room."""
+        """True if old segments should be removed now: more often while only the reserve of the disk is left."""
         is_due = self._is_due("retention", self._log_dir.context.retention_check_interval_ms, now_ms)
         often = self._is_due("retention_when_short", _SHORT_RETENTION_MS, now_ms)
         return is_due or self._retention_is_unfinished or (often and self._log_dir.room.is_short)
@@ -273,7 +273,7 @@ class Background:
             log.durability.check_end(log.log_end_offset)
         except DiskRefused as error:
             if error.operation == "sync":
-                # Pages whose space was promised have no error: they are lost like those of any failed sync.
+                # A sync that failed although space was reserved: its pages are lost, as after any failed sync.
                 raise
             reached("log.flush_postponed")
             self._log_dir.disk_refused(error)
@@ -319,7 +319,7 @@ class Background:
         context = self._log_dir.context
         for log in self._log_dir.logs.values():
             if log.home.is_stalled:
-                # The disk's thread may be writing their snapshot.
+                # The disk's thread may be writing the snapshot of this log's producers.
                 continue
             log.producers.expire(now_ms, context.producer_id_expiration_ms)
 
@@ -330,8 +330,8 @@ class Background:
                     segment.grow_idle()
 
     async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> bool:
-        """Replace a checkpoint, unless it is equal already. True if it is equal now. A disk that refuses keeps the
-        old one, which is safe.
+        """Replace a checkpoint, unless the file is equal already. Returns True if the file has the present offsets
+        now. A disk that refuses keeps the old one, which is safe.
 
         The writer reads the offsets itself, so that they are never those of a log that has been set aside since.
         Only durable checkpoints are synced: a sync commits the file system's journal, and meanwhile the appends of
@@ -355,7 +355,9 @@ class Background:
             self._log_dir.disk_refused(error)
 
     async def _rename_refused(self) -> None:
-        """Repeat renames that a full disk has refused. Removable logs go at once: that makes room."""
+        """Repeat renames that a full disk has refused. Logs that may be removed are removed at once, which frees
+        space.
+        """
         log_dir = self._log_dir
         for refused in log_dir.names.refused:
             try:
@@ -368,7 +370,7 @@ class Background:
         workers = self._log_dir.workers
         if self._log_dir.is_suspected:
             reached("log.removal_put_off")
-            # A late change may still work where these are.
+            # A late change may still be working on these files.
             return
         await self._rename_refused()
         if self.entry_is_dirty:
@@ -382,7 +384,7 @@ class Background:
             self._doomed_files = deque(doomed for doomed in self._doomed_files if doomed[0] > now_ms)
             for doomed in files:
                 try:
-                    # One by one: each should return soon; if it does not, the disk hangs.
+                    # Remove files one by one: each call should return soon; if it does not, the disk hangs.
                     for file in doomed[2]:
                         await workers.run(remove_if_present, doomed[1], file)
                 except DiskRefused:

@@ -53,7 +53,9 @@ _turn = threading.Lock()
 """Only one worker of the process opens logs at a time, and it holds this lock. Workers side by side would wait for
 one another after each system call, because only one thread at a time runs Python."""
 _TURN_WAIT_SECONDS_MAX = 0.03
-"""A worker that waits longer goes on beside the other, which waits for a device or recovers a long log."""
+"""A worker that has waited this long goes on without the lock: the other worker waits for a device or recovers a
+long log.
+"""
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
 
 
@@ -67,7 +69,7 @@ def parse_partition_name(name: str) -> TopicPartition | None:
 
 @contextmanager
 def _one_after_the_other() -> Iterator[None]:
-    """Take the turn for opening logs, unless another worker has it for long."""
+    """Hold the lock for opening logs, unless another worker has held it for long."""
     is_ours = _turn.acquire(timeout=_TURN_WAIT_SECONDS_MAX)
     try:
         yield
@@ -78,7 +80,7 @@ def _one_after_the_other() -> Iterator[None]:
 
 @attrs.define(eq=False)
 class LogLoader:
-    """The opening of one directory's logs, for `owner`."""
+    """Opens one directory's logs, for `owner`."""
 
     directory: Dir
     context: UpkeepContext
@@ -87,7 +89,7 @@ class LogLoader:
     owner: LogOwner
     config_for: Callable[[str], LogConfig]
     is_clean: bool
-    """True if the last shutdown was."""
+    """True if the last shutdown was clean."""
     is_stopping: bool = False
     unreadable: dict[TopicPartition, str] = attrs.field(factory=dict)
     """Partitions whose logs are left untouched because their topic id is unknown, each with the file that should
@@ -95,7 +97,7 @@ class LogLoader:
     """
 
     async def load(self, logs: dict[TopicPartition, PartitionLog], deleted: Callable[[str], None]) -> None:
-        """Open every log and put it into `logs`; name directories of deleted logs to `deleted`.
+        """Open every log and put it into `logs`; append the directories of deleted logs to `deleted`.
 
         Raises `LoadingStopped`, `DiskError`.
         """
@@ -177,6 +179,7 @@ class LogLoader:
         except UnreadableId as error:
             self.unreadable[key] = error.file
             return None
-        # There may be more logs than the process may have descriptors. The first append or read opens the file.
+        # Close the descriptor: there may be more logs than the process may have descriptors. The first append
+        # or read opens the file.
         log.active.file.rest()
         return log

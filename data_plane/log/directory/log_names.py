@@ -1,8 +1,8 @@
 """Names of logs' directories that are about to change: set aside, or reserved for a log in the making. PORTED.
 
-A log that is gone has its name until its directory has another one, and that waits for a device that hangs. A log
-that was given up while it was made has its name until its files are gone. No task may make a log of such a name
-meanwhile: it would get the records of another, or lose its files.
+A removed log keeps its name until its directory is renamed, and a hung device delays that. A log that was given up
+while it was made keeps its name until its files are removed. No task may make a log of such a name meanwhile: it
+would get the records of another, or lose its files.
 
 A disk that is full to the last byte may have no room for a longer name. `Background` then asks again, or removes a log
 that is to be deleted, which makes room.
@@ -24,8 +24,9 @@ __all__ = ["LogNames", "Rename"]
 
 @attrs.frozen
 class Rename:
-    """A directory that is to have another name; `done` is called when it has. On a full disk it may be removed instead
-    if `may_remove` says so."""
+    """A directory that is about to be renamed; `done` is called afterwards. On a full disk it may be removed
+    instead if `may_remove` returns True.
+    """
 
     name: str
     renamed: str
@@ -43,7 +44,7 @@ class LogNames:
         failed: Callable[[DiskError], None],
         full: Callable[[DiskFull], None],
     ) -> None:
-        """`full` is called with the error of a rename on a full disk, `failed` with that of any other."""
+        """`full` is called with the error of a rename on a full disk, `failed` with any other error of a rename."""
         self._directory = directory
         self._changes = changes
         self._failed = failed
@@ -91,7 +92,7 @@ class LogNames:
         self._renames.append(Rename(name, renamed, may_remove, done))
 
     def carry_out(self) -> None:
-        """Make the waiting renames, in order. Raises `DiskHung`: the rest waits on."""
+        """Make the waiting renames, in order. Raises `DiskHung`; the remaining renames keep waiting."""
         while self._renames:
             first = self._renames[0]
 
@@ -118,7 +119,7 @@ class LogNames:
         else:
             self._failed(error)
 
-    # --- directories to which a full disk has refused another name
+    # --- renames that a full disk has refused
 
     @property
     def refused(self) -> tuple[Rename, ...]:

@@ -3,8 +3,8 @@
 DeleteRecords is acknowledged when the new start is in the checkpoints of all replicas that live. So a restart of all
 of them does not bring back what was deleted. Apache Kafka 4.3 acknowledges at once, and writes this file each minute.
 
-One write stores all starts that were raised before it began. Those that are raised meanwhile share the next one. A
-disk that refuses is asked again at the upkeep's next look.
+One write stores all starts that were raised before it began. Starts that are raised meanwhile share the next write.
+If the disk refuses a write, the upkeep's next look tries again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from odradek.data_plane.log.partition_log import PartitionLog
 
 RisingStarts = list[tuple["PartitionLog", int]]
-"""Logs whose start is new in this checkpoint, with that start."""
+"""Logs whose new start is in the written checkpoint, each with that start."""
 
 
 class StartsOwner(Protocol):
@@ -51,7 +51,7 @@ class LogStarts:
         self._write = write
         self._wake: Event | None = None
         self.is_wanted = False
-        """True while a start has been raised that no write has begun to store."""
+        """True while a start has been raised that no begun write contains."""
 
     def want(self) -> None:
         """Request that the checkpoint be written, because a start was raised."""
@@ -60,7 +60,9 @@ class LogStarts:
             self._wake.set()
 
     async def run(self, new_event: Callable[[], Event]) -> None:
-        """Write whenever it is wanted, while the directory is served. A failed write takes the directory offline."""
+        """Write the checkpoint whenever a start was raised, while the directory is served. A failed write takes the
+        directory offline.
+        """
         try:
             while self._log_dir.is_served:
                 self._wake = new_event()

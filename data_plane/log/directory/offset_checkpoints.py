@@ -44,15 +44,15 @@ class OffsetCheckpoints:
         self._logs = logs
         self._log = log
         self.lock = threading.Lock()
-        """Held while a small file of the directory, or of a log in it, is written, so that there is one writer at a
-        time.
-        """
+        """The lock for writing a small file of the directory, or of a log in it: one writer at a time."""
         self._gone: set[TopicPartition] = set()
         """Logs that were set aside, and may still be in the checkpoints."""
         self._digests: dict[str, bytes] = {}
-        """Digests of the checkpoints that were written last: their texts grow with the logs."""
+        """Digests of the checkpoints that were written last; the texts themselves would take memory for every log."""
         self.recovery_points = self._read(RECOVERY_POINT_FILE)
-        """Recovery points in the file, only for logs that are not open yet. The next two attributes are alike."""
+        """The recovery points in the file, for logs that are not open yet. The next two attributes are of the same
+        kind.
+        """
         self.starts = self._read(LOG_START_FILE)
         self.first_dirty = self._read(CLEANER_FILE)
         self.high_watermarks = self._read(HIGH_WATERMARK_FILE)
@@ -67,7 +67,7 @@ class OffsetCheckpoints:
             return read_offsets(self._directory, name)
         except MalformedCheckpoint as error:
             reached("log.checkpoint_unreadable")
-            # Without a checkpoint more is recovered than needed, and nothing is lost.
+            # Without this checkpoint, recovery reads more than needed, but loses nothing.
             path = self._directory.path
             self._log.warning("log_dir.checkpoint_unreadable", directory=path, file=name, error=str(error))
             return {}
@@ -100,7 +100,9 @@ class OffsetCheckpoints:
         return log.recovery_point < self.recovery_points.get(key, 0) or log.first_dirty_offset < first_dirty
 
     def all_are_open(self, left: Collection[TopicPartition]) -> None:
-        """Forget the offsets in the files for logs that are gone. All logs have been opened except those in `left`."""
+        """Forget the file's offsets of logs that do not exist any more. All logs have been opened except those in
+        `left`.
+        """
         known = (*self.recovery_points, *self.starts, *self.first_dirty, *self.high_watermarks)
         self._gone.update(key for key in known if key not in self._logs and key not in left)
         self.recovery_points = {key: self.recovery_points[key] for key in left if key in self.recovery_points}
@@ -123,7 +125,7 @@ class OffsetCheckpoints:
         self.recovery_points[key] = recovery_point
 
     def expect_no_longer(self, key: TopicPartition) -> None:
-        """Forget a log that `expect` has named: it is in service, or will not come."""
+        """Forget an announced log: it is in service, or will not come."""
         for offsets in (self.starts, self.first_dirty, self.recovery_points):
             offsets.pop(key, None)
 
@@ -145,7 +147,8 @@ class OffsetCheckpoints:
             self.cleaner_offsets_moved = True
 
     def forget_gone(self, key: TopicPartition) -> None:
-        """Write the checkpoints without the logs that are gone, if a log of this name is. Blocks. Raises `DiskError`.
+        """Write the checkpoints without removed logs, if a log of this name was removed. Blocks. Raises
+        `DiskError`.
 
         A new log of that name must not inherit a recovery point, a high watermark or a log start.
         """
@@ -170,7 +173,7 @@ class OffsetCheckpoints:
     def log_start_text(self, rising: RisingStarts | None = None) -> bytes:
         """Encode the log start offsets that differ from the names of the first segments (Kafka's rule).
 
-        `rising` gets the logs whose start is not stored, with the start in this text.
+        The logs whose start is not stored yet are appended to `rising`, with the start in this text.
         """
         starts = dict(self.starts)
         for key, log in dict(self._logs).items():
@@ -218,7 +221,7 @@ class OffsetCheckpoints:
     def replace(
         self, name: str, text: Callable[[], bytes], is_served: Callable[[], bool], *, durable: bool
     ) -> bool:
-        """Replace a checkpoint, unless it is equal already (blocking). Raises `DiskError`.
+        """Replace a checkpoint, unless the file is equal already (blocking). Raises `DiskError`.
 
         Returns False if the directory is no longer served: a directory writes its checkpoints itself when it is
         closed. The file is synced only with `durable`.

@@ -1,11 +1,11 @@
-"""The room of one disk: the reserve that records must leave alone, and how soon the disk will be full. PURE.
+"""The free space of one disk: the reserve that records must leave free, and how soon the disk will be full. PURE.
 
-Records of clients and of leaders stop where only the reserve (`odradek.log.dir.reserve.bytes`) is left. All else goes
-on: metadata, deletes, retention, compaction, checkpoints, coordinators. They need
-room themselves before they can free the disk.
+Records of clients and of leaders are refused while only the reserve (`odradek.log.dir.reserve.bytes`) is left.
+Metadata, deletes, retention, compaction, checkpoints and coordinators may use the reserve: they need space
+themselves before they can free the disk.
 
-The room is measured, at least once a second when little is left. Writes between two looks may take a part of the
-reserve, so the fill since the last look counts as if it came once more.
+The free space is measured, at least once a second when little is left. Writes between two measurements may use a
+part of the reserve. So the bytes written since the last one are assumed to come once more.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Room:
         return self.free_bytes >= 0 and self.free_bytes < reserve * _NEAR_FACTOR + 2 * self._growth
 
     def note(self, now: float, total_bytes: int, free_bytes: int) -> bool:
-        """Take over a measurement at monotonic seconds `now`. True if `is_short` has changed."""
+        """Apply a measurement of monotonic seconds `now`. Returns True if `is_short` has changed."""
         before = self.free_bytes
         self._growth = max(0, before - free_bytes) if before >= 0 else 0
         self.total_bytes, self.free_bytes = total_bytes, free_bytes

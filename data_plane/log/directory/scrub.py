@@ -37,7 +37,9 @@ class SegmentScrub:
         return self.position >= self.end
 
     def check_chunk(self, buffer: bytearray) -> Rot | None:
-        """Check the next few batches, about as much as `buffer` holds (blocking). The first damage; raises `DiskError`."""
+        """Check the next few batches, about as much as `buffer` holds (blocking). Returns the first damage. Raises
+        `DiskError`.
+        """
         if self._reader is None:
             self._reader = self.file.open_past_cache()
         pause()
@@ -51,7 +53,7 @@ class SegmentScrub:
         pause()
         self.position, self.next_offset = scan.position, scan.next_offset
         if self.is_done or scan.damage is not None:
-            # Here, in the worker: the last descriptor of a large removed file takes long to close.
+            # Close it here, in the worker: closing the last descriptor of a large removed file takes long.
             self._close_reader()
         if scan.damage is None:
             return None
@@ -59,7 +61,7 @@ class SegmentScrub:
         return Rot(self.file.path, scan.position, scan.next_offset, scan.damage)
 
     def close(self) -> None:
-        """Give up the file."""
+        """Unpin the file and close it."""
         self._close_reader()
         self.file.unpin()
 
@@ -79,7 +81,7 @@ def segment_scrub(log: PartitionLog, from_offset: int) -> SegmentScrub | None:
         if segment.base_offset < from_offset or not segment.size:
             continue
         if segment.is_active and log.recovery_point < log.log_end_offset:
-            # Unsynced bytes are only in memory, and their time comes with the next round.
+            # Unsynced bytes are only in memory; the next round checks them.
             return None
         return SegmentScrub(segment.pinned_file(), segment.base_offset, segment.size)
     return None

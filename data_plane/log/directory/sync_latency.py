@@ -38,6 +38,6 @@ class SyncLatency:
             factor = NORMAL_FACTOR if was_slow else SLOW_FACTOR
             self.is_slow = self.recent_seconds >= max(SLOW_SECONDS_MIN, factor * self.usual_seconds)
         if not self.is_slow:
-            # Slow syncs must never become the usual.
+            # Slow syncs must not raise the usual duration.
             self.usual_seconds += max(_USUAL, share) * (seconds - self.usual_seconds)
         return self.is_slow is not was_slow

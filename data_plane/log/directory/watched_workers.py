@@ -37,11 +37,11 @@ class WatchedWorkers:
             del self._running[serial]
 
     async def run_long(self, function: Callable[..., T], *args: object) -> T:
-        """Run a call that may take minutes on a sound device: loading logs, removing a large one."""
+        """Run a call that may take minutes on a sound device: loading logs, removing a large log."""
         return await self._workers().run(function, *args)
 
     def oldest(self) -> tuple[float, str] | None:
-        """Find the seconds that the oldest call has waited, and its name."""
+        """Return the age in seconds of the oldest call, and its name."""
         for started, name in self._running.values():
             return self._clock.monotonic() - started, name
         return None

@@ -1,1 +1,1 @@
-"""Parts of a log that own their state and know nothing of the code above them."""
+"""Parts of a log that own their state and import nothing of the code above them."""

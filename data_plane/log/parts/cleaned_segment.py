@@ -2,8 +2,8 @@
 
 Its files end in `.cleaned`, and every start removes such files. When it is whole, all of it is made durable, and a
 swap (`segment_list`, `swap_files`) may take it into the log. It ends where its sources end: if cleaning has removed
-their last batch, that batch stays without records. So segments still join, and after a crash the cleaned file alone
-shows which segments it replaces.
+their last batch, that batch stays without records. So segments still join without gaps, and after a crash the
+cleaned file alone shows which segments it replaces.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 class CleaningAborted(Exception):
-    """The pass is over: its log was cut, closed or given another policy. Nobody needs the files that it has written."""
+    """Raised if the pass is over: its log was cut, closed or given another policy. The files that it has written
+    are not needed.
+    """
 
 
 class CleanedSegment:
-    """A file of cleaned batches and its indexes (blocking, for a worker): `append` all, then `finish`; else `discard`."""
+    """A file of cleaned batches and its indexes (blocking, for a worker). Call `append` for all batches, then
+    `finish`; otherwise `discard`.
+    """
 
     __slots__ = (
         "_abort_reason",
@@ -72,12 +76,12 @@ class CleanedSegment:
         self.is_finished = False
         self._is_given_up = False
         self.is_handed_over = False
-        """True from the swap on: the files are the log's, also where the device has not answered yet."""
+        """True from the swap on: the files belong to the log, even if the device has not answered yet."""
         self._check_wanted()
         file = directory.open(file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, create=True)
         if file.size:
             file.truncate(0)
-        # A pinned descriptor stays open: the path is another one after the swap.
+        # A pinned descriptor stays open. It is needed because the file's path changes with the swap.
         file.pin()
         self.segment = Segment(directory, base_offset, file, is_active=False)
 
@@ -118,8 +122,8 @@ class CleanedSegment:
         position = segment.file.append(batches)
         if position != segment.size:
             raise AssertionError(
-                f"{segment.file.path}: batches were written at position {position} where position "
-                f"{segment.size} was due"
+                f"{segment.file.path}: batches were written at position {position} instead of "
+                f"position {segment.size}"
             )
         for at, header in found:
             segment.note_batch(
@@ -171,13 +175,13 @@ class CleanedSegment:
         sync_file(self._directory, name)
 
     def go_live(self, file: File) -> None:
-        """Read by this file, which has the segment's own name, from now on: the swap is done."""
+        """Read by this file, which has the segment's own name, because the swap is done."""
         written, self.segment.file = self.segment.file, file
         written.unpin()
         written.close()
 
     def discard(self) -> None:
-        """Give up the file and remove its remains; again, where that failed. Raises `DiskError`."""
+        """Close the file and remove what was written; call again if that failed. Raises `DiskError`."""
         if self.is_handed_over:
             return
         self.give_up()

@@ -1,7 +1,8 @@
 """The log's knowledge of its cleaning: its first dirty offset, and the pass under way.
 
 The next pass begins its map at the first dirty offset, which the disk's `cleaner-offset-checkpoint` keeps. A
-truncation below this offset first lowers it durably, because the records appended later have never been cleaned.
+truncation below this offset first lowers the checkpoint durably, because records that are appended later have never
+been cleaned.
 """
 
 from __future__ import annotations
@@ -55,9 +56,13 @@ class CleaningState:
     def __init__(self, home: LogHome, first_dirty_offset: int) -> None:
         self._home = home
         self.first_dirty_offset = first_dirty_offset
-        """As the checkpoint has it; NEVER_CLEANED without an entry. It may lie below the log's start."""
+        """The first dirty offset in the checkpoint; NEVER_CLEANED if there is none. It may be below the log's
+        start.
+        """
         self.is_unsaved = False
-        """True if a truncation has lowered it, and the checkpoint may still have the higher one."""
+        """True if a truncation has lowered the first dirty offset, and the checkpoint may still have the higher
+        one.
+        """
         self.token: PassToken | None = None
         self.is_held = False
         """True while the replica moves to another disk: its copy could not follow a pass (Kafka's rule)."""
@@ -65,27 +70,27 @@ class CleaningState:
         """The reason why passes fail at this log; None while all is well. A restart tries again."""
         self.last_pass: PassReport | None = None
         self.passes_failed = 0
-        """Passes that failed since the last complete one, each for a reason that may pass."""
+        """The number of passes that failed since the last complete one, each for a reason that may go away."""
         self.retry_at = 0.0
         """The monotonic time before which the next try would be too soon."""
 
     def settle(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Reconcile the checkpoint with the log at start: beyond its end, all of the log counts as dirty (Kafka's rule)."""
+        """Reconcile the checkpoint with the log at start: if it is beyond the log's end, the whole log counts as
+        dirty (Kafka's rule).
+        """
         if self.first_dirty_offset > log_end_offset:
             self.first_dirty_offset = log_start_offset
             self._home.cleaner_offset_moved(durably=False)
 
     def begin(self) -> PassToken:
-        """Begin a pass. A second one beside it is a panic."""
+        """Begin a pass. A second pass at the same time is a panic."""
         if self.token is not None:
             raise AssertionError(f"{self._home}: a second cleaning pass begins while the first is under way")
         self.token = PassToken()
         return self.token
 
     def abort(self, reason: str) -> None:
-        """End the pass that is under way, if any: it swaps nothing more. If there are several reasons, the first is
-        kept.
-        """
+        """End the running pass, if any: it swaps no more segments. If there are several reasons, the first is kept."""
         token = self.token
         if token is not None and token.abort_reason is None:
             token.abort_reason = reason
@@ -109,7 +114,7 @@ class CleaningState:
             self.is_unsaved = True
 
     def save_lowered(self) -> None:
-        """Make the offset durable that a truncation has lowered (blocking). Raises `DiskError`."""
+        """Make the first dirty offset durable if a truncation has lowered it (blocking). Raises `DiskError`."""
         if self.is_unsaved:
             self._home.cleaner_offset_moved(durably=True)
             self.is_unsaved = False

@@ -37,13 +37,13 @@ class Durability:
     def __init__(self, home: LogHome, recovery_point: int) -> None:
         self._home = home
         self.truncations = 0
-        """Moves twice with each truncation: when it begins, and when it ends."""
+        """Grows twice with each truncation: when it begins, and when it ends."""
         self._is_cutting = False
         self.is_unsaved = False
         """True if a truncation has lowered the recovery point, and the checkpoint may still have the higher one."""
         self._truncated_to = recovery_point
         self._durable = (0, recovery_point) if recovery_point else _NOTHING
-        """(number of truncations, offset) of the last flush, so that a truncation outdates it."""
+        """(number of truncations, offset) of the last flush. The number shows whether a truncation came after it."""
         self.last_flush_ms = 0
 
     @property
@@ -64,13 +64,13 @@ class Durability:
         self.is_unsaved = self.is_unsaved or offset < recovery_point
 
     def save_lowered(self) -> None:
-        """Make the recovery point durable that a truncation has lowered (blocking). Raises `DiskError`."""
+        """Make the recovery point durable if a truncation has lowered it (blocking). Raises `DiskError`."""
         if self.is_unsaved:
             self._home.save_recovery_point(self._truncated_to)
             self.is_unsaved = False
 
     def end_cut(self) -> None:
-        """End a cut: all is cut, or nothing is. A flush that begins now counts again."""
+        """End a cut, whether it was made or refused. A flush that begins now counts again."""
         self._is_cutting = False
         self._outdate()
 
@@ -79,7 +79,9 @@ class Durability:
         self._durable = (self.truncations, self._truncated_to)
 
     def check_end(self, log_end_offset: int) -> None:
-        """Raise `AssertionError` unless the recovery point is within the log. For the loop, which alone moves the end."""
+        """Raise `AssertionError` unless the recovery point is within the log. Call it on the loop, which alone
+        moves the log's end.
+        """
         if self.recovery_point > log_end_offset:
             raise AssertionError(
                 f"{self._home}: the recovery point {self.recovery_point} is above the log end offset "
@@ -89,9 +91,9 @@ class Durability:
     def flush(self, end_offset: int, segments: SegmentList, epochs: LeaderEpochs, truncations: int) -> None:
         """Make everything below `end_offset` durable, and advance the recovery point (blocking, in a worker).
 
-        If the disk has no room for the leader epochs, all else becomes durable, so that retention may make room. But
-        the recovery point stays, because a recovery would otherwise miss an epoch. `truncations` was read before
-        `end_offset`. Raises `DiskError`.
+        If the disk has no room for the leader epochs, all else becomes durable, so that retention may make room.
+        But the recovery point stays, because a recovery would otherwise miss an epoch. The caller must read
+        `truncations` before `end_offset`. Raises `DiskError`.
         """
         listed = segments.segments
         recovery_point = self.recovery_point

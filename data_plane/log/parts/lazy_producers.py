@@ -1,8 +1,8 @@
 """The state of a log's producers, read from its files when it is first needed.
 
-After a clean stop the newest snapshot has the whole state, and most logs never need it. After a truncation the state
-is read again. A read-committed consumer asks for open transactions at every fetch. So it is known without reading
-whether there are any (`is_settled`).
+After a clean stop the newest snapshot has the whole state, and most logs never need it. After a truncation the
+state is read again. A read-committed consumer asks for open transactions at every fetch. So `is_settled` records
+whether there are any, and the state need not be read for that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NONE = -1
 
 
 class LazyProducers:
-    """The producer state of one log, read from its snapshot and its batches at first need."""
+    """The producer state of one log, read from its snapshot and its batches when it is first needed."""
 
     __slots__ = ("_decided_offset", "_unread_offset", "is_settled", "state", "verifications")
 
@@ -28,14 +28,16 @@ class LazyProducers:
         self._unread_offset = _NONE
         """The offset up to which the state must be read when it is first needed; -1 if there is none to read."""
         self._decided_offset = 0
-        """The high watermark, behind which ended transactions are undecided, as of the unread state."""
+        """The high watermark as of the unread state. Transactions that ended at or above it are undecided."""
         self.is_settled = True
         """True if an unread state is known to have no open transaction."""
         self.verifications: Verifications | None = None
         """The transactions that are being verified; None before the first."""
 
     def load(self, segments: SegmentList, index_interval_bytes: int) -> ProducerState:
-        """Return the state, read now if it has not been needed before (blocking, mostly short). Raises `DiskError`."""
+        """Return the state; read it now if it has not been needed before (blocking, mostly short). Raises
+        `DiskError`.
+        """
         if self.state is None:
             if self._unread_offset >= 0:
                 self.state = rebuild_producers(
@@ -53,7 +55,8 @@ class LazyProducers:
     def stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
         """Compute the offset below which every transaction is decided, at most the high watermark (on the loop).
 
-        The state has been read. Forgets transactions that have ended, with their markers below the high watermark.
+        The caller must have read the state. This also forgets ended transactions whose markers are below the high
+        watermark.
         """
         state = self.state
         assert state is not None, "the producers' state must be read before it is used"
@@ -64,8 +67,8 @@ class LazyProducers:
         return _stable_offset(state, high_watermark, log_start_offset)
 
     def stable_offset_in_worker(self, high_watermark: int, log_start_offset: int) -> int:
-        """Compute as `stable_offset`, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while the state has
-        to be read.
+        """Compute the same as `stable_offset`, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while the
+        state is unread.
         """
         state = self.state
         if state is not None:
@@ -76,17 +79,17 @@ class LazyProducers:
         return high_watermark
 
     def is_unread_at(self, offset: int) -> bool:
-        """True if the producer state is still to be read from the disk, as of this offset."""
+        """True if the producer state must still be read from the disk, as of this offset."""
         return self._unread_offset == offset
 
     def take(self, state: ProducerState) -> None:
-        """Take the state that recovery has built."""
+        """Use the state that recovery has built."""
         self.state = state
         self._unread_offset = _NONE
         self._forget_verified()
 
     def read_at_need(self, offset: int, decided_offset: int, *, is_settled: bool) -> None:
-        """Forget the state; at its next need it is read again, as of `offset`. Transactions that have ended are decided
+        """Forget the state, so that the next need reads it again as of `offset`. Ended transactions are decided
         below `decided_offset`.
         """
         self.state = None
@@ -95,7 +98,7 @@ class LazyProducers:
         self._forget_verified()
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers and verifications that are this old; `now_ms` is monotonic."""
+        """Forget producers and verifications that have been idle this long; `now_ms` is monotonic."""
         if self.state is not None:
             self.state.expire(now_ms, expiration_ms)
         if self.verifications is not None:
@@ -111,7 +114,7 @@ class LazyProducers:
         now_ms: int,
         checks_name: bool,
     ) -> VerificationGuard:
-        """See `PartitionLog.begin_verification`; the state has been read."""
+        """Begin a verification; see `PartitionLog.begin_verification`. The caller must have read the state."""
         state = self.state
         assert state is not None, "the producers' state must be read before it is used"
         verifications = self.verifications
@@ -119,7 +122,7 @@ class LazyProducers:
             not checks_name or (verifications is not None and verifications.verified.get(producer_id) == name)
         ):
             return ONGOING
-        # The coordinator need not be asked for an epoch that is over here. Its append would be refused anyway.
+        # The coordinator need not be asked about an outdated epoch: the append would be refused anyway.
         state.check_epoch(producer_id, epoch)
         if verifications is None:
             verifications = self.verifications = Verifications()
@@ -130,7 +133,7 @@ class LazyProducers:
         return self.verifications is not None and self.verifications.is_valid(producer_id, guard)
 
     def refuse_verification(self, producer_id: int, name: str) -> None:
-        """End a verification in vain: the producer id is not of this transactional id."""
+        """End a verification in vain, because the producer id does not belong to this transactional id."""
         if self.verifications is not None:
             self.verifications.refuse(producer_id, name)
 
@@ -151,7 +154,7 @@ class LazyProducers:
             self.note_verified(producer_id, guard)
 
     def note_verified(self, producer_id: int, guard: VerificationGuard | None) -> None:
-        """Note for which transactional id the producer's open transaction was verified, if it was now."""
+        """Note for which transactional id the producer's open transaction was verified, if this batch was verified."""
         if guard is None or guard is ONGOING:
             return
         state, verifications = self.state, self.verifications
@@ -167,7 +170,7 @@ class LazyProducers:
             self.verifications.forget_verified()
 
     def truncate(self, offset: int, high_watermark: int) -> None:
-        """Forget state from `offset` or later: if there is any, the state is read anew."""
+        """Forget state from `offset` or later: if there is any, the state must be read again."""
         if self._unread_offset > offset or (self.state is not None and self.state.reaches(offset)):
             self.read_at_need(offset, high_watermark, is_settled=False)
 

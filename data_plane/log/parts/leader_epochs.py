@@ -1,8 +1,8 @@
 """The leader epochs of a log, each with its start offset (KIP-101, KIP-279): the `leader-epoch-checkpoint` file.
 
 Each entry (epoch, start offset) says where the first record of that epoch is, or would be. Entries are an immutable
-tuple that is replaced as a whole: epochs change rarely, and readers in other threads always see one state. Logs with one
-epoch share it with all that have the same: most logs of a node with many partitions do.
+tuple that is replaced as a whole: epochs change rarely, and readers in other threads always see one state. Logs
+with the same single epoch share one tuple: most logs of a node with many partitions do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Entries: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class MalformedCheckpoint(Exception):
-    """A checkpoint file's text is malformed."""
+    """Raised if a checkpoint file's text is malformed."""
 
 
 class LeaderEpochs:
@@ -59,7 +59,7 @@ class LeaderEpochs:
             )
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that records of this epoch begin, or go on, at `start_offset`. Drop entries that contradict this.
+        """Note that records of this epoch begin or continue at `start_offset`. Drop entries that contradict this.
 
         If an earlier epoch continues beyond the start of a later one, the later entry is dropped. It was this
         replica's own term, without records.
@@ -81,8 +81,8 @@ class LeaderEpochs:
         """Find (epoch, end offset) of the greatest known epoch not above `epoch` (KIP-320).
 
         The end offset is the start of the next epoch, or the log's end for the latest one. An epoch before all
-        known ones ends at the start of the first. (-1, -1) for epoch -1, for an epoch newer than all known ones,
-        and for a log without epochs.
+        known epochs ends at the start of the first. Returns (-1, -1) for epoch -1, for an epoch newer than all
+        known epochs, and for a log without epochs.
         """
         entries = self.entries
         if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1][0]:
@@ -113,7 +113,7 @@ class LeaderEpochs:
         self._replace(())
 
     def save(self, directory: Dir) -> None:
-        """Replace `leader-epoch-checkpoint`. Raises `DiskError`; it is to be written again then."""
+        """Replace `leader-epoch-checkpoint`. Raises `DiskError`; the file must be written again then."""
         self.is_dirty = False
         try:
             directory.write_atomic(FILE_NAME, self.encode())
@@ -150,7 +150,7 @@ def _shared(entries: Entries) -> Entries:
 
 @lru_cache(maxsize=1024)
 def _one_of_all(entries: Entries) -> Entries:
-    """Return the first of equal entries, so that logs share one object."""
+    """Return the first of equal entries that was made, so that logs share one object."""
     return entries
 
 

@@ -1,14 +1,15 @@
-"""The surroundings that all parts of a log know: its directory, its owner, and whether it works.
+"""The surroundings that all parts of a log use: its directory, its owner, and whether it works.
 
 A failed operation takes the log, and its directory, offline. Some failures do not:
 
-- a lack of room or descriptors, or a device that does not answer (`DiskRefused`), unless a sync met it;
-- a worker's call at a file that the loop has closed meanwhile;
+- a lack of room or descriptors, or a device that does not answer (`DiskRefused`), unless it happened in a sync;
+- a worker's call on a file that the loop has closed meanwhile;
 - a missing file of a log that was closed meanwhile.
 
-A change of a log's files is one step of the disk's. The loop waits for it only so long (`change`, or `Dir.in_time` for what
-can be undone). If the disk has not answered by then, the log is *unsettled*: it refuses everything.
-The step goes on by itself. When it is done, the loop finishes it: only now the log is what its files are.
+A change of a log's files is one step on the disk's thread. The loop waits for it for a bounded time (`change`, or
+`Dir.in_time` for steps that can be undone). If the disk has not answered by then, the log is *unsettled*: it
+refuses everything. The step goes on by itself. When it is done, the loop applies it to the state in memory, which
+then agrees with the files again.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class LogHome:
         """True while `check_append` has a reason to refuse; an append reads only this."""
         self.is_closed = False
         self.is_broken = False
-        """True after a bug in the middle of an append: the log is read, and takes nothing until the next start."""
+        """True after a bug in the middle of an append: the log can be read, and refuses appends until the next
+        start.
+        """
         self._has_failed = False
         self.is_stalled = False
         """True while the device does not answer."""
@@ -92,12 +95,14 @@ class LogHome:
         self.refuses_appends = self.offline or self.is_short or self.is_broken
 
     def set_short(self, is_short: bool) -> None:
-        """Refuse records while only the reserve of the disk is left, or end that."""
+        """Begin or stop refusing records, because only the reserve of the disk is left, or more."""
         self.is_short = is_short
         self._judge()
 
     def check_append(self, *, may_use_reserve: bool) -> None:
-        """Raise `KafkaError` KAFKA_STORAGE_ERROR while offline or broken, `DiskFull` for what must leave the reserve alone."""
+        """Raise `KafkaError` KAFKA_STORAGE_ERROR while offline or broken, and `DiskFull` for records that must
+        leave the reserve free.
+        """
         if self.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
         if self.is_broken:
@@ -112,7 +117,9 @@ class LogHome:
             raise error
 
     def check_answers(self) -> None:
-        """Raise `KafkaError` KAFKA_STORAGE_ERROR while the device does not answer: the loop would wait with it."""
+        """Raise `KafkaError` KAFKA_STORAGE_ERROR while the device does not answer, because the loop would have to
+        wait.
+        """
         if self.is_stalled or self.is_unsettled:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk does not answer")
 
@@ -122,12 +129,12 @@ class LogHome:
         self._judge()
 
     def resume(self) -> None:
-        """End a stall. A log that has failed, or was closed meanwhile, refuses on."""
+        """End a stall. A log that has failed, or was closed meanwhile, keeps refusing."""
         self.is_stalled = False
         self._judge()
 
     def break_down(self) -> None:
-        """Refuse appends until the next start: a bug has left the parts of the log at odds."""
+        """Refuse appends until the next start, because a bug has left the parts of the log inconsistent."""
         self.is_broken = True
         self._judge()
 
@@ -145,13 +152,14 @@ class LogHome:
         leave: Callable[[T], None] = lambda result: None,
         undone: Callable[[], None] = lambda: None,
     ) -> None:
-        """Change files of the log by `work`, then on the loop the log itself by `finish`.
+        """Change the log's files by `work`, then its state in memory by `finish`, which runs on the loop.
 
-        The work is done by the disk's thread where the loop must not wait (`Dir.in_time`). So it must not change
-        state of the log that the loop may read meanwhile. Called on the loop, or where the log has no owner whose
-        loop would wait. Raises the errors of `work`, and `DiskHung`: nothing was begun; or it goes on, and the log is
-        unsettled until it is finished. The log may be closed meanwhile: then `leave` is called instead, to give up
-        files that the work has opened. `undone` is called, sooner or later, if the work fails.
+        If the loop must not wait, the disk's thread runs `work` (`Dir.in_time`). So `work` must not change state of
+        the log that the loop may read meanwhile. Call this on the loop, or for a log whose owner has no loop.
+        Raises the errors of `work`, and `DiskHung`. After `DiskHung`, either nothing was begun, or the work goes
+        on, and the log is unsettled until it is finished. If the log is closed meanwhile, `leave` is called instead
+        of `finish`, to close files that the work has opened. `undone` is called, sooner or later, if the work
+        fails.
         """
 
         def end(result: T) -> None:
@@ -197,7 +205,7 @@ class LogHome:
         self._judge()
 
     def _report(self, error: Exception) -> None:
-        """Report the error that has stopped a change to the owner: a failure, or a disk without room
+        """Report the error that has stopped a change to the owner, as a failure or as a disk without room
         (`needing_room`).
         """
         if isinstance(error, DiskError):
@@ -250,7 +258,7 @@ class LogHome:
         self._judge()
 
     def is_overtaken(self, error: DiskError) -> bool:
-        """True if a worker met files that the loop has closed, removed or renamed since it was sent."""
+        """True if a worker used files that the loop has closed, removed or renamed since the worker began."""
         return isinstance(error, FileClosed) or (self.is_closed and isinstance(error, FileMissing))
 
     def _is_harmless(self, error: DiskError) -> bool:
@@ -261,7 +269,7 @@ class LogHome:
             self.owner.resources_short()
         return (isinstance(error, DiskRefused) and error.operation != "sync") or self.is_overtaken(error)
 
-    # --- what the owner does for the log
+    # --- services of the owner
 
     def save_recovery_point(self, offset: int) -> None:
         """Make it durable that all below `offset` is on the device (blocking). Raises `DiskError`."""
@@ -274,7 +282,9 @@ class LogHome:
             self.owner.cleaner_offset_moved(self.topic, self.partition, durably=durably)
 
     def remove_later(self, names: list[str]) -> None:
-        """Remove files of the log once the tasks that are opening them have finished; at once if the log has no owner."""
+        """Remove files of the log once the tasks that are opening them have finished; remove them at once if the
+        log has no owner.
+        """
         if self.owner is not None:
             self.owner.remove_later(self.topic, self.partition, self.directory, names)
         else:
@@ -303,7 +313,7 @@ class LogHome:
 
 @contextmanager
 def needing_room() -> Iterator[None]:
-    """Mark the begin of a cut: where the disk refuses it, nothing was cut (`KafkaError` KAFKA_STORAGE_ERROR)."""
+    """Mark the begin of a cut: if the disk refuses here, nothing was cut (`KafkaError` KAFKA_STORAGE_ERROR)."""
     try:
         yield
     except DiskRefused as error:
@@ -314,7 +324,7 @@ def needing_room() -> Iterator[None]:
 
 @contextmanager
 def half_done() -> Iterator[None]:
-    """Mark a change that is half done, so that a refusal within is as final as any other failure."""
+    """Mark a change that is half done, so that a refusal by the disk within it is as final as any other failure."""
     try:
         yield
     except DiskRefused as error:

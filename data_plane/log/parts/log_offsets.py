@@ -6,17 +6,19 @@
   follower receives, may be ahead of the end: the follower cuts it to its log's end.
 * The log's end grows with appends, and falls with truncations.
 * The log's start grows up to the high watermark, and falls with truncations alone.
-* The next process would find the stored start: by the checkpoint, or by the first segment's name. It follows the
-  log's start. Records that a replica reports as deleted lie below its stored start.
+* The next process would find the stored start, in the checkpoint or in the first segment's name. The stored start
+  never exceeds the log's start. Records that a replica reports as deleted lie below its stored start.
 
-A broken rule raises `AssertionError`: wrong offsets would lose records, or make some up.
+A broken rule raises `AssertionError`: wrong offsets would lose records, or invent them.
 """
 
 from __future__ import annotations
 
 
 class LogOffsets:
-    """Start, high watermark and end. A log is its own `LogOffsets`: the hot paths read them without a step between."""
+    """Start, high watermark and end of a log. `PartitionLog` inherits from this class, so that the hot paths read
+    the offsets directly.
+    """
 
     __slots__ = ("high_watermark", "log_end_offset", "log_start_offset", "stored_start_offset")
 
@@ -60,11 +62,11 @@ class LogOffsets:
 
     @property
     def is_start_stored(self) -> bool:
-        """True if the next process would begin where the log begins now."""
+        """True if the next process would find the present start of the log."""
         return self.stored_start_offset >= self.log_start_offset
 
     def store_start(self, offset: int) -> None:
-        """Note that the next process would begin at `offset`, or behind it. A lower offset changes nothing."""
+        """Note that the next process would find `offset` or a later start. A lower offset changes nothing."""
         self.stored_start_offset = min(max(self.stored_start_offset, offset), self.log_start_offset)
 
     def cut(self, offset: int) -> None:

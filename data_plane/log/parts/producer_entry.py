@@ -1,14 +1,15 @@
 """One producer as a log keeps it: packed into bytes, since a log may know many thousands.
 
-A packed entry has a head, then up to five batches, the newest first. The newest is whole. Each older one is stored as
-its distance from the next newer one, and its sequence numbers end where those of the newer one begin. So the next
-append reads the head and the newest batch, makes a distance of it, and puts its own batch before it. Packed bytes
-take 80 bytes of memory with one batch, 128 with five. (Slots and integers would take about 200 and 360.) The garbage
-collector skips them.
+A packed entry has a head, then up to five batches, the newest first. The newest is whole. Each older one is stored
+as its distance from the next newer one, and its sequence numbers end where those of the newer one begin. So the
+next append reads the head and the newest batch, converts that batch to distances, and puts its own batch first.
+Packed bytes take 80 bytes of memory with one batch, 128 with five. (Slots and integers would take about 200 and
+360.) The garbage collector skips them.
 
-Two limits follow. Behind a gap of sequence numbers, or of 2**32 offsets, older batches are forgotten: no client still
-waits for their answers. A batch's timestamp is exact only if it is within 24 days of the next newer one's. It matters
-where the broker's clock sets the timestamps, and there a producer that is silent for a day is forgotten.
+Two limits follow. Behind a gap of sequence numbers, or of 2**32 offsets, older batches are forgotten: no client
+still waits for their answers. A batch's timestamp is exact only if it is within 24 days of the next newer one's.
+This exactness matters only if the broker's clock sets the timestamps, and then a producer that is silent for a day
+is forgotten.
 
 `ProducerEntry` is the same with names, for code off the hot path.
 """
@@ -25,8 +26,10 @@ from odradek.wire.batches.batch_header import SEQUENCE_MASK
 BATCHES_KEPT = 5
 NO_BEGIN = -1
 HEAD = Struct("<hiqq")
-"""Epoch, coordinator epoch, begin, newest timestamp. The begin is the first offset of the open transaction. Below 0
-there is none: -1, or the silence that a look at expiry has found (`begin_of_silence`)."""
+"""The head: epoch, coordinator epoch, begin, newest timestamp. The begin is the first offset of the open
+transaction. A value below 0 means that there is none: -1, or the time since which the producer is silent
+(`begin_of_silence`).
+"""
 BATCH = Struct("<iqiq")
 """The newest batch: last sequence, last offset, offset delta, timestamp."""
 OLDER = Struct("<iIi")
@@ -35,7 +38,9 @@ batch.
 """
 read_head = HEAD.unpack_from
 read_what_decides = Struct("<h4xq8xi").unpack_from
-"""Reads epoch, begin and last sequence, which decide about the next batch. Only for an entry that has batches."""
+"""Reads epoch, begin and last sequence, which decide about the next batch. Use it only for an entry that has
+batches.
+"""
 NO_BATCH = (-1, -1, 0, -1)
 """The fields of a batch where none is known."""
 pack_with_batch = Struct("<hiqqiqiq").pack
@@ -44,7 +49,7 @@ _pack_older = OLDER.pack
 HEAD_SIZE = HEAD.size
 _OLDER_AT = HEAD_SIZE + BATCH.size
 _OLDEST_AT = _OLDER_AT + (BATCHES_KEPT - 2) * OLDER.size
-"""The place of the oldest of five batches, which the next batch replaces."""
+"""The position of the oldest of five batches, which the next batch replaces."""
 _SILENT_FROM = -2
 _OFFSETS_MAX = (1 << 32) - 1
 _TIME_MAX_MS = (1 << 31) - 1
@@ -90,7 +95,9 @@ def batches_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def older_batches(packed: bytes, sequence: int, last_offset: int, delta: int, timestamp_ms: int) -> bytes:
-    """Pack again the batches of an entry that stay behind a new batch with these fields, in the form of `OLDER`."""
+    """Encode the older batches of an entry in the form of `OLDER`, for an entry whose newest batch will have these
+    fields.
+    """
     if len(packed) == HEAD_SIZE:
         return b""
     known_sequence, known_offset, known_delta, known_ms = _read_newest(packed)
@@ -135,7 +142,7 @@ class ProducerEntry:
         self.last_timestamp_ms = -1
         self.batches = array("q")
         self.silent_since_ms = -1
-        """When a look at expiry first found no new batch, by the monotonic clock; else -1."""
+        """The monotonic time at which a check for expiry first found no new batch; otherwise -1."""
 
     @classmethod
     def of(cls, packed: bytes) -> ProducerEntry:
@@ -174,12 +181,14 @@ class ProducerEntry:
 
     @property
     def first_sequence(self) -> int:
-        """The sequence number that the first kept batch begins with."""
+        """The first sequence number of the oldest kept batch."""
         return (self.batches[0] - self.batches[2]) & SEQUENCE_MASK
 
 
 class ProducerEntries(MutableMapping[int, ProducerEntry]):
-    """Packed entries by producer id, as entries with names. A change of an entry counts once it is put back."""
+    """Producers by id: packed entries, read and written as `ProducerEntry`. After changing an entry, store it
+    again.
+    """
 
     __slots__ = ("_packed",)
 

@@ -27,7 +27,7 @@ from odradek.wire.batches.batch_header import CONTROL_MASK, TRANSACTIONAL_MASK, 
 from odradek.wire.batches.transaction_markers import parse_marker
 
 _UNKNOWN = -1
-"""The high watermark where it plays no part."""
+"""Stands for the high watermark if it does not matter."""
 
 
 def note_batch(
@@ -52,14 +52,14 @@ def note_batch(
     elif attributes & TRANSACTIONAL_MASK and batch is not None:
         marker = parse_marker(batch)
         if marker is not None:
-            # Without a record the whole transaction was cleaned away.
+            # A marker without a record: compaction has removed the whole transaction.
             producer_id, epoch = header.producer_id, header.producer_epoch
             return state.end_transaction(producer_id, epoch, base_offset, timestamp_ms, marker)
     return None
 
 
 def note_ended(segment: Segment, state: ProducerState, ended: EndedTransaction) -> None:
-    """Enter a transaction whose marker is in this segment among the aborted ones, if it was aborted."""
+    """Add a transaction whose marker is in this segment to the aborted transactions, if it was aborted."""
     if ended.is_aborted:
         last_offset = ended.last_offset
         stable = state.stable_behind(last_offset)
@@ -159,9 +159,9 @@ def replay(
 def aborted_in(
     directory: Dir, segments: Sequence[Segment], segment: Segment, index_interval_bytes: int
 ) -> AbortedIndex:
-    """Return the aborted transactions of a segment, read now if they have not been needed before.
+    """Return the aborted transactions of a segment; read them now if they have not been needed before.
 
-    If the file cannot be right, they are read from the batches, and the file is written anew (blocking). Raises
+    If the index file is damaged, they are read from the batches, and the file is written anew (blocking). Raises
     `DiskError`.
     """
     try:
@@ -193,7 +193,9 @@ def _repair_aborted(
 
 
 def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: bool = False) -> None:
-    """Write `<offset>.snapshot`, on the device if `sync`. A disk that refuses is no failure: the log has it all."""
+    """Write `<offset>.snapshot`, on the device if `sync`. A refusal by the disk is no failure, since the batches in
+    the log have the same state.
+    """
     name = file_name(offset, SNAPSHOT_SUFFIX)
     try:
         write_whole(directory, name, state.encode())

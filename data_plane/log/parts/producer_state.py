@@ -2,21 +2,22 @@
 
 Theory of operation
 -------------------
-For each producer id the log keeps the last five batches, so that a retried batch is recognised. Its answer has
-the offsets that it already has. Sequence numbers must be gapless within a producer epoch and start at 0 in a new one;
-they wrap to 0 behind 2**31 - 1. A producer of which nothing is known may start anywhere. Its state may have
-expired, and refusing it would stop it for good (Kafka since 2.5).
+For each producer id the log keeps the last five batches, so that a retried batch is recognised. The answer to the
+retry has the offsets of the first attempt. Sequence numbers must be gapless within a producer epoch and start at 0
+in a new one; they wrap to 0 behind 2**31 - 1. A producer of which nothing is known may start anywhere. Its state
+may have expired, and refusing it would stop it for good (Kafka since 2.5).
 
-The state is a function of the log, so it is rebuilt by reading batch headers. `<offset>.snapshot` files, one per
-segment, hold it as of that offset and make that short. Their format is Kafka's ProducerSnapshot, version 1, which has
-room for one batch of each producer. Kafka writes the last one, so after a clean restart it takes a retry of the four
-before for a gap. We write a producer's entry once for each batch, oldest first: Kafka, reading them in order, ends
-with the last, and we know all five.
+The state is a function of the log, so it is rebuilt by reading batch headers. A `<offset>.snapshot` file per
+segment has the state as of that offset, so that only later headers must be read. Their format is Kafka's
+ProducerSnapshot, version 1, which has room for one batch of each producer. Kafka writes the last batch. So after a
+clean restart, Kafka takes a retry of the four earlier batches for a gap. Odradek writes one entry for each batch of
+a producer, oldest first. Kafka, which reads the entries in order, keeps the last; Odradek keeps all five.
 
 A transaction is open from its first batch in this log to its marker. A committed reader stops at the first unstable
-offset. There the earliest transaction begins that is open, or whose marker is not below the high watermark yet (Kafka's
-`ProducerStateManager.unreplicatedTxns`). A state that was read from a snapshot knows no marker below it. Such a marker
-counts as committed: the coordinator had decided before any marker was written, and repeats a marker that is lost.
+offset. It is the first offset of the earliest transaction that is open, or whose marker is not below the high
+watermark yet (Kafka's `ProducerStateManager.unreplicatedTxns`). A state that was read from a snapshot has no
+markers below the snapshot's offset. Such a marker counts as committed: the coordinator had decided before any
+marker was written, and repeats a marker that is lost.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 
 
 class DamagedSnapshot(Exception):
-    """A producer snapshot is cut, has a wrong checksum or an unknown version."""
+    """Raised if a producer snapshot is cut, has a wrong checksum or an unknown version."""
 
 
 class EndedTransaction(NamedTuple):
-    """A transaction of which this log has records, and its marker at `last_offset`."""
+    """An ended transaction that has records in this log, and its marker at `last_offset`."""
 
     producer_id: int
     first_offset: int
@@ -86,7 +87,7 @@ class ActiveProducer(NamedTuple):
 
 
 class ProducerState:
-    """All producers of one log. Change it only by appended batches."""
+    """All producers of one log. Only appended batches change it."""
 
     __slots__ = ("_packed", "ended", "first_ongoing", "ongoing")
 
@@ -96,7 +97,7 @@ class ProducerState:
         self.ongoing: OrderedDict[int, int] = OrderedDict()
         """The producers of the open transactions by first offset, ascending."""
         self.first_ongoing = NO_OFFSET
-        """The first of them, for all threads."""
+        """The first offset of the earliest open transaction, for all threads."""
         self.ended: deque[tuple[int, int]] = deque()
         """(marker's offset, first offset) of ended transactions whose marker may be at or above the high watermark.
         Both ascend: a transaction within the range of a later one is left out.
@@ -286,21 +287,22 @@ class ProducerState:
         while ended and ended[-1][1] >= first_offset:
             ended.pop()
         ended.append((offset, first_offset))
-        # Last: a worker that reads in between finds the transaction in one of the two.
+        # Delete this entry last: a worker that reads in between finds the transaction in one of the two
+        # collections.
         del self.ongoing[first_offset]
         self.first_ongoing = next(iter(self.ongoing), NO_OFFSET)
         return EndedTransaction(producer_id, first_offset, offset, marker.is_abort)
 
     def stable_behind(self, offset: int) -> int:
-        """Return the first offset of the earliest open transaction; without one, the offset behind the marker at
-        `offset`.
+        """Return the first offset of the earliest open transaction; if there is none, the offset behind the marker
+        at `offset`.
         """
         return offset + 1 if self.first_ongoing == NO_OFFSET else self.first_ongoing
 
     def first_unstable_offset(self, high_watermark: int) -> int:
         """Find the earliest offset of a transaction that is open, or whose marker is not below the high watermark.
 
-        `NO_OFFSET` without any. May run in a worker.
+        Returns `NO_OFFSET` if there is none. May run in a worker.
         """
         first = self.first_ongoing
         if self.ended:
@@ -316,7 +318,9 @@ class ProducerState:
             ended.popleft()
 
     def reaches(self, offset: int) -> bool:
-        """True if any known batch is from `offset` or later, so that a truncation there would undo it."""
+        """True if any known batch ends at `offset` or later, so that a truncation to `offset` would change this
+        state.
+        """
         return any(
             entry.last_offset >= offset or entry.coordinator_epoch >= 0 for entry in self.entries.values()
         )

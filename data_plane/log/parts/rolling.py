@@ -21,7 +21,7 @@ def roll(
 ) -> None:
     """Start a segment at the log end offset.
 
-    `base_offset` may lie above it where offsets have a gap too wide for one segment.
+    `base_offset` may be above the log end offset, if the next offsets leave a gap that is too wide for one segment.
 
     Raises:
         DiskRefused: there is no new segment.
@@ -66,5 +66,5 @@ def _write(
 
 
 def _leave(fresh: Segment) -> None:
-    """Do without a new segment. The next try finds the empty file."""
+    """Close the new segment's file, because the roll has failed. The next try finds the empty file."""
     fresh.file.close()

@@ -1,9 +1,9 @@
 """The list of a log's segments: add, roll, cut, drop, replace, swap.
 
-The list is replaced as a whole, so a reader in a worker goes on with its own list. Its last segment is the active
-one. Segments join: each begins at the end of the segment before. Only a gap in the offsets that the leader's
-compaction has left may lie between two. Files are renamed with `.deleted` and removed later. A reader that opens late
-finds them gone, and a reader that has pinned them reads on.
+The list is replaced as a whole, so a reader in a worker keeps the list that it has read. Its last segment is the
+active one. Segments join: each begins at the end of the segment before. Only a gap in the offsets that the leader's
+compaction has left may lie between two. Files are renamed with `.deleted` and removed later. A reader that opens
+late finds them gone, and a reader that has pinned them reads on.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SegmentList:
     def __init__(self, home: LogHome, segments: Sequence[Segment], *, entry_is_dirty: bool) -> None:
         self.home = home
         self.entry_is_dirty = entry_is_dirty
-        """Files have been created, renamed or removed since the directory was last synced."""
+        """True if files have been created, renamed or removed since the directory was last synced."""
         self.segments = tuple(segments)
         self.active = segments[-1]
         self.check_order()
@@ -69,7 +69,7 @@ class SegmentList:
     def check_end(self, log_end_offset: int) -> None:
         """Raise `AssertionError` unless the log's end can lie in its active segment, and its file ends there.
 
-        A log that is offline may have any file: an append has failed, and so has taking it back.
+        The file of an offline log may have any size, because undoing a failed append may have failed as well.
         """
         if self.home.offline:
             return
@@ -141,7 +141,7 @@ class SegmentList:
         if offset < segment.base_offset:
             at = bisect_right(segments, offset, key=_base_offset) - 1
             segment = segments[at]
-        # Before the first look: the loop may close the file while a worker is at it.
+        # Pin the file before the first look at it, because the loop may close it while a worker reads.
         file = segment.pinned_file()
         is_handed_on = False
         try:
@@ -198,8 +198,8 @@ class SegmentList:
     # --- the active segment
 
     def must_roll(self, config: LogConfig, max_timestamp_ms: int, now_ms: int) -> bool:
-        """True if time or index space demand a new segment (Kafka's `shouldRoll`): `segment.ms` counts by the
-        records' timestamps.
+        """True if time or index space require a new segment (Kafka's `shouldRoll`). `segment.ms` is compared with
+        the records' timestamps.
         """
         active = self.active
         first = active.first_timestamp_ms
@@ -213,7 +213,7 @@ class SegmentList:
         )
 
     def undo_append(self, size: int, error: DiskError) -> None:
-        """Cut the remains of a failed append. A directory where even that fails is offline."""
+        """Cut off the rest of a failed append. If the cut fails as well, the directory goes offline."""
         if isinstance(error, DiskRefused):
             reached("log.append_undone")
             self.home.refused(error)
@@ -224,7 +224,7 @@ class SegmentList:
                 return
             except DiskHung as failure:
                 reached("log.append_undone_late")
-                # The file is cut before anything else is done here.
+                # Report the refusal after the cut, because the report may act on this file, too.
                 self.home.refused(failure)
                 return
             except DiskError as failure:
@@ -244,7 +244,7 @@ class SegmentList:
         return segment
 
     def add(self, fresh: Segment, log_end_offset: int) -> None:
-        """Append to this segment from now on; the segment before is finished.
+        """Make this the active segment, and finish the previous one.
 
         Raises `AssertionError` where the two do not join.
         """
@@ -259,14 +259,18 @@ class SegmentList:
         self._take((*self.segments, fresh))
 
     def keep_first(self, count: int) -> tuple[Segment, ...]:
-        """Drop all but the first `count` segments; returns the dropped ones, the newest first: `discard` them."""
+        """Drop all but the first `count` segments. Returns the dropped segments, the newest first; the caller calls
+        `discard` for them.
+        """
         doomed = self.segments[: count - 1 : -1]
         self._take(self.segments[:count])
         self.check_order()
         return doomed
 
     def drop_first(self, count: int) -> tuple[Segment, ...]:
-        """Drop the oldest `count` segments, which are returned: `discard` them. The active one stays."""
+        """Drop the oldest `count` segments, but never the active one. Returns them; the caller calls `discard` for
+        them.
+        """
         if not count < len(self.segments):
             raise AssertionError(f"{self.home}: {count} of {len(self.segments)} segments cannot be removed")
         doomed = self.segments[:count]
@@ -274,12 +278,12 @@ class SegmentList:
         return doomed
 
     def restore_first(self, doomed: tuple[Segment, ...]) -> None:
-        """Take back the segments that `drop_first` has dropped, whose files are as they were."""
+        """Put segments that `drop_first` has dropped back into the list. Their files are unchanged."""
         self._take((*doomed, *self.segments))
         self.check_order()
 
     def mark_deleted(self, doomed: tuple[Segment, ...]) -> list[str]:
-        """Rename the files of dropped segments, in the order given (blocking); then `let_go` of these names.
+        """Rename the files of dropped segments, in the order given (blocking). Returns the new names, for `let_go`.
 
         Raises `DiskError`.
         """
@@ -290,12 +294,12 @@ class SegmentList:
         return renamed
 
     def let_go(self, renamed: list[str]) -> None:
-        """Have the files that have these names removed."""
+        """Request the removal of the files with these names."""
         self.mark_dirty()
         self.home.remove_later(renamed)
 
     def _rename_deleted(self, segment: Segment, suffixes: tuple[str, ...]) -> list[str]:
-        """Mark files of a segment for removal; their new names."""
+        """Rename files of a segment, so that they are removed later. Returns the new names."""
         directory = self.home.directory
         renamed = []
         for suffix in suffixes:
@@ -316,14 +320,15 @@ class SegmentList:
     def replace(
         self, sources: tuple[Segment, ...], cleaned: CleanedSegment, doomed: Callable[[list[str]], None]
     ) -> bool:
-        """Replace the sources by a finished cleaned segment. `doomed` gets the names of files that may go now.
+        """Replace the sources by a finished cleaned segment. The names of files that can be removed then are
+        appended to `doomed`.
 
-        False: the sources are no longer neighbours in the list. Nothing has changed then.
+        Returns False and changes nothing if other segments are now between the sources.
 
         Raises:
-            DiskHung: the swap goes on, or nothing has changed; the cleaned segment knows.
-            DiskRefused: nothing has changed.
-            DiskError: the swap may have begun; the directory must go offline, and the next start finishes it.
+            DiskHung: the swap goes on, or nothing has changed; `cleaned.is_handed_over` says which. DiskRefused:
+            nothing has changed. DiskError: the swap may have begun; the directory must go offline, and the next
+            start finishes it.
         """
         at = self.index_of(sources[0].base_offset)
         after = at + len(sources)
@@ -341,7 +346,7 @@ class SegmentList:
             )
         fresh = cleaned.segment
         fresh.begin(sources[0].created_ms)
-        # The snapshot behind the group may still have to be synced.
+        # The snapshot behind the last source may still need a sync.
         fresh.needs_sync = sources[-1].needs_sync
         swapped = (*self.segments[:at], fresh, *self.segments[after:])
 
@@ -369,8 +374,8 @@ class SegmentList:
     def _swap(
         self, sources: tuple[Segment, ...], cleaned: CleanedSegment, swapped: tuple[Segment, ...]
     ) -> tuple[list[str], File]:
-        """Swap the files; returns names of files that may go, and the live file of the cleaned segment (blocking).
-        Raises `DiskError`.
+        """Swap the files (blocking). Returns the names of files that can be removed, and the live file of the
+        cleaned segment. Raises `DiskError`.
         """
         directory = self.home.directory
         begin_swap(directory, cleaned.base_offset)
@@ -383,7 +388,7 @@ class SegmentList:
             self.check_order()
             for segment in sources:
                 segment.remove()
-                # The first one's snapshot has the state of earlier records.
+                # Keep the snapshot of the first source: it has the state of earlier records.
                 keeps_snapshot = segment is sources[0]
                 suffixes = tuple(
                     suffix
@@ -395,7 +400,7 @@ class SegmentList:
             return renamed, directory.open(cleaned.segment.name(LOG_SUFFIX))
 
     def make_empty(self, base_offset: int) -> None:
-        """Create the file of an empty segment, under a name that it has until `put_in_place`. Raises `DiskError`."""
+        """Create the file of an empty segment, under a temporary name until `put_in_place`. Raises `DiskError`."""
         file = self.home.directory.open(file_name(base_offset, LOG_SUFFIX) + _EMPTY_SUFFIX, create=True)
         try:
             if file.size:
@@ -443,7 +448,7 @@ class SegmentList:
         self.entry_is_dirty = True
 
     def sync_topic_id(self) -> None:
-        """Make the topic's id durable before its records are (blocking). Raises `DiskError`.
+        """Make the topic's id durable before the log's records become durable (blocking). Raises `DiskError`.
 
         Kafka writes `partition.metadata` to the device before the first append.
         """
@@ -464,7 +469,7 @@ class SegmentList:
 
 
 def _nothing_more(done: None) -> None:
-    """Do nothing: the list is unchanged."""
+    """Do nothing, because the list is unchanged."""
 
 
 def _base_offset(segment: Segment) -> int:

@@ -1,11 +1,12 @@
-"""Split a segment whose offsets have come to lie too far apart: an index has 31 bits for each (KAFKA-6264).
+"""Split a segment whose offsets are too far apart for its index, which has 31 bits for each (KAFKA-6264).
 
-Old versions of Kafka wrote such segments where compaction had left few records. Kafka splits them at a start, and so it
-is here. The names are those of a swap (`parts/swap_files.py`), so a crash leaves what the next start undoes or finishes:
+Old versions of Kafka wrote such segments where compaction had left few records. As in Kafka, they are split at a
+start. The names are those of a swap (`parts/swap_files.py`), so a crash leaves what the next start undoes or
+finishes:
 
 1. The pieces are written as `.cleaned`, and synced.
-2. They become `.swap`, the last piece first. While the first is not there, a start undoes everything.
-3. The segment's files go, and the pieces lose their suffix.
+2. They become `.swap`, the last piece first. Before the first piece is renamed, a start undoes everything.
+3. The segment's files are removed, and the pieces lose their suffix.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def split_segment(directory: Dir, segment: Segment) -> list[int]:
 
 
 def _pieces(segment: Segment) -> list[tuple[int, int, int]]:
-    """Find base offset, begin and end in the file of each piece; none where a batch is damaged."""
+    """Find base offset, begin and end in the file of each piece; returns none if a batch is damaged."""
     found: list[tuple[int, int, int]] = []
     base_offset, start = segment.base_offset, 0
     scan = SegmentScan(segment.file, 0, segment.size, base_offset, check_crc=True)

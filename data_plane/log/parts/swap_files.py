@@ -1,4 +1,5 @@
-"""The files of a swap: a cleaned segment replaces its sources, name by name, and a start completes that.
+"""The files of a swap: a cleaned segment replaces its sources by one rename after the other, and a start completes
+an interrupted swap.
 
 The names are Kafka's, so that each program finishes a swap that the other has begun:
 
@@ -7,13 +8,13 @@ The names are Kafka's, so that each program finishes a swap that the other has b
 3. The sources' files become `.deleted`, which a start removes.
 4. The `.swap` files lose their suffix, the `.log` first.
 
-A directory's entries reach the device in the order of their changes. So a power loss leaves a state from before step 2
-was complete, which is undone, or a later one, which is finished. The sources are the segments from the cleaned one's
-base offset up to its end. Kafka may have been interrupted while it split a segment into several. It leaves `.cleaned`
-and `.swap` files side by side then, and the split is undone.
+A directory's entries reach the device in the order of their changes. So after a power loss, the files show how far
+the swap had come. Before the end of step 2 it is undone, later it is finished. The sources are the segments from
+the cleaned one's base offset up to its end. Kafka may have been interrupted while it split a segment into several.
+Then there are `.cleaned` and `.swap` files side by side, and the split is undone.
 
-A damaged file must not replace sound ones. While the first source has its name, so have all others. A swap whose
-`.swap` file is damaged is undone then.
+A damaged file must not replace sound ones. As long as the first source has its old name, all sources have. In that
+case, a swap whose `.swap` file is damaged is undone.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 def begin_swap(directory: Dir, base_offset: int) -> None:
-    """Step 2: from the last rename on, the swap is to be finished. Raises `DiskError`."""
+    """Take step 2: after the last of its renames, the swap will be finished. Raises `DiskError`."""
     for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
         _rename(directory, file_name(base_offset, suffix), CLEANED_SUFFIX, SWAP_SUFFIX)
 
 
 def end_swap(directory: Dir, base_offset: int) -> None:
-    """Step 4. Raises `DiskError`."""
+    """Take step 4: the `.swap` files lose their suffix. Raises `DiskError`."""
     for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
         _rename(directory, file_name(base_offset, suffix), SWAP_SUFFIX, "")
 
@@ -106,7 +107,7 @@ def _logs(swapped: list[str]) -> list[str]:
 
 
 def _damage(directory: Dir, name: str, names: list[str]) -> str | None:
-    """Describe the fault of a cleaned segment; None without one."""
+    """Describe the fault of a cleaned segment; None if it has none."""
     scan = _scan(directory, name, check_crc=True)
     if scan.damage is not None:
         return f"{scan.damage}, at position {scan.position}"
@@ -120,7 +121,7 @@ def _damage(directory: Dir, name: str, names: list[str]) -> str | None:
 
 
 def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> None:
-    """Remove the segments that the cleaned ones replace, as far as they are still there."""
+    """Remove the sources that the cleaned segments replace, as far as they still exist."""
     logs = _logs(swapped)
     if not logs:
         return
@@ -128,12 +129,12 @@ def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> Non
     start = min(map(_base_offset, logs))
     end = max(_scan(directory, name).next_offset for name in logs)
     if start < _last_base(names):
-        # The last segment is never cleaned, and no checksum covers the offsets.
+        # The last segment is never a source. A damaged base offset, which no checksum covers, must not remove it.
         end = min(end, _last_base(names))
     for name in names:
         base_offset = _base_offset(name)
-        # The snapshot at the start has the state of earlier records. An empty cleaned segment replaces one of
-        # its name.
+        # Keep the snapshot at the start: it has the state of earlier records. An empty cleaned segment replaces
+        # a source of its own name.
         if (start < base_offset < end and name.endswith(SEGMENT_SUFFIXES)) or (
             base_offset == start and name.endswith((LOG_SUFFIX, *_INDEX_SUFFIXES))
         ):
@@ -141,7 +142,7 @@ def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> Non
 
 
 def _last_base(names: list[str]) -> int:
-    """Find the base offset of the last segment; -1 without any."""
+    """Find the base offset of the last segment; -1 if there is none."""
     return max((_base_offset(name) for name in names if name.endswith(LOG_SUFFIX)), default=-1)
 
 

@@ -1,8 +1,8 @@
 """Guards of transactions that are being verified: proof that the coordinator was asked before the first append. PURE.
 
-A producer may write to a partition without having added it to its transaction. Its records would hang there, as the
-coordinator writes no marker for them. So the first append of a transaction waits until the coordinator knows the
-partition (KIP-890, part 1):
+A producer may write to a partition without having added it to its transaction. Its records would stay undecided, as
+the coordinator writes no marker for them. So the first append of a transaction waits until the coordinator knows
+the partition (KIP-890, part 1):
 
 1. `begin` makes a guard for the producer, or finds an existing one. The leader asks the coordinator.
 2. The append presents the guard. It is refused unless the log still has this very guard for the producer.
@@ -23,12 +23,16 @@ from __future__ import annotations
 from hashlib import blake2b
 
 GUARDS_MAX = 4_000
-"""The number of guards of one log. Beyond it, the guards of the oldest producer become void, and it is verified again."""
+"""The most guards of one log. Beyond it, the guards of the oldest producer become void, and that producer must be
+verified again.
+"""
 _NAME_LENGTH_MAX = 64
 
 
 def name_of(transactional_id: str) -> str:
-    """Shorten a transactional id for logs: itself, or its digest where it is long, since clients choose the length."""
+    """Shorten a transactional id for logs: return the id itself, or the digest of a long id. Clients choose the
+    length.
+    """
     if len(transactional_id) <= _NAME_LENGTH_MAX:
         return transactional_id
     return blake2b(transactional_id.encode("utf-8", "surrogatepass")).hexdigest()
@@ -66,7 +70,9 @@ class Verifications:
         """Each transactional id has its own guard, so that a wrong id has no effect on the right one's."""
         self._count = 0
         self.verified: dict[int, str] = {}
-        """The transactional id by producer id, of open transactions alone; read it, and change it by the methods below."""
+        """The verified transactional id of each producer with an open transaction. Others may read it; only the
+        methods below change it.
+        """
 
     def __len__(self) -> int:
         return self._count
@@ -97,18 +103,20 @@ class Verifications:
         return guard
 
     def is_valid(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """True if this very guard is the producer's."""
+        """True if this guard object is the producer's present guard."""
         guards = self._guards.get(producer_id)
         return guards is not None and guard is not None and guards.get(guard.name) is guard
 
     def void(self, producer_id: int) -> None:
-        """End the producer's guards: something transactional was appended."""
+        """End the producer's guards, because a transactional batch or a marker was appended."""
         guards = self._guards.pop(producer_id, None)
         if guards is not None:
             self._count -= len(guards)
 
     def refuse(self, producer_id: int, name: str) -> None:
-        """End a guard after the coordinator has answered that the producer id is not of this transactional id."""
+        """End a guard, because the coordinator has answered that the producer id does not belong to this
+        transactional id.
+        """
         guards = self._guards.get(producer_id)
         if guards is not None and guards.pop(name, None) is not None:
             self._count -= 1
@@ -137,5 +145,7 @@ class Verifications:
         self.verified.pop(producer_id, None)
 
     def forget_verified(self) -> None:
-        """Forget it for all: the log was cut, maybe before some of the transactions."""
+        """Forget the verified ids of all transactions: the log was cut, maybe before the start of some
+        transactions.
+        """
         self.verified.clear()

@@ -1,9 +1,10 @@
 """The aborted transactions of one segment: its `.txnindex` file, in Kafka's format. PURE.
 
-A segment has one entry per abort marker in it, in the order of the markers. An entry is 34 bytes: version (int16, 0),
-producer id, first offset, last offset (the marker's) and last stable offset, all int64 and big-endian. The last stable
-offset is where the earliest transaction began that was open when the marker was appended. Without one, it is the offset
-behind the marker. So it never falls from entry to entry, and all transactions that end later began there or later.
+A segment has one entry per abort marker in it, in the order of the markers. An entry is 34 bytes: version (int16,
+0), producer id, first offset, last offset (the marker's) and last stable offset, all int64 and big-endian. The last
+stable offset is the first offset of the earliest transaction that was still open when the marker was appended. If
+there was none, it is the offset behind the marker. So it never falls from entry to entry, and all transactions that
+end later began there or later.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _VERSION = 0
 
 
 class DamagedTransactionIndex(Exception):
-    """A `.txnindex` file is cut, has an unknown version, or entries out of order."""
+    """Raised if a `.txnindex` file is cut, has an unknown version, or entries out of order."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -79,7 +80,9 @@ class AbortedIndex:
         return low
 
     def collect(self, offset: int, end_offset: int, found: list[AbortedTransaction]) -> bool:
-        """Add the transactions with offsets in `[offset, end_offset)` to `found`; true if no later one has any."""
+        """Add the transactions with offsets in `[offset, end_offset)` to `found`. Returns True if no later segment
+        has any.
+        """
         for at in range(self._first_ending_at(offset), len(self)):
             entry = self._entry(at)
             if entry.first_offset < end_offset:
@@ -116,4 +119,4 @@ class AbortedIndex:
 
 
 NONE_ABORTED = AbortedIndex()
-"""Shared by all segments without entries, and stays empty."""
+"""An empty index, shared by all segments without entries. It must stay empty."""

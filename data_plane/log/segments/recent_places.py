@@ -1,9 +1,9 @@
 """The boundaries of an active segment's last batches, so that reads at its tail need no look into the file. PURE.
 
-Followers and consumers that keep up ask for the offset behind a batch that came a moment ago. Each goes at a pace of
-its own, and asks for a bounded number of bytes. The places here give both the beginning and the end of such a read.
-The sparse index knows where a batch begins, but not where the next one does. With it alone, every such read would
-cost several small ones.
+Followers and consumers that keep up ask for the offset behind a batch that was appended a moment ago. Each has its
+own pace, and asks for a bounded number of bytes. The places here have both the beginning and the end of such a
+read. The sparse index has the beginnings of some batches only. With the index alone, every such read would need
+several small reads of headers.
 
 A position is appended before its offset, so a reader in another thread finds a position for every offset. When the
 arrays are full, they are replaced as a whole.
@@ -33,7 +33,7 @@ class RecentPlaces:
         return cls(array("q", (offset,)), array("q", (position,)))
 
     def noted(self, offset: int, position: int) -> RecentPlaces:
-        """Add the next boundary; the caller goes on with the result."""
+        """Return the places with the next boundary added; the caller must use the result from now on."""
         self.positions.append(position)
         self.offsets.append(offset)
         if len(self.offsets) < PLACES_MAX:
@@ -43,15 +43,15 @@ class RecentPlaces:
     def position_of(self, offset: int) -> int:
         """Find the position of the batch that begins at `offset` or next after it.
 
-        -1 if `offset` is no boundary known here.
+        Returns -1 if `offset` is no boundary known here.
         """
         offsets = self.offsets
         at = bisect_left(offsets, offset)
         return self.positions[at] if at < len(offsets) and offsets[at] == offset else -1
 
     def cut_at(self, start: int, limit: int) -> tuple[int, int] | None:
-        """Find (position, offset) of the last boundary in `[start, limit]`, (start, -1) if that is `start`; None:
-        not known.
+        """Find (position, offset) of the last boundary in `[start, limit]`. Returns (start, -1) if that is `start`,
+        and None if it is not known.
         """
         offsets = self.offsets
         at = bisect_right(self.positions, limit, 0, len(offsets)) - 1

@@ -77,7 +77,7 @@ class SegmentScan:
             base_offset, length, _, magic, crc, _, delta = header[:7]
             size = length + SIZE_PREFIX
             if magic != MAGIC or size < HEADER_SIZE or size > end - position:
-                self.damage = f"no batch of magic {magic} and {size} bytes can stand here"
+                self.damage = f"no batch of magic {magic} and {size} bytes is possible here"
                 return
             if base_offset < next_offset or delta < 0:
                 self.damage = (
@@ -107,7 +107,9 @@ class SegmentScan:
                 chunk_start = chunk_end = position
 
     def stop_before(self, position: int, next_offset: int, damage: str | None) -> None:
-        """End the scan before the batch at `position`. `damage` says why that batch is bad; None if it is good."""
+        """End the scan before the batch at `position`. `damage` describes the fault of that batch; None if it has
+        none.
+        """
         self.position = position
         self.next_offset = next_offset
         self.damage = damage

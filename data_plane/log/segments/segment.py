@@ -8,9 +8,9 @@ segment is rolled or closed, so that the hot path makes one system call per batc
 active segment is rebuilt from it anyway. The index of an inactive segment is read at first use and checked. If it
 cannot be right, it is rebuilt from the segment. It is dropped again when it has been idle for a while.
 
-Finding an offset takes the greatest index entry below it and reads batch headers from there. Remembered places spare
-even that scan. Remembered are the last read's end (for a consumer that reads on), the last upper bound (the high
-watermark), and recent batches' ends (`recent_places`).
+Finding an offset takes the greatest index entry below it and reads batch headers from there. Remembered places
+avoid even that scan. They are the end of the last read, where a consumer continues, the last upper bound, and the
+ends of recent batches (`recent_places`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BEGINNING = (0, 0)
 def file_name(offset: int, suffix: str) -> str:
     """Write twenty digits and a suffix, as Kafka names a segment's files.
 
-    Open files keep their names, and thousands of first segments have the same one.
+    (The result is cached: open files keep their names, and thousands of first segments have the same name.)
     """
     return f"{offset:020d}{suffix}"
 
@@ -94,7 +94,9 @@ class Segment:
         self.size = file.size
         self.is_active = is_active
         self.aborted: AbortedIndex | None = NONE_ABORTED
-        """The aborted transactions whose markers are here; None: still in the file alone. Never None while active."""
+        """The aborted transactions whose markers are in this segment; None if they are still only in the file.
+        Never None while active.
+        """
         self.index: SegmentIndex | None = None
         self.index_is_written = (0, 0)
         """The numbers of entries of both indexes that are in their files: (offset index, time index)."""
@@ -107,8 +109,8 @@ class Segment:
         self.created_ms = 0
         self.jitter_ms = 0
         self.read_place = self.bound_place = (base_offset, 0) if base_offset else _BEGINNING
-        """(offset, position of the first batch that ends there or later): the end of the last read, and its last
-        bound. Replaced as a whole, for other threads.
+        """The end of the last read, and the last upper bound, each as (offset, position of the first batch that
+        ends there or later). Each tuple is replaced as a whole, for other threads.
         """
         self.recent: RecentPlaces | None = None
         """The ends of the last batches that were appended since the segment was opened or cut; None before the
@@ -119,7 +121,7 @@ class Segment:
         needed.
         """
         self.aged: tuple[int, int] | None = None
-        """(size, time of the file's last change) as a worker has seen them last."""
+        """(size, time of the last change) of the file, as a worker last read them."""
         self.uses = _USED
         self.is_removed = False
         self.needs_sync = False
@@ -220,7 +222,9 @@ class Segment:
                 self.max_timestamp_offset = header.last_offset
 
     def begin_recovery(self) -> None:
-        """Derive all from the file again: `note_batch` is called for each of its batches from the first on."""
+        """Reset all derived data before recovery: it calls `note_batch` for each batch of the file, from the first
+        on.
+        """
         self.index = None
         self.walked = None
         self.forget_aborted()
@@ -267,7 +271,7 @@ class Segment:
             if self.is_active:
                 return _EMPTY
             if self.is_removed:
-                # The path may be another segment's by now.
+                # The path may belong to another segment by now.
                 raise self._removed()
             try:
                 index = SegmentIndex.from_bytes(
@@ -305,13 +309,13 @@ class Segment:
             fresh = Segment(self.directory, self.base_offset, file, is_active=False)
             for position, header in SegmentScan(file, 0, self.size, self.base_offset):
                 if header.last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
-                    # Readers will find the damage; an index has no number for it.
+                    # Readers will find the damage. The index cannot express this offset.
                     break
                 fresh.note_batch(position, header.size, header.last_offset, header.max_timestamp, interval)
         finally:
             file.unpin()
         if self.is_removed:
-            # A file written by its name now could land beside another segment.
+            # The path may belong to another segment by now, so a file written here could damage that segment.
             raise self._removed()
         index = fresh.index if fresh.index is not None else SegmentIndex()
         self.max_timestamp_offset = fresh.max_timestamp_offset
@@ -396,7 +400,9 @@ class Segment:
     # --- aborted transactions
 
     def note_aborted(self, entry: AbortedTransaction) -> None:
-        """Note an abort marker that was appended, or found by a scan. The file is written when the segment is finished."""
+        """Note an abort marker that was appended, or found by a scan. The index file is written when the segment is
+        finished.
+        """
         index = self.aborted
         if index is None:
             raise AssertionError(
@@ -408,7 +414,9 @@ class Segment:
         index.append(entry)
 
     def forget_aborted(self) -> None:
-        """Forget the noted abort markers: all will be noted again. The file stays until it is written or removed."""
+        """Forget the noted abort markers, because all will be noted again. The file stays until it is written or
+        removed.
+        """
         self.aborted = NONE_ABORTED
 
     def expect_aborted(self) -> None:
@@ -416,7 +424,7 @@ class Segment:
         self.aborted = None
 
     def load_aborted(self) -> AbortedIndex:
-        """Load the aborted transactions, read now if they have not been needed before.
+        """Return the aborted transactions; read them now if they have not been needed before.
 
         Raises `DamagedTransactionIndex`, `FileClosed` for a segment that was removed, `DiskError`.
         """
@@ -450,7 +458,7 @@ class Segment:
     def position_of(self, offset: int, file: File, interval: int) -> tuple[int, int]:
         """Find (position, base offset) of the first batch that ends at `offset` or later.
 
-        (size, -1) when the segment has none. `file` is the segment's file, which the caller may have pinned.
+        Returns (size, -1) if the segment has none. `file` is the segment's file, which the caller may have pinned.
 
         Raises:
             CorruptBatch: the file has no batches there.
@@ -483,7 +491,7 @@ class Segment:
             return self._scan_for(offset, file, 0, RELATIVE_OFFSET_MAX + self.base_offset)
 
     def _scan_for(self, offset: int, file: File, position: int, first_max: int) -> tuple[int, int]:
-        """Scan from `position`, where a batch begins whose base offset is not above `first_max`."""
+        """Search from `position`, where a batch begins whose base offset is not above `first_max`."""
         size = self.size
         base_max = first_max
         chunk, chunk_start = b"", position
@@ -528,7 +536,7 @@ class Segment:
     def cut_at(self, start: int, limit: int, file: File, interval: int) -> tuple[int, int]:
         """Find (position, next offset) of the last batch boundary in `[start, limit]`; `start` is one.
 
-        (start, -1) when the first batch is longer than that. Raises `CorruptBatch`.
+        Returns (start, -1) if the first batch is longer than that. Raises `CorruptBatch`.
         """
         recent = self.recent
         if recent is not None and (found := recent.cut_at(start, limit)) is not None:
@@ -552,7 +560,9 @@ class Segment:
         return position, next_offset
 
     def note_read(self, next_offset: int, end: int) -> None:
-        """Remember that a read has ended at position `end`, where `next_offset` begins: most readers go on there."""
+        """Remember that a read has ended at position `end`, where `next_offset` begins: most readers continue
+        there.
+        """
         self.read_place = (next_offset, end)
         self.uses = _USED
 
@@ -561,7 +571,7 @@ class Segment:
         self.bound_place = (upper_bound, end)
 
     def forget_places(self) -> None:
-        """Forget the remembered places; the start of the segment is always right."""
+        """Forget the remembered places. The start of the segment is always a right place."""
         self.recent = None
         self.read_place = self.bound_place = (self.base_offset, 0)
 
@@ -585,7 +595,8 @@ class Segment:
             self.file.sync()
         except FileMissing:
             reached("log.sync_overtaken")
-            # Otherwise retention, a truncation or the end of the log has overtaken the flush.
+            # If the segment was removed, then retention, a truncation or the end of the log came before this
+            # flush.
             if not self.is_removed:
                 raise
 
@@ -601,7 +612,7 @@ class Segment:
         return file
 
     def remove(self) -> None:
-        """Take note that this is no segment of its log any more; the caller renames or removes the files then.
+        """Mark the segment as removed from its log; afterwards the caller renames or removes the files.
 
         Safe in the disk's thread while the loop closes the log: the file is closed once.
         """
@@ -623,7 +634,7 @@ def _keep(index: SegmentIndex) -> None:
 
 
 _EMPTY = SegmentIndex()
-"""Shared by all active segments without entries; never appended to."""
+"""An empty index, shared by all active segments without entries; never appended to."""
 
 
 def _append(directory: Dir, name: str, data: bytes) -> None:

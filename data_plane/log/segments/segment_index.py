@@ -21,7 +21,9 @@ _SWAP = sys.byteorder == "little"
 
 
 class DamagedIndex(Exception):
-    """An index file differs from the form that its writer gives it; it is rebuilt from its segment."""
+    """Raised if an index file differs from the form that its writer gives it; the index is rebuilt from its
+    segment.
+    """
 
 
 class SegmentIndex:
@@ -134,7 +136,7 @@ class SegmentIndex:
         if index.time_offsets.tolist() != sorted(index.time_offsets):
             raise DamagedIndex("the offsets in the time index do not ascend")
         if index.offsets and (index.offsets[0] < 0 or index.positions[0] <= 0):
-            raise DamagedIndex("the first index entry points at the start of the segment, which no entry may")
+            raise DamagedIndex("the first index entry points at the segment's start, but must be behind it")
         if index.positions and index.positions[-1] >= log_bytes:
             raise DamagedIndex(
                 f"the last index entry points at position {index.positions[-1]}, outside the segment's "
@@ -146,7 +148,7 @@ class SegmentIndex:
 
 
 def _without_padding(data: bytes, entry_bytes: int) -> bytes:
-    """Cut off the zeros that Kafka preallocates: whole entries of them at the end."""
+    """Cut off the zeros that Kafka preallocates: whole zero entries at the end."""
     if not data.endswith(bytes(entry_bytes)):
         return data
     return data[: -(-len(data.rstrip(b"\0")) // entry_bytes) * entry_bytes]

@@ -21,7 +21,8 @@ __all__ = ["is_known", "modified_ms", "walk_times"]
 
 
 def walk_times(segment: Segment, until_ms: int | None, budget: WalkBudget, config: LogConfig) -> WalkedTimes:
-    """Walk on over the records until a timestamp is `until_ms` or later (None: to the end), as the budget allows.
+    """Continue the walk over the records until a timestamp is `until_ms` or later (None: to the end), as the budget
+    allows.
 
     Raises `FileClosed` once the segment is removed, `DiskError`.
     """
@@ -42,7 +43,7 @@ def walk_times(segment: Segment, until_ms: int | None, budget: WalkBudget, confi
 
 
 def is_known(segment: Segment) -> bool:
-    """True if a walk has gone over all that is in the segment now."""
+    """True if a walk has covered all records that are in the segment now."""
     walked = segment.walked
     return walked is not None and walked.covers(segment.size)
 
@@ -69,7 +70,7 @@ def _correct_time_index(segment: Segment, walked: WalkedTimes, interval: int) ->
         fresh.append_time(timestamp_ms, offset - base_offset)
     fresh.append_time(walked.emptied_ms, walked.next_offset - 1 - base_offset)
     if segment.is_removed:
-        # A file written by its name now could land beside another segment.
+        # The path may belong to another segment by now, so a file written here could damage that segment.
         raise _removed(segment)
     times = len(fresh.times)
     try:

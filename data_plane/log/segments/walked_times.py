@@ -1,17 +1,18 @@
-"""The timestamps that a segment's records really have, as far as somebody has walked over them (blocking, in workers).
+"""The true timestamps of a segment's records, as far as walks have read them (blocking, in workers).
 
 Theory of operation
 -------------------
-A batch's header names its newest timestamp, and a producer may get that wrong. Kafka sets it from the records at each
-append. Here that would cost more than all else of an append, so the hot path and the indexes believe headers. The records
-are walked when a decision hangs on the claim: before retention by age deletes, and before a look-up by time passes over
-them. What a walk has found is kept with its segment, and the next walk goes on from there.
+A batch's header names its newest timestamp, and a producer may get that wrong. Kafka sets it from the records at
+each append. Here that would cost more than all else of an append, so the hot path and the indexes believe headers.
+The records are walked if a decision depends on the header: before retention by age deletes them, and before a
+look-up by time skips them. The results of a walk are kept with its segment, and the next walk continues from there.
 
-Where the headers were right, the segment's time index is right, and serves as ever. Where one was wrong, a finished
-segment gets a right time index (`segment_times`). Look-ups then pass over no batch of it by its header.
+If all headers were right, the segment's time index is right, too, and is used as always. If a header was wrong, a
+finished segment gets a corrected time index (`segment_times`). Look-ups then skip none of its batches by the
+header.
 
-A few batches are never walked, and their claim stands: of more than `RECORDS_PARSED_MAX` records, or whose records
-contradict their header. No look-up reads those either.
+Some batches are never walked, and their headers are believed: batches of more than `RECORDS_PARSED_MAX` records,
+and batches whose records contradict their header. Look-ups do not read these either.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CHUNK_BYTES = 1 << 20
 BLOCK_BYTES = 64 << 10
 """The newest timestamp is remembered for each block of about this size."""
 RECORD_COST = 64
-"""The bytes of a budget that one record uses up besides its own."""
+"""The bytes of a budget that one record uses up in addition to its own bytes."""
 UNBOUNDED = 1 << 62
 """The budget of a caller whose decision can wait for as long as the walk takes."""
 
@@ -71,18 +72,22 @@ class WalkedTimes:
         self.newest_ms = NO_TIMESTAMP
         """The newest timestamp of all records so far; -1 without one."""
         self.emptied_ms = NO_TIMESTAMP
-        """The newest timestamp that batches without records keep; it counts only for the age of the segment."""
+        """The newest timestamp in the headers of batches without records; only the age of the segment depends on
+        it.
+        """
         self.are_claims_true = True
         """False once a header's newest timestamp differed from that of its records."""
         self.is_damaged = False
-        """True if something else than a batch follows: walks end there."""
+        """True if bytes that are no batch follow: walks end there."""
         self.is_settled = False
         """True once the whole of a finished segment was walked, and its index is right."""
         self._lock = threading.Lock()
         self._times = array("q")
-        """Newest timestamps, ascending. The first records with a newer timestamp are in the block of the same number."""
+        """Newest timestamps, ascending. The first record with a newer timestamp is in the block with the same index
+        in `_blocks`.
+        """
         self._blocks = array("q")
-        """Where these blocks begin."""
+        """The positions at which these blocks begin."""
         self._offsets = array("q")
         """The last offsets of the batches that have raised the timestamps."""
 
@@ -91,7 +96,9 @@ class WalkedTimes:
         return self.position >= size or self.is_damaged
 
     def place_of(self, timestamp_ms: int) -> int:
-        """Return the position from which to look for the first record of this time or later; `position` without one."""
+        """Return the position from which to search for the first record of this time or later; `position` if there
+        is none.
+        """
         with self._lock:
             at = bisect_left(self._times, timestamp_ms)
             return self._blocks[at] if at < len(self._blocks) else self.position
@@ -169,7 +176,7 @@ class WalkedTimes:
             blocks.append(self.position)
         self.newest_ms = newest
 
-    # --- once all of a finished segment was walked
+    # --- once the whole of a finished segment was walked
 
     def entries(self) -> list[tuple[int, int]]:
         """Return (timestamp, offset) as a time index has them: no record up to that offset is newer."""
@@ -177,7 +184,7 @@ class WalkedTimes:
             return list(zip(self._times, self._offsets, strict=True))
 
     def settle(self) -> None:
-        """Leave the search to the segment's own index, unless headers were wrong."""
+        """Leave searches to the segment's own index, unless headers were wrong."""
         with self._lock:
             self.is_settled = True
             if self.are_claims_true:
@@ -185,7 +192,7 @@ class WalkedTimes:
 
 
 def newest_in(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> int:
-    """Find the newest timestamp of a batch's records; the header's claim where they cannot be read."""
+    """Find the newest timestamp of a batch's records; return the header's timestamp if they cannot be read."""
     try:
         return newest_timestamp(
             batch, records_max=RECORDS_PARSED_MAX, decompressed_bytes_max=decompressed_bytes_max

@@ -1,6 +1,6 @@
-"""CreateAcls and DeleteAcls: rules come and go (KIP-140, KIP-290). PURE.
+"""CreateAcls and DeleteAcls: ACLs are added and removed (KIP-140, KIP-290). PURE.
 
-A rule that is there already is not written again. A request is refused as a whole only for its size.
+An ACL that exists already is not written again. A request is refused as a whole only for its size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_AUTHORIZER = "No Authorizer is configured."
 COMPARED_PER_REQUEST_MAX = 100_000
 """The number of times that one request may compare a filter with an ACL."""
 COMPARED_PER_FILTER = 8
-"""The comparisons in whose time a filter is read, and looked up by its name."""
+"""The cost of reading a filter and looking it up by its name, in comparisons."""
 
 
 def create_acls(
@@ -74,7 +74,9 @@ def create_acls(
 def delete_acls(
     image: MetadataImage, request: DeleteAclsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Delete the ACLs that each filter matches. An ACL that several filters match is in the answer to the first of them."""
+    """Delete the ACLs that each filter matches. If several filters match an ACL, only the answer to the first of
+    them has it.
+    """
     if not basis.settings.has_authorizer:
         return Decision((), refuse(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
     acls = image.access.acls
@@ -111,7 +113,7 @@ def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[byte
     """Find the ACLs that a filter may match, with their ids: a single ACL, the ACLs of a name, or all."""
     acls, ids = image.access.acls, image.access.acl_ids
     if len(ids) < len(acls):
-        return acls.items()  # the log of another program has the same rule twice
+        return acls.items()  # the log of another program may have one ACL twice
     exact = _as_acl(asked)
     if exact in ids:
         return [(ids[exact], exact)]
@@ -120,7 +122,7 @@ def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[byte
 
 
 def _as_acl(asked: AclFilter) -> Acl:
-    """Make the only ACL that a filter with all parts can mean; filters with open parts equal no ACL."""
+    """Make the only ACL that a complete filter can match; filters with open parts match no single ACL."""
     return Acl(
         asked.resource_type,
         asked.resource_name or "",

@@ -1,6 +1,6 @@
 """AlterClientQuotas: quotas of clients as records (KIP-546, KIP-599, KIP-612). PURE.
 
-Each entry of a request is about one entity, and is taken or refused as a whole. The order of checks is Kafka's.
+Each entry of a request is about one entity, and is accepted or refused as a whole. The order of checks is Kafka's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KEYS_OF_CLIENTS: Mapping[str, str] = {
 _KEYS_OF_ADDRESSES: Mapping[str, str] = {"connection_creation_rate": _INT}
 _MAX: Mapping[str, float] = {_LONG: 2.0**63, _INT: 2.0**31 - 1}
 _EPSILON = 1e-6
-"""Kafka's: a value so close to a whole number counts as one."""
+"""Kafka's tolerance: a value so close to a whole number counts as that number."""
 
 _Entity: TypeAlias = dict[str, str | None]
 
@@ -47,7 +47,7 @@ _Entity: TypeAlias = dict[str, str | None]
 def alter_client_quotas(
     image: MetadataImage, request: AlterClientQuotasRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Make the records of the sound entries, and the outcome of each entity."""
+    """Make the records of the valid entries, and the outcome of each entity."""
     records: list[Message] = []
     outcomes: dict[tuple[tuple[str, str | None], ...], tuple[_Entity, int, str | None]] = {}
     for entry in request.entries:

@@ -33,7 +33,7 @@ def alter_user_scram_credentials(
     context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    """Make the records of users whose changes are all sound, and the outcome of each user."""
+    """Make the records of users whose changes are all valid, and the outcome of each user."""
     changes: list[ScramCredentialDeletion | ScramCredentialUpsertion]
     changes = [*request.deletions, *request.upsertions]
     counts = Counter(each.name for each in changes)

@@ -1,8 +1,8 @@
-"""Delegation tokens (KIP-48): the controller makes, renews and ends them. PURE.
+"""Delegation tokens (KIP-48): decisions to make, renew and end them. PURE.
 
-The log keeps a token without its secret, which follows from the token's id and a key that all nodes have
+The log has tokens without their secrets. A secret follows from the token's id and a key that all nodes have
 (`odradek/security/tokens.py`). The decision depends on the client, so the request comes with its requester. The
-checks are Kafka's, in its order. Doors have checked the rights before.
+checks are Kafka's, in its order. The doors have checked the rights before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ __all__ = ["ExpireTokens", "TokenRequest", "decide_token_request", "expire_token
 EXPIRED_PER_TURN_MAX = 1_000
 """The most tokens that a turn of the timer removes, so that requests are handled in between."""
 PRINCIPAL_BYTES_MAX = 32_767
-"""The bytes of a principal in a record. Requests name its type and its name apart, each of which may have as many."""
+"""The most bytes of a principal in a record. Requests have its type and its name in two fields, each of which may
+be as long.
+"""
 Asked: TypeAlias = CreateDelegationTokenRequest | RenewDelegationTokenRequest | ExpireDelegationTokenRequest
 
 
@@ -68,7 +70,9 @@ class TokenRequest:
 
 @attrs.frozen
 class ExpireTokens:
-    """The controller's question to itself: which tokens have expired by this time? The response is their number."""
+    """A request of the controller to itself: remove the tokens that have expired by this time. The response is
+    their number.
+    """
 
     earliest_ms: int
 
@@ -170,8 +174,8 @@ def _create(
 def _room(
     image: MetadataImage, owner: str, earliest_ms: int, basis: DecisionBasis, secrets: TokenSecrets
 ) -> list[Message] | None:
-    """Make the records that leave room for another token of an owner, by removing expired ones. None: the owner has
-    the allowed number of valid tokens.
+    """Make the records that leave room for another token of an owner, by removing expired tokens. Return None if
+    the owner already has the allowed number of valid tokens.
     """
     tokens, most = image.access.delegation_tokens, basis.settings.tokens_per_owner_max
     held = basis.token_ids.held(owner, most, tokens, secrets)
@@ -208,7 +212,7 @@ def _renewed(
 
 
 def _expiring(token: DelegationToken, message: ExpireDelegationTokenRequest, request: TokenRequest) -> int:
-    """Compute the time at which a token is to end. Raises `KafkaError`."""
+    """Compute the time at which a token will end. Raises `KafkaError`."""
     if not may_renew(token, request.requester):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
     if message.expiry_time_period_ms < 0:

@@ -1,11 +1,11 @@
 """Joining and leaving of brokers: registration, heartbeats, fencing, controlled shutdown.
 
 A broker registers (fenced), catches up with the metadata log, and asks with its heartbeats to be unfenced. It is
-fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch is the offset of its
+fenced again when its session expires, when it shuts down, or at its own request. Its epoch is the offset of its
 registration.
 
-**Controlled shutdown.** The broker gives up its leaderships and its places in ISRs, and is let go when all active brokers
-know who leads in its stead.
+**Controlled shutdown.** The broker gives up its leaderships and its places in ISRs. It may stop when all active
+brokers have the metadata with the new leaders.
 
 **Unclean restarts.** A broker sends the epoch under which it was last shut down cleanly. If that is another epoch
 than its last registration's, it may have lost records that it acknowledged. (Acknowledged records may still wait for
@@ -13,7 +13,7 @@ their sync.) So it leaves every ISR before it can be unfenced.
 
 **A directory that is back.** A directory that a broker has reported as offline returns with a registration of the
 same incarnation. Epoch and fence stay as they were; the directories are those of the request. Partitions without a
-leader that wait for one of them get it at once. (In Kafka they wait for the next election.)
+leader whose replica is in such a directory get a leader at once. (In Kafka they wait for the next election.)
 
 **A difference from Kafka.** There a new incarnation waits until the session of the old one has expired (9 s). Here
 the new one takes its place at once if it holds one of the old one's log directories. A process keeps the locks of all
@@ -69,10 +69,14 @@ IN_CONTROLLED_SHUTDOWN = 1
 
 @attrs.frozen
 class FenceExpiredBrokers:
-    """Asked by the controller's own timer: fence the silent brokers. Its response is a list of ids."""
+    """A request of the controller's own timer: fence the brokers that send no heartbeats. The response is a list of
+    ids.
+    """
 
     slept_ms: int = 0
-    """The milliseconds that the timer was late: the controller itself stood still, and could not hear the brokers."""
+    """The milliseconds that the timer was late: the controller itself was stopped, and could not receive
+    heartbeats.
+    """
 
 
 def register_broker(
@@ -80,10 +84,10 @@ def register_broker(
 ) -> Decision:
     """Register a broker. It is fenced until its heartbeats unfence it; its epoch is the offset of its record.
 
-    The same incarnation again amends its registration and keeps its epoch. A new incarnation first leaves all leaderships.
-    After a clean stop it keeps its place in ISRs until the other members have been heard. If it cannot prove that the old
-    one stopped cleanly, it leaves all ISRs and all sets of eligible replicas (KIP-966).
-    The answer is the broker's epoch, or the reason of a refusal.
+    The same incarnation again amends its registration and keeps its epoch. A new incarnation first loses all
+    leaderships. After a clean stop it keeps its place in ISRs until the other members have sent heartbeats. If it
+    cannot prove that the old incarnation stopped cleanly, it leaves all ISRs and all sets of eligible replicas
+    (KIP-966). The answer is the broker's epoch, or the reason of a refusal.
     """
     sessions = basis.sessions
     try:
@@ -128,7 +132,7 @@ def _check_registration(
     context: DecisionContext,
     sessions: BrokerSessions,
 ) -> BrokerImage | None:
-    """Find the registration that this one replaces or amends. Raises `KafkaError`."""
+    """Find the registration that this request replaces or amends. Raises `KafkaError`."""
     if request.cluster_id != image.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -195,12 +199,12 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
 def heartbeat(
     image: MetadataImage, request: BrokerHeartbeatRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Prolong a broker's session, and unfence it, fence it or shut it down as it wishes.
+    """Prolong a broker's session, and unfence it, fence it or shut it down as it requests.
 
-    Replicas in directories that it reports as lost leave their ISRs first. A broker is unfenced when it has read its
-    own registration. A broker that wants to shut down gives up its leaderships, and may stop when every active
-    broker knows of that. The answer says whether the broker has caught up, whether it is fenced, and whether it may
-    stop.
+    Replicas in directories that it reports as lost leave their ISRs first. A broker is unfenced when it has read
+    its own registration. A broker that wants to shut down loses its leaderships, and may stop when every active
+    broker has that metadata. The answer says whether the broker has caught up, whether it is fenced, and whether it
+    may stop.
     """
     sessions = basis.sessions
     broker = image.brokers.get(request.broker_id)
@@ -223,7 +227,7 @@ def heartbeat(
     # nothing.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
-        # A broker that was allowed to stop returns with a new registration, not with a heartbeat.
+        # A broker that was allowed to stop cannot come back by a heartbeat, only by a new registration.
         if request.want_shut_down or stopping:
             reached("controller.fenced_broker_may_stop")
             shut_down = True
@@ -266,7 +270,7 @@ def fence(
     """Fence brokers: they lose their leaderships, and their places in every ISR whose other members live.
 
     `is_stopping`: the broker stops without a controlled shutdown. Kafka's record says only that such a broker is
-    fenced; ours also gives the reason, for readers of the log.
+    fenced; ours also has the reason, for readers of the log.
     """
     since_ms = basis.sessions.recently(now_ms)
     records = leave_isrs(image, {broker.broker_id: since_ms for broker in brokers}, basis)
@@ -309,7 +313,7 @@ def _elect_where_nobody_leads(
 def _elect_reported(
     image: MetadataImage, reported: list[TopicIdPartition], basis: DecisionBasis
 ) -> list[Message]:
-    """Elect leaders for partitions about which a broker has just reported, where that was the last report."""
+    """Elect leaders for partitions about which a broker has just reported, if no other report is missing."""
     records: list[Message] = []
     acceptable = acceptable_leaders(image)
     for topic_id, number in dict.fromkeys(reported):
@@ -340,8 +344,8 @@ def fence_expired(
     """Fence all brokers whose sessions have expired, with one decision. The timer repeats this until no session is
     expired.
 
-    All expired brokers leave the ISRs at once, so each holds all that the others have committed. If no session is
-    expired, brokers that waited to leave go on.
+    All expired brokers leave the ISRs at once, so each of them has all records that the others have committed. If
+    no session has expired, brokers that waited to leave ISRs do so.
     """
     sessions = basis.sessions
     sessions.prolong(request.slept_ms, context.now_ms)
@@ -366,7 +370,7 @@ def _leads_anything(image: MetadataImage, broker_id: int) -> bool:
 def _directories_offline(
     image: MetadataImage, broker: BrokerImage, offline: list[bytes], basis: DecisionBasis
 ) -> list[Message]:
-    """Take over the failed directories that a broker reports: their replicas leave the ISRs."""
+    """Store the failed directories that a broker reports; their replicas leave the ISRs."""
     newly_offline = [directory for directory in broker.log_dirs if directory in offline]
     remaining = [directory for directory in broker.log_dirs if directory not in offline]
     if not newly_offline or not remaining:

@@ -5,14 +5,14 @@ and reports its choice by AssignReplicasToDirs; until then the replica is UNASSI
 replica that is assigned to a directory outside its broker's registration is offline: it leaves the ISR and does not
 lead.
 
-LOST is a reserved id, by which a broker says that the replica is useless. While other replicas are in sync and
-active, the replica leaves the eligible ones too, for it will begin anew. The leader epoch rises: fetches with its old
-log must not let the new, empty one into the ISR.
+LOST is a reserved id, by which a broker reports that the replica is useless. While other replicas are in sync and
+active, the replica is no longer eligible either, for it will begin anew. The leader epoch rises: fetches with its
+old log must not let the new, empty log into the ISR.
 
-A replica whose directory is gone from its broker, and which is now in another, begins anew as well (`begins_anew`).
-It leaves the ISR and the eligible replicas, and no longer counts as the last leader. If that leaves no replica, the
-partition waits for an operator (an unclean election). The other replicas may hold nearly everything, and this one is
-empty. (Kafka elects it.)
+A replica whose directory the broker does not have any more, and which is now in another directory, begins anew as
+well (`begins_anew`). It leaves the ISR and the eligible replicas, and no longer counts as the last leader. If that
+leaves no replica, the partition waits for an operator (an unclean election). The other replicas may have nearly all
+records, and this replica is empty. (Kafka elects it.)
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def assign_replicas_to_dirs(
     _context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    """Store the directories of replicas as a broker reports them; an error of one partition leaves all others alone."""
+    """Store the directories of replicas as a broker reports them; an error of one partition does not affect the
+    others.
+    """
     try:
         check_broker_epoch(image, request.broker_id, request.broker_epoch)
     except KafkaError as error:
@@ -131,10 +133,10 @@ def _assign(
 
 
 def begins_anew(partition: PartitionImage, broker: BrokerImage, directory: bytes) -> bool:
-    """True if the replica that a broker has in `directory` is another than the metadata knows, and thus empty.
+    """True if the replica that a broker has in `directory` is not the one in the metadata, and therefore empty.
 
-    The directory that held it is not registered any more: the disk was replaced. A disk that moved keeps its id,
-    and a reserved id never held anything.
+    This is so if the directory in the metadata is not registered any more, because its disk was replaced. A disk
+    that moved keeps its id, and a reserved id never held anything.
     """
     before = partition.directory_of(broker.broker_id)
     if before == directory or before in RESERVED_DIRECTORIES or directory == LOST_DIRECTORY:

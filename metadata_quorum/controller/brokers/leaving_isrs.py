@@ -1,18 +1,20 @@
-"""The brokers that go leave the ISRs, in favour of members that live.
+"""Brokers that stop or fail leave the ISRs, in favour of members that are alive.
 
-A replica that leaves an ISR in favour of others is passed over when these are lost: they may have committed records
-without it. But a member whose machine has lost power commits nothing, though its session goes on for a while. So three
-rules hold. The argument is in docs/internals/replication.md ("Leaving in favour of the living").
+A replica that has left an ISR is not elected when the remaining members are lost: it may lack records that they
+committed. But a member whose machine has lost power commits nothing, though its session goes on for a while. So
+three rules hold. The argument is in docs/internals/replication.md ("Leaving in favour of the living").
 
-* **A broker leaves an ISR only in favour of members that have been heard.** Until all that stay have sent a heartbeat, it
-  is fenced, leads nothing, and keeps its place. Its leader goes on counting it, so it misses no record.
-* **All that are away leave together**, with one record. No leader ever sees an ISR in between. So all of them are
+* **A broker leaves an ISR only in favour of members that have sent heartbeats.** Until all remaining members have
+  sent one, the broker is fenced, leads nothing, and keeps its place. The leader goes on counting it, so it misses
+  no committed record.
+* **All absent brokers leave together**, with one record. No leader ever sees an ISR in between. So all of them are
   eligible, if the ISR that is left is too small to commit.
-* **Where no active member is left, all leave** and are eligible.
+* **If no active member is left, all leave** and are eligible.
 
 A replica that may lack what it acknowledged (an unclean restart) keeps no place. It leaves at once, alone if need be.
 
-Who waits is soft state (`BrokerSessions.wait`). A new controller finds it again in the ISRs: their members that are not active.
+The set of waiting brokers is soft state (`BrokerSessions.wait`). A new controller derives it from the ISRs: members
+that are not active are waiting.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from odradek.wire.structure import Message
 __all__ = ["AT_ONCE", "begin_waiting", "go_on_leaving", "leave_isrs", "sorted_topics"]
 
 AT_ONCE = NEVER - 1
-"""Stands for the time after which the other members must have been heard: the broker leaves in any case."""
+"""Stands for the time after which the other members must have sent heartbeats: the broker leaves in any case."""
 
 
 def sorted_topics(image: MetadataImage) -> list[TopicImage]:
@@ -58,8 +60,8 @@ def leave_isrs(
     """Remove brokers from leaderships and ISRs; after an `unclean` restart of one broker, also from ELRs. Return
     the records.
 
-    `leaving` has for each broker the time after which the remaining members must have been heard. `log_dirs` are the
-    directories with which one broker registers: its replicas in other directories leave as well.
+    `leaving` has for each broker the time after which the remaining members must have sent heartbeats. `log_dirs`
+    are the directories with which one broker registers: its replicas in other directories leave as well.
     """
     sessions = basis.sessions
     acceptable = acceptable_leaders(image, without=leaving)
@@ -100,7 +102,7 @@ def _removed(
     leaving: Mapping[int, int],
     sessions: BrokerSessions,
 ) -> tuple[int, ...] | None:
-    """Return the members that leave now; None if this must wait for heartbeats of the others."""
+    """Return the members that leave now; None if the partition must wait for heartbeats of other members."""
     staying = [each for each in partition.isr if each not in away]
     since_ms = max(leaving[each] for each in gone)
     if since_ms == AT_ONCE:
@@ -119,21 +121,23 @@ def _is_active(image: MetadataImage, broker_id: int) -> bool:
 
 
 def _is_homeless(partition: PartitionImage, broker_id: int, log_dirs: Collection[bytes] | None) -> bool:
-    """True if the broker comes back without the directory of its replica. The replica may be empty in any other
-    directory.
+    """True if the broker comes back without the directory of this replica. In any other directory the replica may
+    be empty.
     """
     directory = partition.directory_of(broker_id)
     return log_dirs is not None and directory not in log_dirs and directory not in RESERVED_DIRECTORIES
 
 
 def go_on_leaving(image: MetadataImage, basis: DecisionBasis) -> list[Message]:
-    """Take waiting brokers out of ISRs once the other members were heard, or are gone. Return the records."""
+    """Take waiting brokers out of ISRs whose other members have sent heartbeats, or are gone. Return the records."""
     leaving = basis.sessions.waiting(image)
     return leave_isrs(image, leaving, basis) if leaving else []
 
 
 def begin_waiting(image: MetadataImage, now_ms: int, basis: DecisionBasis) -> None:
-    """Find the brokers that are still in an ISR although they are not active. The previous controller let them wait."""
+    """Mark brokers as waiting that are still in an ISR although they are not active. The previous controller let
+    them wait.
+    """
     for broker_id in sorted(set(_inactive_members(image))):
         basis.sessions.wait(broker_id, now_ms)
 

@@ -1,9 +1,9 @@
 """Rules for the registration of a broker or of a controller. PURE.
 
-It is written to the metadata log as it comes, and from there to every node's memory, disk and Metadata answers. Kafka
-4.3 checks little of it: it takes a negative id, no incarnation, names of 30 KB or 3,000 features. On an unknown
-security protocol it ends, now and at the replay of each start. Here all of that is INVALID_REGISTRATION. An invalid
-range of feature levels is UNSUPPORTED_VERSION, as in Kafka.
+A registration is written to the metadata log unchanged, and gets from there into every node's memory, disk and
+Metadata answers. Kafka 4.3 checks little of it: it accepts a negative id, no incarnation, names of 30 KB or 3,000
+features. An unknown security protocol ends Kafka's controller, at once and at each later start. Here all of that is
+INVALID_REGISTRATION. An invalid range of feature levels is UNSUPPORTED_VERSION, as in Kafka.
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ from odradek.wire.structure import Message
 from odradek.wire.topic_partition import TopicIdPartition
 
 UNKNOWN_BROKER_EPOCH = -1
-"""The leader does not know with which registration the replica fetched, so that check is left out."""
+"""Stands for an unknown broker epoch: the leader does not know with which registration the replica fetched, so that
+check is left out.
+"""
 
 
 def alter_partition(

@@ -13,7 +13,7 @@ Assignment = tuple[list[int], list[int]]
 
 
 def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignment]:
-    """Combine placed replicas with their in-sync ones.
+    """Combine placed replicas with their in-sync replicas.
 
     Each ISR has a member, since the placer gives every partition an active broker.
     """
@@ -33,7 +33,7 @@ def active_replicas(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
 
 
 def check_given_replicas(image: MetadataImage, replicas: list[int], factor: int | None) -> None:
-    """Check one partition's assignment by hand. Raises `KafkaError` INVALID_REPLICA_ASSIGNMENT."""
+    """Check one partition's manual assignment. Raises `KafkaError` INVALID_REPLICA_ASSIGNMENT."""
     if not replicas:
         raise bad_assignment("The manual partition assignment includes an empty replica list.")
     previous = None
@@ -55,7 +55,7 @@ def check_given_replicas(image: MetadataImage, replicas: list[int], factor: int 
 
 
 def bad_assignment(message: str) -> KafkaError:
-    """Make the error of assignments by hand."""
+    """Make the error of a manual assignment."""
     return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
@@ -64,8 +64,8 @@ def partition_records(
 ) -> list[PartitionRecord]:
     """Make records of new partitions from number `first` on. Records share equal lists.
 
-    The first replica in sync leads, unless its directory is troubled (`odradek.serving.disk_troubles`) and
-    another's is sound.
+    The first replica in sync leads, unless its directory is troubled (`odradek.serving.disk_troubles`) and that of
+    another is sound.
     """
     troubled = {each for ids in image.troubled_directories.values() for each in ids}
     directories = {broker_id: default_directory(image, broker_id) for broker_id in image.brokers}
@@ -94,6 +94,8 @@ def partition_records(
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """Choose the directory of a broker that has a single one. A broker with several reports its choice later."""
+    """Return the directory of a broker that has a single one. A broker with several directories reports its choice
+    later.
+    """
     directories = image.brokers[broker_id].log_dirs
     return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

@@ -55,14 +55,14 @@ def create_partitions(
 
 
 def new_partitions_asked(image: MetadataImage, asked: CreatePartitionsTopic) -> int:
-    """Count the partitions by which a topic would grow; 0 where the request is wrong."""
+    """Count the partitions by which a topic would grow; 0 if the request is wrong."""
     topic: TopicImage | None = image.topics.get(asked.name)
     additional = 0 if topic is None else max(0, asked.count - len(topic.partitions))
     return additional if asked.assignments is None or len(asked.assignments) == additional else 0
 
 
 def too_many_partitions() -> KafkaError:
-    """Make the error of a topic that would grow by too many."""
+    """Make the error of a topic that would grow by too many partitions."""
     return KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 

@@ -48,21 +48,21 @@ UNCLEAN = 1
 
 @attrs.frozen
 class BalanceLeaders:
-    """Asked by the controller's own timer: lead by preferred replicas. Its response is how many changed."""
+    """A request of the controller's own timer: elect preferred replicas. Its response is the number of changes."""
 
 
 @attrs.frozen
 class ElectLeaderless:
-    """A request of the controller's own timer: leaders for partitions without one. Its response is the number of
-    changes.
+    """A request of the controller's own timer: elect leaders for partitions without one. Its response is the number
+    of changes.
     """
 
 
 def elect_leaders(
     image: MetadataImage, request: ElectLeadersRequest, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Perform preferred or unclean elections. For a request about all partitions, the answer lists those that
-    changed or failed.
+    """Perform preferred or unclean elections. For a request about all partitions, the answer lists only partitions
+    that changed or failed.
     """
     records: list[Message] = []
     results = []
@@ -140,7 +140,7 @@ def _elect(
 def balance_leaders(
     image: MetadataImage, _request: BalanceLeaders, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Perform preferred elections wherever another replica leads, at most `ELECTIONS_PER_TURN_MAX` of them."""
+    """Perform preferred elections for partitions that another replica leads, at most `ELECTIONS_PER_TURN_MAX`."""
     records = []
     acceptable = acceptable_leaders(image)
     for topic, number, partition in _partitions(image):
@@ -163,10 +163,11 @@ def balance_leaders(
 def elect_leaderless(
     image: MetadataImage, _request: ElectLeaderless, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Elect leaders for partitions without one, unclean where the topic allows it.
+    """Elect leaders for partitions without a leader; unclean if the topic allows it.
 
-    A replica that may lead cleanly was elected when it came; unless the controller died halfway through a large
-    change. The brokers that a recovery of the quorum waits for are forgotten when no partition waits for them.
+    A replica that may lead cleanly was elected when its broker came, unless the controller died halfway through a
+    large change. When no partition waits for the brokers of a recovery of the quorum any more, the list of these
+    brokers is removed.
     """
     basis.recovery.forget_settled(image)
     records: list[Message] = []
@@ -178,13 +179,13 @@ def elect_leaderless(
             continue
         is_awaiting = is_awaiting or is_held_back(partition, awaited)
         if not any(acceptable(partition, replica) for replica in partition.replicas):
-            continue  # while a large broker is away these are thousands, and each would take as long as an election
+            continue  # may be thousands while a broker is away, each as costly as an election
         rules = topic_rules(image, basis, topic)
         record = change_partition(topic.topic_id, number, partition, acceptable, rules)
         if record is not None:
             records.append(record)
             if len(records) >= ELECTIONS_PER_TURN_MAX:
-                is_awaiting = True  # maybe, since the rest was not looked at
+                is_awaiting = True  # Assume so, since the rest was not checked.
                 break
     elections = len(records)
     if awaited and not is_awaiting:

@@ -3,24 +3,25 @@
 One function decides leader, ISR, eligible replicas and the last known leader together, because they only make sense
 together. Kafka's PartitionChangeBuilder is the definition, with KIP-455 for reassignments and KIP-966 for the rest:
 
-* **Leader.** A replica that is in sync and acceptable (its broker active, its directory online). That is the leader
-  if it still qualifies, else the first in the order of assignment. One on a directory that takes no records now
-  (`odradek.serving.disk_troubles`) leads only if all others are in such a directory too. With no ISR left, an eligible replica
-  (ELR) leads. With none of these, the one with the longest log does (`unclean_recovery.py`), or the last known leader.
-  Then, where `unclean.leader.election.enable` says so, any acceptable replica does. The last three may lack acknowledged
-  records: the ISR is that leader alone, and the partition is RECOVERING until it says otherwise.
+* **Leader.** A replica that is in sync and acceptable (its broker active, its directory online). That is the
+  present leader if it still qualifies, else the first in the order of assignment. A replica in a directory that
+  takes no records now (`odradek.serving.disk_troubles`) leads only if all others are in such directories, too. With
+  no ISR left, an eligible replica (ELR) leads. With no eligible replica, the replica with the longest log leads
+  (`unclean_recovery.py`), or the last known leader. Otherwise any acceptable replica leads, if
+  `unclean.leader.election.enable` allows it. The last three kinds of leaders may lack acknowledged records. So the
+  ISR is that leader alone, and the partition is RECOVERING until the leader reports otherwise.
 * **Eligible replicas.** The high watermark stands still while the ISR is below `min.insync.replicas`. So a replica
-  that leaves such an ISR still holds everything committed: it becomes eligible. From `min.insync.replicas` on there
-  are none.
-* **Without the feature** the last in-sync replicas stay in the ISR when their brokers go away. Of those that left at
-  once, the first one to come back leads, and is in sync alone.
-* **Unclean restarts.** A broker that may have lost what it acknowledged leaves ISR and ELR even as the last one. If that
-  empties both, the last known leader is recorded, and elected when it is active again. (Kafka does so only with the
-  feature, we always do.)
+  that leaves such an ISR still holds everything committed: it becomes eligible. If the ISR has
+  `min.insync.replicas` or more, there are no eligible replicas.
+* **Without the feature** the last in-sync replicas stay in the ISR when their brokers go away. If several brokers
+  go away at once, the first to come back leads, and is in sync alone.
+* **Unclean restarts.** A broker that may have lost acknowledged records leaves ISR and ELR, even as the last
+  member. If that empties both, the last known leader is recorded, and elected when it is active again. (Kafka does
+  so only with the feature, Odradek always.)
 * **Replaced disks.** A replica that begins anew is empty: it leaves all of these sets, so clean elections pass over
   it. If nobody leads then, it becomes the last of the assignment, where an unclean election looks last.
-* **Reassignment.** `replicas` holds old and new ones until all that stay are in sync. Then those that are being
-  removed go. The leader epoch rises, so that the removed ones notice.
+* **Reassignment.** `replicas` has old and new replicas until all that stay are in sync. Then the others are
+  removed. The leader epoch rises, so that removed replicas notice it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Acceptable = Callable[[PartitionImage, int], bool]
 
 
 class Election(Enum):
-    """The kind of an election: its preferred replica, and the replicas that may lead in the end."""
+    """The kind of an election: who is preferred as the leader."""
 
     ONLINE = "the leader stays while it can"
     PREFERRED = "the first of the assignment, if it is in sync"
@@ -60,7 +61,9 @@ class Election(Enum):
 def acceptable_leaders(
     image: MetadataImage, *, also: int | None = None, without: Collection[int] = ()
 ) -> Acceptable:
-    """Make a test whether a broker may lead a partition in `image`; `also` counts as active, `without` as not."""
+    """Return a test whether a broker may lead a partition in `image`; `also` counts as active, `without` as
+    inactive.
+    """
     brokers = image.brokers
 
     def acceptable(partition: PartitionImage, broker_id: int) -> bool:
@@ -89,19 +92,19 @@ class _Target:
 
 @attrs.frozen
 class Change:
-    """A change of a partition. Missing values stay as they are."""
+    """A change of a partition. Fields that are not set leave their values unchanged."""
 
     isr: tuple[int, ...] | None = None
     removed: Collection[int] = ()
     """Replicas that leave the ISR at once. They still hold all records, so if too few are left in sync, all of them
-    are eligible.
+    become eligible.
     """
     lost: int | None = None
     """A replica that may lack records that it acknowledged. It leaves the ISR even as its last member, and also the
     eligible replicas.
     """
     unclean: bool = False
-    """True if `isr` may be empty, although nobody is eligible in its stead."""
+    """True if `isr` may become empty, although no eligible replica is left."""
     begun_anew: int | None = None
     """A replica that is empty: it leaves all sets, and does not count as a former leader."""
     replicas: tuple[int, ...] | None = None
@@ -111,11 +114,11 @@ class Change:
     """The directories of new replicas. Other new replicas are unassigned."""
     leader_recovery_state: int | None = None
     election: Election | None = None
-    """The kind of election, by default as the topic's rules say."""
+    """The kind of election; by default it follows from the topic's rules."""
 
 
 NO_CHANGE = Change()
-"""A change that is only due to the present state of brokers and rules."""
+"""A change without a request: only brokers or rules have changed."""
 
 
 def change_partition(
@@ -126,7 +129,7 @@ def change_partition(
     rules: TopicRules = TopicRules(),  # noqa: B008  (frozen)
     change: Change = NO_CHANGE,
 ) -> PartitionChangeRecord | None:
-    """Make the record for the wanted state of a partition, None when nothing changes."""
+    """Make the record for the new state of a partition; None if nothing changes."""
     isr = partition.isr if change.isr is None else change.isr
     lost = change.lost if change.begun_anew is None else change.begun_anew
     target = _Target(
@@ -158,7 +161,7 @@ def change_partition(
 
 
 def _complete_reassignment(target: _Target) -> None:
-    """Complete a reassignment if all remaining replicas are in sync: the leaving ones go (KIP-455)."""
+    """Complete a reassignment if all remaining replicas are in sync: the other replicas are removed (KIP-455)."""
     if not target.adding and not target.removing:
         return
     isr = tuple(each for each in target.isr if each not in target.removing)
@@ -223,7 +226,7 @@ def _least_loss(
     election: Election,
     rules: TopicRules,
 ) -> int | None:
-    """Choose the replica that may lead although it may lack records; None if better ones are waited for."""
+    """Choose a leader although it may lack records; None if a better replica is still waited for."""
     at_once = election is Election.UNCLEAN
     has_candidates = bool(target.isr or target.elr)
     if has_candidates and not at_once:
@@ -258,7 +261,7 @@ def _recovery(target: _Target, rules: TopicRules) -> Recovery | None:
 
 
 def _empty_last(target: _Target) -> tuple[int, ...]:
-    """Sort replicas in the order in which an unclean election tries them."""
+    """Sort replicas in the order in which an unclean election tries them: an empty replica comes last."""
     return tuple(sorted(target.replicas, key=lambda each: each == target.begun_anew))
 
 

@@ -18,7 +18,7 @@ from odradek.metadata_quorum.image.metadata_image import BrokerImage
 
 
 class TooFewBrokers(Exception):
-    """The replication factor cannot be reached; the text is Kafka's."""
+    """Raised if there are too few brokers for the replication factor; the text is Kafka's."""
 
 
 @attrs.frozen

@@ -1,12 +1,14 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: replicas move without the partition going away (KIP-455).
+"""AlterPartitionReassignments and ListPartitionReassignments: replicas move to other brokers while the partition is
+served (KIP-455).
 
-A reassignment has up to three stages. The assignment becomes the wanted replicas and after them those that will go;
-`adding` and `removing` say which are which. The leader takes each new replica into the ISR when it has caught up. With the
-change that brings the last one in (`partition_change` sees it), those that go are taken out, and it is done. What needs no
-data to be copied is done at once.
+A reassignment has up to three stages. First, the assignment becomes the wanted replicas, followed by the replicas
+to be removed; `adding` and `removing` name both groups. Then the leader takes each new replica into the ISR when it
+has caught up. With the change that adds the last of them (`partition_change`), the replicas to be removed leave,
+and the reassignment is done. A reassignment that copies no data is done at once.
 
-`adding` are all replicas that the partition did not have when the reassignment began. That holds also where one
-reassignment takes the place of another: if it is cancelled, all of them go. (Kafka forgets the earlier ones.)
+`adding` are all replicas that the partition did not have when the reassignment began. That is true even if one
+reassignment replaces another: if it is cancelled, all of them are removed. (Kafka forgets the replicas of the
+earlier reassignment.)
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def alter_partition_reassignments(
     _context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    """Change replicas in one atomic batch; a refused partition leaves all others alone."""
+    """Change replicas in one atomic batch; a refused partition does not affect the others."""
     allow_factor_change = request.allow_replication_factor_change
     records: list[Message] = []
     seen: set[TopicPartition] = set()
@@ -138,7 +140,7 @@ def _reassign(
 
 
 def _check_factor(partition: PartitionImage, wanted: list[int]) -> None:
-    """Check the factor (KIP-860). During a reassignment it is the target's."""
+    """Check the replication factor (KIP-860). During a reassignment it is that of the target."""
     factor = len(set(partition.replicas) - set(partition.removing_replicas))
     if factor != len(wanted):
         raise KafkaError(
@@ -157,7 +159,7 @@ def _cancel(
         raise bad_assignment("Invalid replica assignment: addingReplicas contains all replicas.")
     isr = tuple(each for each in partition.isr if each in replicas)
     if not isr and not any(each in replicas for each in partition.elr):
-        # Only new replicas hold everything: giving them up would lose it.
+        # Only the new replicas have all records: to cancel would lose records.
         if not rules.unclean_election:
             raise bad_assignment(
                 f"Unable to revert partition assignment for {topic.name}:{number} because it would require an "
@@ -183,7 +185,7 @@ def list_partition_reassignments(
 ) -> Decision:
     """List the reassignments under way, of all topics or of the requested ones.
 
-    Unknown partitions and those at rest are left out.
+    Unknown partitions, and partitions without a reassignment, are left out.
     """
     topics: list[OngoingTopicReassignment] = []
     if request.topics is None:

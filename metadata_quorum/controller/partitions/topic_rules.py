@@ -20,17 +20,19 @@ class TopicRules:
     """Rules for all partitions of one topic."""
 
     min_isr: int = topic_setting(MIN_ISR)
-    """The configured minimum; a partition of fewer replicas needs all that it has."""
+    """The configured minimum. A partition with fewer replicas needs all of them."""
     unclean_election: bool = topic_setting(UNCLEAN_ELECTION)
-    """True if a replica that may lack committed records may lead when no better one is left."""
+    """True if a replica that may lack committed records may lead when no better replica is left."""
     eligible_replicas: bool = False
     """True if replicas that leave an ISR below `min_isr` are kept as eligible leaders (KIP-966)."""
     troubled_directories: frozenset[bytes] = frozenset()
-    """A replica on one of these leads only where no other replica with all records can."""
+    """Troubled directories. A replica in one of them leads only if no replica with all records is elsewhere."""
     recovery: Recovery | None = None
-    """The election of the longest log, where nobody is left that certainly has everything; None: the last known leader."""
+    """The election of the longest log if no certainly complete replica is left; None: the last known leader is
+    elected.
+    """
     awaited: frozenset[int] = frozenset()
-    """Brokers whose logs are waited for without a limit, after a recovery of the quorum."""
+    """Brokers whose logs partitions wait for without a limit, after a recovery of the quorum."""
 
 
 def topic_rules(image: MetadataImage, basis: DecisionBasis, topic: TopicImage) -> TopicRules:

@@ -1,16 +1,16 @@
-"""A voter that has moved makes sure that no copy of it runs. PORTED.
+"""A voter whose address has changed makes sure that no copy of it runs. PORTED.
 
 Theory of operation
 -------------------
-A voter that has moved looks like a copy of its directory that runs elsewhere, beside the original: both are not where the
-log says. So it asks for itself, at the address in the log and at all bootstrap servers, with a Vote that names itself. It
-takes part once nobody has answered as this voter for a fetch timeout. Until then it abstains: it neither votes, nor stands,
-nor fetches (`RaftCore.abstain`). It asks on until the log names its address.
+A voter with a new address looks like a copy of its directory that runs beside the original: neither is at the
+logged address. So it sends a Vote that names itself to the address in the log and to all bootstrap servers. It
+takes part once no process has answered as this voter for a fetch timeout. Until then it abstains: it neither votes,
+nor stands, nor fetches (`RaftCore.abstain`). It keeps asking until the log has its address.
 
-The question is a pre-vote, which binds nobody. Where it claims the end of its log it has a random number. A process
-that receives its own number has asked itself by another of its addresses.
+The Vote is a pre-vote, which has no effect on the receiver. In the place of the log's end it has a random number. A
+process that receives its own number has sent the Vote to another of its own addresses.
 
-Left out are voters that the log names at their address, and a quorum of one voter: these start as ever.
+Voters that are at their address in the log, and the voter of a quorum of one, start without this check.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from odradek.wire.errors import ErrorCode
 __all__ = ["OwnCopy"]
 
 LOOKS_PER_WINDOW = 8
-"""The number of looks for a copy in one fetch timeout, so that a few lost messages do not hide it."""
+"""The number of checks for a copy in one fetch timeout, so that a few lost messages do not hide a copy."""
 NUMBER_BITS = 62
 QUESTIONS_MAX = 1000
-"""Questions under way at once: no more looks begin while names of hosts or answers are that slow."""
+"""The most questions under way at once. While the resolver or answers are so slow, no new check begins."""
 VOTERS_WORDS = (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
-"""Errors with which a voter answers a Vote that names it."""
+"""The errors with which a voter answers a Vote that names it."""
 
 
 class OwnCopy:
-    """Doubts of this voter, whether another process has its directory."""
+    """The search of this voter for another process that has its directory."""
 
     def __init__(self, driver: QuorumDriver, search: VoterSearch, places: VoterPlaces) -> None:
         self._driver = driver
@@ -45,13 +45,13 @@ class OwnCopy:
         self._search = search
         self._places = places
         self._logged: Place | None = None
-        """The place where the log has this voter; None while it is this process's."""
+        """The place where the log has this voter; None if this process is there."""
         self._judged: tuple[VoterSet, bool] | None = None
-        """The voters and the leadership of the last judgement."""
+        """The voters and the leadership at the last call of `judge`."""
         self._numbers: dict[int, bool] = {}
         """The numbers of questions under way, and whether this process has received them."""
         self.found_at: Place | None = None
-        """The place where another process has answered as this voter lately."""
+        """The place where another process has recently answered as this voter."""
         self._alone_since = 0.0
         """The time since which no other process has answered as this voter."""
         self._is_here = False
@@ -76,7 +76,7 @@ class OwnCopy:
             driver.start_soon(self._doubt, logged)
 
     def _place_in_log(self, voters: VoterSet) -> Place | None:
-        """Return where the log has this voter, if that is none of its own endpoints."""
+        """Return where the log has this voter, if that is not one of its own endpoints."""
         me = self._settings.me
         voter = voters.get(me.node_id)
         if voter is None or voter.key != me or not voter.endpoints or not self._settings.endpoints:
@@ -87,14 +87,14 @@ class OwnCopy:
         return None if any(each[1:] == logged for each in self._settings.endpoints) else Place(*logged)
 
     def note_received(self, request: Request) -> None:
-        """Recognize a question of this process that has reached itself."""
+        """Recognize a question that this process has sent to itself."""
         if isinstance(request, Vote) and request.log_end.offset in self._numbers:
             self._numbers[request.log_end.offset] = True
 
     async def _doubt(self, logged: Place) -> None:
-        """Look for a copy again and again, until the log names another place.
+        """Check for a copy repeatedly, until the log has another place for this voter.
 
-        A look begins whether the one before has its answers or not: a lost message holds up no other one.
+        A check begins even if the previous one has no answers yet, so a lost message delays no later check.
         """
         driver = self._driver
         clock, window = driver.clock, self._settings.raft.fetch_timeout_seconds
@@ -109,7 +109,8 @@ class OwnCopy:
     def _take_part_if_alone(self) -> None:
         """Vote again once no other process has answered as this voter for a fetch timeout.
 
-        A voter whose question has reached itself at the place in the log need not wait, unless a copy was found.
+        If a question to the place in the log has reached this process itself, the voter need not wait, unless a
+        copy was found.
         """
         now, window = self._driver.clock.monotonic(), self._settings.raft.fetch_timeout_seconds
         if now - self._alone_since >= window or (self._is_here and self.found_at is None):
@@ -117,7 +118,7 @@ class OwnCopy:
             self._driver.report(self._driver.core.abstain, False)
 
     async def _look(self, logged: Place) -> None:
-        """Ask for this voter at the place in the log and at all bootstrap servers, everywhere at once."""
+        """Ask for this voter at the place in the log and at all bootstrap servers, all at once."""
         if len(self._numbers) >= QUESTIONS_MAX:
             return
         self._driver.start_soon(self._ask, logged, logged)

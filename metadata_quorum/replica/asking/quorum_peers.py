@@ -1,12 +1,14 @@
-"""Requests of a replica of the quorum to other nodes: their addresses, the waits, the reports of answers. PORTED.
+"""Requests of a replica of the quorum to other nodes: the nodes' addresses, the waits, the reports of answers.
+PORTED.
 
-A node is asked at the address that it has given itself when it led. Without one, it is asked where it was found, else
-where the voters' entry has it, else at a bootstrap server. A node that stays out of reach is asked less and less often. The first failures
-are reported at once, since a broken connection is the first sign that a leader is dead.
+A request goes to the address that the node itself has reported when it led. Otherwise it goes to the place where
+the node was found, or to the address in the set of voters, or to a bootstrap server. A node that stays out of reach
+is asked less and less often. The first failures are reported at once, since a broken connection is the first sign
+that a leader is dead.
 
-**A voter may have moved.** Where the log names the voters (kraft.version 1), a voter is its id and its directory. A Vote
-or BeginQuorumEpoch that fails at its address goes to all addresses of all bootstrap servers. It counts when exactly one
-place answers as this voter (`voter_places.py`).
+**A voter may have moved.** Where the log names the voters (kraft.version 1), a voter is its id and its directory. A
+Vote or BeginQuorumEpoch that fails at the voter's address is sent to all addresses of all bootstrap servers. An
+answer counts if exactly one place answers as this voter (`voter_places.py`).
 """
 
 from __future__ import annotations
@@ -49,29 +51,31 @@ class QuorumPeers:
         self._places = VoterPlaces(self._settings.raft.fetch_timeout_seconds)
         self._search = VoterSearch(driver, self._places)
         self._sought: set[ReplicaKey] = set()
-        """Voters that are being looked for."""
+        """Voters for which a search is under way."""
         self._copied: set[ReplicaKey] = set()
-        """Voters that have answered at two places, until they answer at one."""
+        """Voters that have answered at two places, until they answer only at one."""
         self.own_copy = OwnCopy(driver, self._search, self._places)
         self._addresses: dict[int, tuple[str, int]] = {}
-        """The addresses that nodes gave as their own when they led."""
+        """The addresses that nodes have reported as their own when they led."""
         self.refusals: dict[int, ErrorCode] = {}
-        """The error codes with which nodes have refused this one since their last good answer."""
+        """The error codes with which nodes have refused this node's requests since their last good answer."""
         self.leader_high_watermark = -1
-        """The largest high watermark that a leader has sent to this node, -1 before."""
+        """The largest high watermark that a leader has sent to this node; -1 before the first."""
         self.is_named_leader = False
-        """True if the last answer named this very node as the leader: it led before, or another node has the same id."""
+        """True if the last answer named this very node as the leader: either it led before, or another node has the
+        same id.
+        """
         self._failures: dict[int, int] = {}
         """Failed requests in a row, by node."""
         self._update_at = float("-inf")
 
     def connect(self, connections: PeerChannels) -> None:
-        """Use these connections from now on."""
+        """Use these connections for all later requests."""
         self._search.connections = connections
 
     @property
     def only_strangers(self) -> bool:
-        """True if a node of another cluster gave the last answer of each bootstrap server but this node itself."""
+        """True if each bootstrap server, except this node itself, last answered as a node of another cluster."""
         return self._search.only_strangers
 
     @property
@@ -88,11 +92,11 @@ class QuorumPeers:
         return None if place is None else self._search.channel(place)
 
     def said_address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Return the address that a node has given as its own."""
+        """Return the address that a node has reported as its own."""
         return self._addresses.get(node_id)
 
     def note_address(self, node_id: int, address: tuple[str, int] | None) -> None:
-        """Note the address that a node gives as its own; None: forget it."""
+        """Store the address that a node reports as its own; None removes it."""
         if address is None:
             self._addresses.pop(node_id, None)
         else:
@@ -104,18 +108,19 @@ class QuorumPeers:
         return None if leader_id is None else self.address_of(leader_id)
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Return host and port of a node, as others can use them; None while its address is unknown."""
+        """Return host and port of a node, for other nodes to use; None while its address is unknown."""
         place = self._place_of(node_id)
         return None if place is None else place.named
 
     def _place_of(self, node_id: int) -> Place | None:
-        """Return the place where a node is most likely reached."""
+        """Return the place where a node can most likely be reached."""
         if node_id == self._settings.me.node_id and self._settings.endpoints:
             return Place(*self._settings.endpoints[0][1:])
         voter = self._driver.core.voters.get(node_id)
         endpoints = () if voter is None else voter.endpoints
         said = self._addresses.get(node_id)
-        # Other nodes may name a node by the listener that they use, which may need another protocol than ours.
+        # Other nodes may report a node by the listener that they use, which may need another protocol than this
+        # node's.
         if endpoints and (said is None or any(each[1:] == said for each in endpoints)):
             logged = self.chosen(endpoints)
             assert voter is not None
@@ -145,7 +150,8 @@ class QuorumPeers:
             self._take(node_id, request, outcome)
         elif isinstance(error, ConnectionLost):
             await self._count_failure(node_id, paused=isinstance(error, NeverSent))
-            # The node may have moved from the address that it gave. The voters and the next leader know better.
+            # The node may have moved from the address that it reported. The set of voters and the next leader
+            # have newer addresses.
             self.note_address(node_id, None)
             driver.report(driver.core.request_failed, node_id, request, broken=True)
         else:
@@ -168,7 +174,7 @@ class QuorumPeers:
         for each, before in known:
             if driver.core.leader_id != each:
                 reached("quorum.claimed_leader_address_undone")
-                # Another node has wrongly claimed to lead. The address came from that node too.
+                # Another node has wrongly claimed the leadership. The address came from that node, too.
                 self.note_address(each, before)
         if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
             self._note_high_watermark(response.high_watermark)
@@ -177,9 +183,9 @@ class QuorumPeers:
     # -- voters that have moved -----------------------------------------------------------------------------------------
 
     async def _ask_voter(self, request: Request, first: Outcome) -> Outcome:
-        """Judge an answer that is to be a certain voter's, and look for the voter where it is not."""
+        """Check that an answer comes from the voter that the request names; otherwise look for the voter elsewhere."""
         if not isinstance(request, Vote | BeginEpoch):
-            # No other request names the voter that shall answer.
+            # Other requests do not name a voter.
             return first
         voter = request.voter
         if voter.directory_id == ZERO_UUID or not self._driver.has_dynamic_voters:
@@ -210,8 +216,8 @@ class QuorumPeers:
         return outcome
 
     async def reach(self, voter: ReplicaKey, address: tuple[str, int]) -> str:
-        """Ask a voter at the address that it wants to have in the log. Return "" if it answers there, else the
-        reason why the address is refused.
+        """Send a request to a voter at the address that it wants to have in the log. Return "" if it answers there,
+        else the reason why the address is refused.
         """
         begin = BeginEpoch(self._driver.core.epoch, self._settings.me, voter)
         outcome = await self._search.ask(Place(*address), begin)
@@ -243,7 +249,7 @@ class QuorumPeers:
         ]
 
     def _only_answer(self, voter: ReplicaKey, answers: list[Outcome]) -> Outcome:
-        """Return the answer of a voter that answers at one place; an error for a voter with two."""
+        """Return the answer of a voter that answers at one place; return an error if it answers at two."""
         now = self._driver.clock.monotonic()
         others = [(each.place, self._places.note_answer(voter, each.place, now)) for each in answers]
         for place, other in others:
@@ -271,7 +277,9 @@ class QuorumPeers:
             )
 
     async def _count_failure(self, node_id: int, *, paused: bool = False) -> None:
-        """Count a failure, and pause. `paused`: the next request waits for the next attempt to reach the node in any case."""
+        """Count a failure, and pause. `paused`: the next request has to wait for the next attempt to reach the node
+        anyway.
+        """
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         if failures > FAILURES_LOGGED_AT_ONCE and not paused:
             clock = self._driver.clock

@@ -1,13 +1,15 @@
-"""The places at which voters have answered: a voter is its id and its directory, and an address only a hint. PURE.
+"""The places at which voters have answered: a voter is identified by its id and its directory; an address is only a
+hint. PURE.
 
-The log names an address for each voter. Where nobody answers there as this voter, it is looked for at all addresses of
-all bootstrap servers (`voter_search.py`). What was found stays here until it fails, or until the log names another address.
+The log has an address for each voter. If no process answers there as this voter, it is searched at all addresses of
+all bootstrap servers (`voter_search.py`). The place that was found is kept here until it fails, or until the log
+has another address.
 
 **One voter answers at one place.** Two places that answer for one voter within the window are two processes with one
 directory: a copy. Each of them may have voted by itself, so their answers do not count while this lasts.
 
-One process may have several addresses. Two places are the same one in three cases. They are equal; an address of the one
-is an address of the other; or one name leads to both, by IPv4 and by IPv6.
+One process may have several addresses. Two places count as one in three cases. They are equal; they have an address
+in common; or one name resolves to both, by IPv4 and by IPv6.
 """
 
 from __future__ import annotations
@@ -36,32 +38,34 @@ class Place:
 
     @property
     def named(self) -> tuple[str, int]:
-        """Host and port that other nodes can use. If the host has several addresses, it is the address that was asked."""
+        """Host and port that other nodes can use. If the host has several addresses, this is the address that was
+        used.
+        """
         return self.host if self.address is None else self.address, self.port
 
 
 class VoterPlaces:
-    """Places of voters, as far as their answers show them. Times are monotonic seconds."""
+    """The places of voters, as their answers show them. Times are monotonic seconds."""
 
     def __init__(self, window_seconds: float) -> None:
         self._window_seconds = window_seconds
         self._answered: dict[ReplicaKey, dict[Place, float]] = {}
         """The time of the last answer of each voter at each place."""
         self._found: dict[ReplicaKey, tuple[Place, tuple[str, int] | None]] = {}
-        """The place where a voter was found, and the address that the log named then."""
+        """The place where a voter was found, and the address that the log had then."""
         self._addresses: dict[str, tuple[str, ...]] = {}
         """The addresses of hosts, as they were last resolved."""
 
     def note_addresses(self, host: str, addresses: tuple[str, ...]) -> None:
-        """Remember the addresses that a host's name leads to."""
+        """Store the addresses to which a host's name resolves."""
         self._addresses[host] = addresses
 
     def addresses_of(self, host: str) -> tuple[str, ...]:
-        """Return the addresses that this host's name led to when it was resolved last."""
+        """Return the addresses to which this host's name was last resolved."""
         return self._addresses.get(host, ())
 
     def is_same(self, one: Place, other: Place) -> bool:
-        """True if one process can be behind both places."""
+        """True if both places may be one process."""
         if one.port != other.port:
             return False
         if one.host == other.host and one.address is not None and other.address is not None:
@@ -88,7 +92,7 @@ class VoterPlaces:
         return other
 
     def is_another(self, voter: ReplicaKey, place: Place, now: float) -> bool:
-        """True if another voter has answered at this very place within the window: this one is elsewhere."""
+        """True if another voter has answered at this place within the window, so that this voter must be elsewhere."""
         since = now - self._window_seconds
         return any(
             known != voter and answered.get(place, since) > since
@@ -98,16 +102,16 @@ class VoterPlaces:
     # -- voters that were found -----------------------------------------------------------------------------------
 
     def note_found(self, voter: ReplicaKey, place: Place, logged: tuple[str, int] | None) -> bool:
-        """Remember where a voter is, though the log names another address. Return whether this is news."""
+        """Store where a voter is, although the log has another address. Return True if this is new."""
         news = self._found.get(voter) != (place, logged)
         self._found[voter] = (place, logged)
         return news
 
     def found(self, voter: ReplicaKey, logged: tuple[str, int] | None) -> Place | None:
-        """Return the place where a voter was found; None if the log has named another address since."""
+        """Return the place where a voter was found; None if the log has another address since."""
         place, known = self._found.get(voter, (None, None))
         return place if known == logged else None
 
     def forget(self, voter: ReplicaKey) -> None:
-        """Forget the place where a voter was found: it does not answer there any more."""
+        """Forget the place where a voter was found, because it no longer answers there."""
         self._found.pop(voter, None)

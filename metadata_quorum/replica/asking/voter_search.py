@@ -1,8 +1,8 @@
 """Requests to a voter at one place, or at all places where it may be. PORTED.
 
-The named voter has answered unless the answer says INVALID_VOTER_KEY. Only Vote and BeginQuorumEpoch name their voter
-by id and directory, so only these two are sent to addresses that may be another node's. Each request has the id of
-our cluster, so a node of another cluster at an old address refuses it.
+An answer comes from the named voter, unless it is INVALID_VOTER_KEY. Only Vote and BeginQuorumEpoch name their
+voter by id and directory, so only these two are sent to addresses that may be another node's. Each request has this
+cluster's id, so a node of another cluster at an old address refuses it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Outcome:
 
     @property
     def is_the_voters(self) -> bool:
-        """True if the voter that the request named has answered."""
+        """True if the voter that the request names has answered."""
         return self.response is not None and self.response.error is not ErrorCode.INVALID_VOTER_KEY
 
     @property
@@ -43,7 +43,7 @@ class Outcome:
 
 
 class VoterSearch:
-    """Requests to places, by the channels of this node."""
+    """Requests to places, over this node's channels."""
 
     def __init__(self, driver: QuorumDriver, places: VoterPlaces) -> None:
         self._driver = driver
@@ -54,7 +54,7 @@ class VoterSearch:
         )
         self.connections: PeerChannels
         self.strangers: dict[tuple[str, int], bool] = {}
-        """Whether a node of another cluster gave the last answer, by host and port."""
+        """By host and port: True if a node of another cluster gave the last answer."""
 
     def channel(self, place: Place) -> PeerChannel:
         """Return the channel to this place."""
@@ -80,7 +80,7 @@ class VoterSearch:
     async def ask_all(
         self, questions: Mapping[Place, Request], patience_seconds: float | None = None
     ) -> list[Outcome]:
-        """Ask at all these places at once; return the outcomes, in the order of the places."""
+        """Send requests to all these places at once; return the outcomes, in the order of the places."""
         outcomes: dict[Place, Outcome] = {}
         done = self._driver.env.event()
 
@@ -96,13 +96,13 @@ class VoterSearch:
         return [outcomes[place] for place in questions]
 
     async def bootstrap_places(self) -> list[Place]:
-        """Return all addresses of all bootstrap servers, this node's own endpoints left out."""
+        """Return all addresses of all bootstrap servers, except this node's own endpoints."""
         own = {endpoint[1:] for endpoint in self._settings.endpoints}
         found: dict[Place, None] = {}
         for host, port in self._settings.bootstrap_servers:
             if (host, port) not in own:
                 addresses = await self.resolve(host, port)
-                # A name with a single host is resolved again for each connection, because its address may
+                # A name with a single address is resolved again for each connection, because the address may
                 # change.
                 several = [Place(host, port, address) for address in addresses if len(addresses) > 1]
                 found |= dict.fromkeys(several or [Place(host, port)])
@@ -119,7 +119,7 @@ class VoterSearch:
 
     @property
     def only_strangers(self) -> bool:
-        """True if a node of another cluster gave the last answer of each bootstrap server but this node itself."""
+        """True if each bootstrap server, except this node itself, last answered as a node of another cluster."""
         own = {endpoint[1:] for endpoint in self._settings.endpoints}
         return all(
             self.strangers.get(each, False) for each in self._settings.bootstrap_servers if each not in own
@@ -127,7 +127,9 @@ class VoterSearch:
 
 
 def _check_fetched(request: Fetch, response: FetchAnswer) -> None:
-    """Check that batches continue our log. Raises `KafkaError` for batches that do not: no sound leader sends them."""
+    """Check that fetched batches continue this node's log. Raises `KafkaError` if they do not: no correct leader
+    sends such batches.
+    """
     offset, epoch = request.offset, request.last_epoch
     for batch in response.batches:
         if batch.base_offset != offset or not epoch <= batch.epoch <= response.epoch:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _RESOURCES = ("topic", "group", "transactional-id", "delegation-token", "user-resource")
-"""Options that name a resource. `--user` is who acts, so the resource of the type USER is named otherwise."""
+"""Options that name a resource. `--user` is the acting user, so resources of the type USER have another option."""
 _TYPES = {"user-resource": "USER"}
 DENIED = 1
 
@@ -113,7 +113,7 @@ def _operations(args: argparse.Namespace) -> list[int]:
 
 
 def _needed(args: argparse.Namespace) -> list[tuple[str, int, int, str]]:
-    """List (principal, operation, resource type, name) of each combination that is named."""
+    """List (principal, operation, resource type, name) for each combination of the options."""
     resources, operations = _resources(args), _operations(args)
     if not (args.user and resources and operations):
         raise CliError("give --user, --operation and a resource, such as --topic NAME", USAGE)
@@ -145,7 +145,7 @@ def _rules(args: argparse.Namespace) -> list[Acl]:
 
 
 def _filters(args: argparse.Namespace) -> list[AclFilter]:
-    """Make a filter for each combination that is named; an option that is left out matches everything."""
+    """Make a filter for each combination of the options; an option that is not given matches everything."""
     from odradek.security.acls.acl_requests import AclFilter
     from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
 
@@ -162,7 +162,7 @@ def _filters(args: argparse.Namespace) -> list[AclFilter]:
 
 
 def _exact_filters(args: argparse.Namespace) -> list[AclFilter]:
-    """Make a filter for each rule that these options make."""
+    """Make a filter for each single rule that these options describe."""
     import attrs
 
     from odradek.security.acls.acl_requests import AclFilter
@@ -251,7 +251,7 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Exit code 0 if all is allowed, 1 if anything is denied."""
+    """Check rights. Exit code 0 if all are allowed, 1 if any is denied."""
     from odradek.security.acls.rules import Operation, ResourceType
 
     needed = _needed(args)
@@ -290,7 +290,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
-    """Make an authorizer of the cluster's rules, with the super users and the default that the command line gives."""
+    """Make an authorizer from the cluster's rules, with the super users and the default from the command line."""
     from odradek.security.acls.acl_index import AclIndex
     from odradek.security.acls.acl_requests import AclFilter
     from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings

@@ -1,4 +1,4 @@
-"""`odradek broker list|add|drain|remove`: the brokers, and what they hold."""
+"""`odradek broker list|add|drain|remove`: the brokers, and the replicas on them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def register(groups: Groups) -> None:
 
 
 def _is_down(client: Client, survey: ClusterSurvey, node: int, deadline: float) -> bool:
-    """Wait for the broker to leave, until `deadline`; true if it has. A script may stop and remove it at once."""
+    """Wait until `deadline` for the broker to leave the cluster; true if it has left. A script may stop and remove
+    it at once.
+    """
     while node not in survey.cluster.fenced:
         if time.monotonic() >= deadline:
             return False
@@ -116,7 +118,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _known(survey: ClusterSurvey, node: int) -> None:
-    """Check that the cluster knows the broker, or that partitions are still assigned to it. Raises `CliError`."""
+    """Check that the broker is registered, or that partitions are still assigned to it. Raises `CliError`."""
     brokers = [broker.node_id for broker in survey.cluster.brokers]
     if node not in brokers and not survey.load_of(node)[1]:
         raise CliError(f"there is no broker {node} (brokers: {', '.join(map(str, brokers))})")
@@ -137,7 +139,9 @@ def _add(args: argparse.Namespace) -> int:
 
 
 def _arrived(args: argparse.Namespace, client: Client) -> ClusterSurvey:
-    """Wait until the broker serves, and describe the cluster. Raises `CliError` when it does not within --timeout."""
+    """Wait until the broker serves, and describe the cluster. Raises `CliError` if it does not serve within
+    --timeout.
+    """
     deadline = time.monotonic() + args.timeout
     while True:
         cluster = client.admin.describe_cluster(include_fenced=True)
@@ -229,7 +233,7 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _votes(args: argparse.Namespace, client: Client, node: int) -> bool | None:
-    """True if the node is a voter; None where the quorum does not say.
+    """True if the node is a voter; None if the quorum does not answer.
 
     The broker is removed already, so errors are ignored.
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from odradek.cli.connecting import call_failure, connected
 from odradek.cli.failure import CliError
+from odradek.cli.log_dirs import look_seconds
 from odradek.cli.output import bytes_text, print_json, print_table, print_values, say, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options
 
@@ -31,7 +32,7 @@ def register(groups: Groups) -> None:
 
 def _list(args: argparse.Namespace) -> int:
     with connected(args) as client:
-        brokers = client.admin.describe_clients()
+        brokers = client.admin.describe_clients(timeout=look_seconds(args))
     if args.json:
         print_json({"clients": _documents(brokers)})
     else:
@@ -58,7 +59,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _describe(args: argparse.Namespace) -> int:
     with connected(args) as client:
-        asked = client.admin.describe_clients(client_id=args.client_id)
+        asked = client.admin.describe_clients(client_id=args.client_id, timeout=look_seconds(args))
     found = [
         (broker.broker, each)
         for broker in asked

@@ -137,7 +137,7 @@ def _get(args: argparse.Namespace) -> int:
         for entry in entries:
             say(entry.value if entry.value is not None else "")
     else:
-        # The value stands last: it may be long, and would push any column behind it out of sight.
+        # The value is in the last column: it may be long, and would push later columns out of sight.
         print_table(("KEY", "SOURCE", "VALUE"), [(e.name, _source(e), _value(e)) for e in entries])
     return 0
 
@@ -187,7 +187,7 @@ def _document(entry: ConfigEntry) -> dict[str, object]:
 
 
 def _fights(client: Client, topic: str, entries: list[ConfigEntry]) -> list[tuple[str, str]]:
-    """Find the keys of a topic that fight with others, and how."""
+    """Find the keys of a topic that conflict with others, and the effect of each conflict."""
     from odradek.cli.config_conflicts import conflicts
     from odradek.client.admin import ConfigSource
 
@@ -212,7 +212,7 @@ def _explain(entries: list[ConfigEntry], fights: list[tuple[str, str]]) -> None:
 
 
 def _source(entry: ConfigEntry) -> str:
-    """Name the source of a value, in a word or two."""
+    """Write the source of a value, in one or two words."""
     return _SOURCES.get(entry.source.name, entry.source.name.lower())
 
 

@@ -113,7 +113,7 @@ def _consume(args: argparse.Namespace) -> int:
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args, "ConsumerSettings") as client:
-        # The client notices a wrong address or topic and gives up at once; a consumer would wait for it.
+        # A client reports a wrong address or topic at once, whereas a consumer would wait.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
             _read_as_member(args, render)
@@ -129,7 +129,7 @@ def _consume(args: argparse.Namespace) -> int:
 
 
 def _led(topic: Topic) -> list[int]:
-    """List the partitions that can be read, and name the others on stderr. Raise `CliError` if none can be read."""
+    """List the partitions that can be read; print the others on stderr. Raises `CliError` if none can be read."""
     led = [index for index, each in sorted(topic.partitions.items()) if each.leader >= 0]
     offline = [str(index) for index in sorted(topic.partitions) if index not in led]
     if offline:
@@ -147,7 +147,9 @@ def _led(topic: Topic) -> list[int]:
 def _spans(
     args: argparse.Namespace, client: Client, keys: list[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Find first and next offset of each partition. For committed readers it ends where the first open transaction begins."""
+    """Find the first and the next offset of each partition. For committed readers, the end is where the first open
+    transaction begins.
+    """
     from odradek.client.core.partition_offsets import LATEST
 
     found = {}
@@ -194,7 +196,7 @@ def _starts(
 
 
 class _Printer:
-    """Prints records until the requested number is printed, and keeps account of the records that are handed over."""
+    """Prints records until the requested number is printed, and records how many were handed over to the reader."""
 
     def __init__(
         self, args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes], output: RecordOutput
@@ -208,14 +210,14 @@ class _Printer:
         self._quiet_since = time.monotonic()
 
     def print(self, records: Sequence[ConsumerRecord], ends: dict[TopicPartition, int] | None) -> None:
-        """Print them, but for what lies beyond the ends."""
+        """Print the records, except those beyond `ends`."""
         self.handed.polled(records)
         lines: list[bytes] = []
         size = count = 0
         for record in records:
             if len(lines) == self.left:
                 break
-            # A plain tuple finds the same as the named one and costs a quarter.
+            # A plain tuple finds the same entry as the named tuple, and costs a quarter.
             key: Any = (record.topic, record.partition)
             if ends is None or record.offset < ends.get(key, 0):
                 line = self._render(record)
@@ -239,7 +241,7 @@ class _Printer:
         self.handed.settle(count)
 
     def expect(self, what: str) -> None:
-        """Raise `CliError` when nothing has come for --timeout, although there should be something."""
+        """Raise `CliError` if no record has come for --timeout, although some should come."""
         if self._patience is not None and time.monotonic() - self._quiet_since > self._patience:
             raise CliError(
                 f"{what} within {self._patience:g} s: the broker may be down, or give a longer --timeout"
@@ -248,7 +250,9 @@ class _Printer:
 
 @contextmanager
 def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Consumer]:
-    """Open a consumer for the block, with these keys beside the command's. If the block fails, the consumer closes without waiting long."""
+    """Open a consumer for the block, with these settings in addition to the command's. If the block fails, the
+    consumer closes quickly.
+    """
     from odradek.client.shells.consumer import Consumer
 
     limit = args.max_messages or _RECORDS_PER_POLL
@@ -260,7 +264,7 @@ def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Con
         "enable.auto.commit": False,
         "allow.auto.create.topics": False,
         "default.api.timeout.ms": max(1, int(args.timeout * 1000)),
-        # The broker holds back its answer at the end so long, and the command waits for it.
+        # At the end of a partition, the broker waits this long for records, and so does the command.
         "fetch.max.wait.ms": 500 if args.follow else 50,
         "max.poll.records": min(limit, _RECORDS_PER_POLL),
         "isolation.level": args.isolation,
@@ -281,7 +285,7 @@ def _read_assigned(
     spans: dict[TopicPartition, tuple[int, int]],
     render: Callable[[ConsumerRecord], bytes],
 ) -> None:
-    """Print records from the starts to the present ends, or for ever."""
+    """Print records from `starts` to the present ends, or for ever."""
     ends = None if args.follow else {key: end for key, (_, end) in spans.items()}
     pending = {key for key in starts if ends is None or starts[key] < ends[key]}
     printer = _Printer(args, render, RecordOutput())
@@ -301,7 +305,9 @@ def _read_assigned(
 
 
 def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool) -> int:
-    """Return the next offset of a partition. Behind a gap only the consumer knows it, so ask it when no records arrive."""
+    """Return the next offset of a partition. Behind a gap only the consumer knows that offset, so ask it when no
+    records arrive.
+    """
     found = printer.handed.next_offsets.get(key, -1)
     return found if busy else max(found, consumer.position(key))
 
@@ -354,7 +360,7 @@ class _Member:
             with self._ending.waiting():
                 self._commit(self._positions(self._args.timeout), self._args.timeout)
         except BaseException:
-            # Most likely the user is waiting for the command to end.
+            # The user is probably waiting for the command to end.
             try:
                 self._commit(self._positions(), _LAST_COMMIT_SECONDS)
             except (KafkaError, ClientError) as error:
@@ -379,7 +385,7 @@ class _Member:
                     return
 
     def _poll(self) -> list[ConsumerRecord]:
-        """Poll records. `Ending` notes a signal that comes meanwhile, so that no polled record is lost."""
+        """Poll records. `Ending` notes a signal during the poll, so that no polled record is lost."""
         from odradek.client.consumer.consumer_types import Wakeup
 
         self._ending.check()
@@ -392,7 +398,9 @@ class _Member:
         return found
 
     def _positions(self, timeout: float | None = None) -> dict[TopicPartition, int | None]:
-        """Return the consumer's position in each assigned partition: None where it is not known, and no `timeout` to wait."""
+        """Return the consumer's position in each assigned partition; None if it is unknown and there is no
+        `timeout` to wait.
+        """
         return {key: self._position(key, timeout) for key in self._consumer.assignment()}
 
     def _position(self, key: TopicPartition, timeout: float | None) -> int | None:
@@ -425,7 +433,7 @@ class _Member:
             self._ends.update((key, found[key]) for key in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Commit for partitions that go to other members, which begin where this member ended."""
+        """Commit offsets of partitions that are given to other members, which will continue there."""
         positions = {key: self._position(key, None) for key in partitions}
         with _refusals_noted():
             try:
@@ -447,7 +455,9 @@ class _Member:
 
 @contextmanager
 def _refusals_noted() -> Iterator[None]:
-    """Go on after a commit that the group refuses because other members have the partitions, or will soon have them."""
+    """Continue after a commit that the group refuses because other members have the partitions, or will soon have
+    them.
+    """
     from odradek.wire.errors import ErrorCode, KafkaError
 
     passing = (
@@ -476,7 +486,9 @@ def _listener(member: _Member) -> RebalanceListener:
     from odradek.client.consumer.consumer_types import RebalanceListener
 
     class Listener(RebalanceListener):
-        """A listener of rebalances. The class is made here, since its base is imported only when a command reads."""
+        """A listener for rebalances. The class is defined here because its base is imported only when the command
+        reads.
+        """
 
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             member.assigned(partitions)

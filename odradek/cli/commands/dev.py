@@ -1,8 +1,9 @@
 """`odradek dev`: a local cluster of child processes, for trying things out.
 
 Each node's properties are in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log. A node
-that dies stays dead, so that the reaction of the others can be seen. `odradek server DIR/node-N.properties` brings it
-back. The children are in sessions of their own: Ctrl-C reaches only this process, which ends them in order.
+that dies is not restarted, so that one can watch how the other nodes react. `odradek server DIR/node-N.properties`
+starts it again. The child processes have their own sessions: Ctrl-C reaches only this process, which ends them in
+order.
 
 All nodes are brokers and controllers. Those of the first start vote (an odd number of them, `VOTERS_MAX` at most);
 `odradek quorum add` makes a later node a voter.
@@ -38,11 +39,12 @@ _BROKERS_PORT_DISTANCE = 1500
 _STOP_SECONDS = 30.0
 VOTERS_MAX = 5
 REPLICATED_FROM = 3
-"""The number of nodes from which topics have three replicas, two of which have to be in sync."""
+"""From this number of nodes on, topics have three replicas, two of which must be in sync."""
 _FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
-"""Settings for one person's machine, where a group need not wait for many consumers. The value is written once;
-then the user may change it. It is not zero because kafka-python learns of its topic's partitions only 0.1 s after
-its start. If the group were complete before then, it would be assigned no partitions."""
+"""Settings for a development machine, where a group need not wait for many consumers. The value is written once;
+after that the user may change it. It is not zero because kafka-python gets its topic's partitions only 0.1 s after
+its start. If the group were complete before then, it would be assigned no partitions.
+"""
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
 
@@ -129,7 +131,7 @@ class _Place(NamedTuple):
 
 
 class _Node:
-    """A node that runs as our child."""
+    """A node that runs as a child process."""
 
     def __init__(self, place: _Place) -> None:
         self.node_id = place.node_id
@@ -151,7 +153,7 @@ class _Node:
             )
 
     def why_it_ended(self) -> str:
-        """Return the last line that the node wrote, without the prefix that every such line has."""
+        """Return the last line that the node logged, without the prefix of every line."""
         with self.log.open("rb") as stream:
             stream.seek(self._log_start)
             lines = stream.read().decode(errors="replace").strip().splitlines()
@@ -161,7 +163,7 @@ class _Node:
 
 
 def _end(nodes: list[_Node]) -> None:
-    """Send SIGTERM to all at once (the last ones would find no majority), wait, send SIGKILL, and reap."""
+    """Send SIGTERM to all nodes at once (the last ones would find no majority), wait, send SIGKILL, and reap."""
     for node in nodes:
         if node.process.poll() is None:
             node.process.terminate()
@@ -176,9 +178,10 @@ def _end(nodes: list[_Node]) -> None:
 
 @contextmanager
 def _started(data: Path, count: int, first_port: int, security: DevSecurity | None) -> Iterator[list[_Node]]:
-    """Start the nodes, and end them on the way out. Unless all came to serve, their properties are then as they were before.
+    """Start the nodes for the block, and end them after it. Unless all nodes came to serve, restore their former
+    properties.
 
-    The directory may belong to nodes that run, whose files must keep their own ports.
+    The directory may belong to running nodes, whose files must keep their own ports.
     """
     places = [_Place(data, number + 1, first_port + number) for number in range(count)]
     with _usable(data):
@@ -240,7 +243,9 @@ def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> 
 
 
 def _check_ports(first: _Place) -> None:
-    """Refuse other ports than the first start had: voters find each other at the addresses in the metadata log."""
+    """Refuse ports other than those of the first start: voters find each other at the addresses in the metadata
+    log.
+    """
     text = first.properties.read_text() if first.properties.exists() else ""
     found = re.search(r"^listeners=(?:PLAINTEXT|SASL_SSL)://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
     if found is not None and int(found[1]) != first.client_port:
@@ -255,7 +260,7 @@ def _restore(properties: Path, before: bytes | None) -> None:
 
 
 def _format(places: list[_Place], users: list[str]) -> None:
-    """Format the directories. The first start chooses the voters; nodes that come later belong to their cluster and do not vote."""
+    """Format the directories. The first start chooses the voters; later nodes join that cluster and do not vote."""
     from odradek.cli.commands.storage import format_storage_of
     from odradek.env.real import RealEnv
     from odradek.metadata_quorum.replica.meta_properties import MetaProperties
@@ -307,7 +312,7 @@ def _settings(place: _Place, places: list[_Place], security: DevSecurity | None)
 
 
 def _write_properties(path: Path, settings: dict[str, str]) -> None:
-    """Set our keys in the file; everything else that the user wrote there stays."""
+    """Set the keys of this command in the file; all other lines of the user stay."""
     before = path.read_text().splitlines() if path.exists() else [_HEADER.rstrip()]
     theirs = {line.partition("=")[0].strip() for line in before}
     left = settings | {key: value for key, value in _FOR_ONE_PERSON.items() if key not in theirs}
@@ -320,7 +325,7 @@ def _write_properties(path: Path, settings: dict[str, str]) -> None:
         else:
             lines.append(line)
     lines += [f"{key}={value}" for key, value in left.items()]
-    # A file with secrets in it is its owner's alone from its first byte on.
+    # A file with secrets must be readable only by its owner from its first byte on.
     path.touch(mode=0o600)
     if path.stat().st_mode & 0o077 and "odradek.scram.secret" in settings:
         path.chmod(0o600)
@@ -329,7 +334,9 @@ def _write_properties(path: Path, settings: dict[str, str]) -> None:
 
 @contextmanager
 def _signals() -> Iterator[int]:
-    """Open a descriptor that becomes readable with a byte per SIGINT, SIGTERM or SIGCHLD (each byte its number)."""
+    """Open a descriptor that becomes readable with one byte for each SIGINT, SIGTERM or SIGCHLD (the byte is the
+    signal's number).
+    """
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
@@ -347,7 +354,7 @@ def _signals() -> Iterator[int]:
 
 
 def _watch(nodes: list[_Node], wakeup: int, security: DevSecurity | None, as_json: bool) -> int:
-    """Print when all nodes serve and when one died; return when a signal asks us to stop."""
+    """Print when all nodes serve and when one has died; return when a signal requests the end."""
     selector = selectors.DefaultSelector()
     selector.register(wakeup, selectors.EVENT_READ)
     for node in nodes:
@@ -419,7 +426,9 @@ def _report_death(node: _Node, as_json: bool) -> None:
 
 
 def _command() -> list[str]:
-    """Return the words of a command that starts this very `odradek` from the current directory, whatever PATH has."""
+    """Return the words of a command that starts this same `odradek` from the current directory, whatever PATH
+    contains.
+    """
     script = Path(sys.executable).parent / "odradek"
     if not script.exists():
         return [sys.executable, "-m", "odradek"]

@@ -1,5 +1,5 @@
-"""`odradek disk`: the brokers' log directories, the health of their disks, moves between them, and leaderships
-moved off slow disks.
+"""`odradek disk`: the brokers' log directories, the health of their disks, moves between them, and moves of
+leaderships off slow disks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 ALARM_SECONDS = 24 * 3600
-"""A disk that is full sooner, at the rate of the last hour, gets a line of its own."""
+"""A disk that will be full within this time, at the rate of the last hour, is reported in a line of its own."""
 
 
 def register(groups: Groups) -> None:
@@ -72,7 +72,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _demote(args: argparse.Namespace) -> int:
-    """Keep the paths in the broker's own configuration: its broker reports them, the controller moves leaderships."""
+    """Store the paths in the broker's own configuration: its broker reports them, and the controller moves
+    leaderships.
+    """
     from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
     from odradek.serving.disk_troubles import DEMOTED_LOG_DIRS, demoted_paths, demoted_text
 
@@ -146,7 +148,7 @@ def _print_directories(
             state = _state(each, trouble, is_retiring=(broker.broker, each.path) in retiring)
             used = _used(each)
             full = None if used is None else f"{used:.0%}"
-            # The path stands last: it may be long, and would push any column behind it out of sight.
+            # The path is in the last column: it may be long, and would push later columns out of sight.
             rows.append(
                 (
                     broker.broker,
@@ -180,7 +182,7 @@ def _print_directories(
 
 
 def _left_text(directory: LogDirDescription) -> str:
-    """Name the replicas that a retirement has still to move."""
+    """Write which replicas a retirement still has to move."""
     if directory.error is not None:
         return "and it is offline"
     if not directory.replicas:
@@ -190,7 +192,7 @@ def _left_text(directory: LogDirDescription) -> str:
 
 
 def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
-    """Write a line about replicas that another directory of the broker gives to this one (KIP-113)."""
+    """Write a line about replicas that move to this directory from another directory of the broker (KIP-113)."""
     arriving = [each for each in directory.replicas if each.is_future]
     if not arriving:
         return []
@@ -204,7 +206,7 @@ def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
 
 
 def _state(each: LogDirDescription, trouble: TroubledDirectory | None, *, is_retiring: bool) -> str:
-    """Choose the word for a directory: in capitals where an operator should act."""
+    """Choose the word for a directory's state: in capitals if an operator should act."""
     health = each.health
     if each.error is not None:
         return "released" if health is not None and health.is_released else "OFFLINE"
@@ -243,12 +245,12 @@ def _health_cells(health: DirectoryHealth | None) -> tuple[str | None, ...]:
 
 
 def _health_alarms(broker: int, path: str, health: DirectoryHealth | None) -> list[str]:
-    """Write a line for each sign of a failing disk: soon full, slow, or with rotten logs."""
+    """Write a line for each sign of a failing disk: it is soon full, slow, or has rotten logs."""
     if health is None:
         return []
     alarms = []
     if health.seconds_left is not None and health.seconds_left < ALARM_SECONDS and not health.is_short:
-        # A minute at least: the rate is too rough for seconds.
+        # Show at least a minute: the rate is too rough for seconds.
         left = span_text(max(1, health.seconds_left // 60) * 60_000)
         alarms.append(f"broker {broker}: {path} will be full in {left} at the rate of the last hour")
     if health.is_slow:

@@ -98,7 +98,7 @@ def register(groups: Groups) -> None:
 
 
 def _shift(text: str) -> int:
-    """Parse a number of records, forwards or (below 0) back."""
+    """Parse a number of records to shift by, forwards or (below 0) back."""
     return whole_number(text, -(1 << 63) + 1, (1 << 63) - 1)
 
 
@@ -280,7 +280,7 @@ def _listed(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
 
 
 def _owners(group: GroupDescription) -> dict[TopicPartition, int]:
-    """Return the number in the table of members, by partition."""
+    """Map each partition to its member's number in the table."""
     return {key: number for number, member in enumerate(group.members, 1) for key in member.partitions}
 
 

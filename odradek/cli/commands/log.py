@@ -90,7 +90,7 @@ def _file_name(path: Path) -> str:
 
 
 def _is_of_partition(name: str) -> bool:
-    """True if a name begins with an offset. The audit log's, in the directory above, does not."""
+    """True if the name begins with an offset. Names of the audit log, in the parent directory, do not."""
     stem, dot, suffix = name.partition(".")
     return name == _EPOCHS or (stem.isdecimal() and dot + suffix in _SUFFIXES)
 
@@ -144,7 +144,7 @@ def _word(value: object) -> str:
 
 
 def _document(item: dict[str, Any]) -> dict[str, Any]:
-    """Return the item with its bytes as text."""
+    """Return the item, with bytes as text."""
     document: dict[str, Any] = {}
     for key, value in item.items():
         if key == "headers":

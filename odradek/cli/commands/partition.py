@@ -158,7 +158,7 @@ def _brokers(text: str) -> tuple[int, ...]:
 
 
 def _places(text: str) -> dict[int, str | None]:
-    """Parse directories by broker; None where the broker is to choose."""
+    """Parse directories by broker; None if the broker should choose."""
     places: dict[int, str | None] = {}
     for part in text.split(","):
         node, colon, path = part.strip().partition(":")
@@ -180,7 +180,9 @@ def _percentage(text: str) -> float:
 
 
 def _wanted(args: argparse.Namespace, survey: ClusterSurvey) -> dict[TopicPartition, Partition]:
-    """Choose the partitions that are named; all where none is. Raises `CliError` for a partition that does not exist."""
+    """Choose the partitions in the arguments, or all without an argument. Raises `CliError` for a partition that
+    does not exist.
+    """
 
     from odradek.wire.topic_partition import TopicPartition
 
@@ -299,8 +301,8 @@ def _move(args: argparse.Namespace) -> int:
         }
         nothing = "there is nothing to move: the replicas are in these places already"
         if directories and args.execute:
-            # Send it before the reassignments, as Kafka's tool does, so that a new replica is made in its
-            # directory.
+            # Send the directories before the reassignments, as Kafka's tool does, so that a new replica is made
+            # in its directory.
             name_directories(client, directories)
             nothing = f"{counted(len(directories), 'replica')} on the way to other directories: `odradek disk list` shows them"
         elif directories:
@@ -344,7 +346,9 @@ def _planned(
 
 
 def _replicas_after(before: tuple[int, ...], to: Mapping[int, str | None]) -> tuple[int, ...]:
-    """Return the brokers of a partition when it has moved. Directories of some of its brokers are no list of all of them."""
+    """Return the brokers of a partition after the move. If directories are given for only some of its brokers, the
+    brokers stay the same.
+    """
     if None not in to.values() and set(to) < set(before):
         return before
     return tuple(to)

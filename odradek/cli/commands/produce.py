@@ -28,9 +28,11 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ACKS = ("all", "-1", "0", "1")
 _BUFFER_BYTES = 128 << 20
 _PENDING_BYTES_MAX = _BUFFER_BYTES // 2
-"""The bytes of lines under way, so that no line waits for memory, because a signal would have to wait for it, too."""
+"""The most bytes of lines under way, so that no line waits for memory. A signal would have to wait for that line,
+too.
+"""
 _LAST_SECONDS = 2.0
-"""The time that a command which a signal ends waits for the outcome of the lines that it has sent."""
+"""The time that a command waits for the outcome of sent lines after a signal has requested its end."""
 _BATCH_BYTES = 256 << 10
 _LINGER_MS = 5
 
@@ -130,7 +132,7 @@ def _send_all(args: argparse.Namespace, sent: SentLines) -> None:
     from odradek.client.core.requests import topics_with_metadata
 
     with line_source(args.file) as read, connected(args, "ProducerSettings") as client, sent.progress:
-        # Before anything is read: does a broker answer, and does the topic have the named partition?
+        # Before reading any input, check that a broker answers, and that the topic has the requested partition.
         deadline = client.core.now + args.timeout
         client.run(topics_with_metadata(client.core, [args.topic], deadline=deadline, auto_create=True))
         if args.partition is not None:
@@ -154,7 +156,7 @@ def _send_all(args: argparse.Namespace, sent: SentLines) -> None:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 _settle(producer, sent, _LAST_SECONDS if interrupted else args.timeout)
                 if not interrupted:
-                    # A line before the line that stopped us may have failed: go on there.
+                    # The line that stopped the command may follow a failed line: report that failure instead.
                     _check(sent)
                 raise
         producer.close()
@@ -200,7 +202,7 @@ def _producer(args: argparse.Namespace) -> Producer:
 
 
 def _send_lines(args: argparse.Namespace, producer: Producer, some: list[bytes], sent: SentLines) -> None:
-    """Send these lines, the next of the input. All before a line that is no record are sent. Raises `CliError`."""
+    """Send these lines of the input. All lines before an invalid line are sent. Raises `CliError`."""
     headers = tuple((name, value.encode()) for name, value in args.header)
     parse = record_of_json if args.input == "json" else partial(_record, args.key_separator)
     now_ms = time.time_ns() // 1_000_000

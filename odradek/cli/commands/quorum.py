@@ -115,7 +115,7 @@ def _status(args: argparse.Namespace) -> int:
     print_table(
         ("NODE", "ROLE", "END", "LAG", "FETCHED", "CAUGHT UP", "ADDRESS", "DIRECTORY"),
         [_row(quorum, each, now_ms) for each in (*quorum.voters, *quorum.observers)],
-        # The screen names silent replicas further up. `quorum add` and `remove` need the directory.
+        # Silent replicas are also listed further up. `quorum add` and `remove` need the directory.
         less=("CAUGHT UP", "FETCHED"),
         whole=("DIRECTORY",),
     )
@@ -145,7 +145,7 @@ def _row(quorum: QuorumDescription, each: QuorumReplica, now_ms: int) -> tuple[A
 def _ago(moment_ms: int, now_ms: int) -> str:
     if moment_ms < 0:
         return "never"
-    # The two clocks are those of different machines.
+    # The two times come from the clocks of different machines.
     return f"{span_text(max(0, now_ms - moment_ms))} ago"
 
 
@@ -205,8 +205,8 @@ def _not_among(args: argparse.Namespace, voters: tuple[QuorumReplica, ...]) -> N
 
 def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...], role: str) -> bytes:
     named = [each for each in replicas if each.node_id == args.node]
-    # The leader remembers the replica of a lost disk for minutes: of two directories, only one may still be
-    # fetching.
+    # The leader remembers the replica of a lost disk for minutes: if there are two directories, only one of
+    # them still fetches.
     newest_ms = max((each.last_fetch_ms for each in named), default=0)
     alive = [each for each in named if role != "observer" or newest_ms - each.last_fetch_ms <= _STALE_MS]
     found = [each.directory_id for each in alive]
@@ -223,7 +223,7 @@ def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...],
 def _registered(
     args: argparse.Namespace, client: Client, quorum: QuorumDescription
 ) -> dict[str, tuple[str, int]]:
-    """Return the endpoint of the controller, as it has registered."""
+    """Return the endpoint with which the controller has registered."""
     with connected_to_controller(args, client, quorum) as (controller, listener):
         found = controller.admin.describe_controllers()
     for node in found:

@@ -33,7 +33,7 @@ _OF_BYTES = ("produce-rate", "fetch-rate")
 _UNITS = {"producer_byte_rate": "B/s", "consumer_byte_rate": "B/s", "request_percentage": "%"}
 DEFAULT = "<default>"
 LOOK_SECONDS = 1.0
-"""The time for which the use of a quota is watched."""
+"""The time over which the use of a quota is measured."""
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
 _LINE = re.compile(
     rf"odradek_quota_(used|throttled_seconds)_total\{{key={_TEXT},user={_TEXT},client_id={_TEXT}\}} (\S+)"
@@ -82,7 +82,7 @@ def register(groups: Groups) -> None:
 
 
 def _number(text: str) -> float:
-    """Parse a number above 0, or infinity, which Kafka takes for quotas of type double."""
+    """Parse a number above 0, or infinity, which Kafka accepts for quotas of type double."""
     number = float("inf") if text.lower() in ("inf", "infinity") else decimal(text)
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
@@ -281,9 +281,10 @@ def _use_texts(key: str, used: Mapping[str, float] | None) -> tuple[str, str]:
 
 
 def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Measure by (key, user, client id): the use in the second that this takes, and the waits since the brokers' start.
+    """Measure by (key, user, client id): the use during the second that this takes, and the waits since the
+    brokers' start.
 
-    Accounts that no page shows are left out. Raises `CliError`.
+    Accounts that are on no metrics page are left out. Raises `CliError`.
     """
     if not addresses:
         return {}
@@ -292,7 +293,7 @@ def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
     after, seconds = _read(addresses), time.monotonic() - began
     return {
         account: {
-            # A percentage is one of a core.
+            # 100 percent are one processor core.
             "per_second": (100 if account[0] == _KEYS["request-percentage"][0] else 1)
             * max(0.0, now["used"] - before.get(account, now)["used"])
             / seconds,
@@ -312,7 +313,7 @@ def _read(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
         if not address.startswith(("http://", "https://")):
             raise CliError(f"--metrics {address} is not an address: expected http://HOST:PORT/metrics", USAGE)
         try:
-            with urlopen(address, timeout=10) as page:  # http and https alone, see above
+            with urlopen(address, timeout=10) as page:  # only http and https, as checked above
                 text = page.read(64 << 20).decode()
         except (URLError, OSError, ValueError) as error:
             raise CliError(
@@ -326,5 +327,5 @@ def _read(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
 
 
 def _unescaped(text: str) -> str:
-    """Return the value of a label of Prometheus' format."""
+    """Return the value of a label in Prometheus' format, without its escapes."""
     return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], text)

@@ -29,7 +29,7 @@ def register(groups: Groups) -> None:
 
 
 def _server(args: argparse.Namespace) -> int:
-    """Run a node. Its log goes to stderr; stdout gets one line when it serves."""
+    """Run a node. Its log is written to stderr; a line on stdout reports that it serves."""
     from odradek.node.main import serve
 
     def started(facts: Mapping[str, Any]) -> None:

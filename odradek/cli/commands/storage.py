@@ -152,7 +152,9 @@ def _random_uuid(args: argparse.Namespace) -> int:
 
 
 def _adopt(args: argparse.Namespace) -> int:
-    """Format blank directories as those of the node whose other directories are there. The metadata log's is never adopted."""
+    """Format blank directories as those of the node that has the other directories. The metadata log's directory is
+    never adopted.
+    """
     from odradek.env.ports import DiskError, FileMissing
     from odradek.env.real import RealEnv
     from odradek.metadata_quorum.replica.storage_format import StorageError, adopt_directory, storage_info
@@ -271,8 +273,8 @@ def _text_of(path: str) -> str:
 def _who_votes(
     config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
 ) -> tuple[VoterEndpoint | None, VoterSet | None]:
-    """Return the one voter, or the set of all voters; None for both if `controller.quorum.voters` names them.
-    Raises `StorageError`.
+    """Return the single voter, or the set of all voters. Both are None if `controller.quorum.voters` has the
+    voters. Raises `StorageError`.
     """
     from odradek.metadata_quorum.replica.storage_format import StorageError, initial_voters
 
@@ -359,7 +361,7 @@ def format_storage_of(
 
 
 def _warn_of_modes(paths: list[str]) -> None:
-    """Say which directories were there before and are open to everybody."""
+    """Print a warning for directories that existed before and that any user can read."""
     from odradek.node.secret_files import chmod_remedy, open_to_everybody
 
     exposed = open_to_everybody(paths)
@@ -372,7 +374,7 @@ def _warn_of_modes(paths: list[str]) -> None:
 
 
 def _is_alone(config: NodeConfig) -> bool:
-    """True if the file names this node's controller alone.
+    """True if the file has no other controller than this node's.
 
     Then it is the only voter, without an option.
     """
@@ -388,6 +390,6 @@ def _is_alone(config: NodeConfig) -> bool:
 
 
 def _directories(config: NodeConfig) -> list[str]:
-    """List the log directories, and the metadata directory where it is separate."""
+    """List the log directories, and the metadata directory if it is a separate one."""
     paths = list(config.log_dirs)
     return paths if config.metadata_log_dir in paths else [*paths, config.metadata_log_dir]

@@ -30,7 +30,7 @@ _SHARED_KEYS = (
     "ssl.truststore.type",
     "ssl.endpoint.identification.algorithm",
 )
-"""Keys of the administrator's file that the token's owner needs as well, and that hold no secret."""
+"""Keys of the administrator's file that the token's owner needs as well, and that are not secret."""
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -141,7 +141,7 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _write_keys(args: argparse.Namespace, token: DelegationToken) -> None:
-    """Write keys for --command-config; from its creation on, no other user can read the file."""
+    """Write a file of keys for --command-config; from its creation on, no other user can read the file."""
     known = {key: value for key, value in security_properties(args).items() if key in _SHARED_KEYS}
     keys = {
         "bootstrap.servers": bootstrap_of(args),
@@ -197,7 +197,7 @@ def _show(tokens: list[DelegationToken]) -> None:
 
 
 def _renewers(token: DelegationToken) -> str:
-    """Write the renewers that fit a line; --json has all of them."""
+    """Write as many renewers as fit a line; --json has all of them."""
     shown = ",".join(token.renewers[:RENEWERS_SHOWN]) or "-"
     more = len(token.renewers) - RENEWERS_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
@@ -212,7 +212,7 @@ def _found(client: Client, token_id: str) -> DelegationToken:
 
 @contextmanager
 def _by_renewer(token: DelegationToken) -> Iterator[None]:
-    """Print who may do it, if the client may not."""
+    """Print which users may do this, if the client may not."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     try:

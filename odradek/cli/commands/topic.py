@@ -183,7 +183,7 @@ def _describe(args: argparse.Namespace) -> int:
 def _uncleaned(
     client: Client, args: argparse.Namespace, configs: Mapping[str, list[ConfigEntry]]
 ) -> dict[str, list[str]]:
-    """Find the warnings about compacted topics with logs that the cleaner has set aside, by topic."""
+    """Write the warnings about compacted topics with logs that the cleaner has set aside, by topic."""
     if not any(
         entry.name == "cleanup.policy" and "compact" in (entry.value or "")
         for entries in configs.values()
@@ -208,7 +208,8 @@ def _alter(args: argparse.Namespace) -> int:
         raise CliError("no change was given: give --partitions, --config or --unset", USAGE)
     done = []
     with connected(args) as client, changing(not args.validate_only):
-        # The configuration first: a refused value is found before partitions are there for good.
+        # Change the configuration first: a refused value is then found before new partitions, which cannot be
+        # removed.
         if changes:
             resource = ConfigResource(ResourceType.TOPIC, args.topic)
             ((_, error),) = client.admin.incremental_alter_configs(
@@ -268,7 +269,7 @@ def _delete(args: argparse.Namespace) -> int:
 
 
 def _spare_internal(client: Client, names: list[str]) -> None:
-    """Raise `CliError` for a topic that the cluster needs for itself."""
+    """Raise `CliError` for an internal topic of the cluster."""
     topics = client.metadata(names).topics
     for name in names:
         if name in topics and topics[name].is_internal:
@@ -282,7 +283,7 @@ _Ends = dict[int, tuple["ListedOffset", "ListedOffset"]]
 
 
 def _offsets(client: Client, topic: Topic) -> _Ends:
-    """Find first and next offset of each partition."""
+    """Find the first and the next offset of each partition."""
     from odradek.client.core.partition_offsets import EARLIEST, LATEST
     from odradek.wire.topic_partition import TopicPartition
 

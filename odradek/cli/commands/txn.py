@@ -1,4 +1,6 @@
-"""`odradek txn list|describe|describe-producers|abort`: transactions, as coordinators and partitions' leaders know them."""
+"""`odradek txn list|describe|describe-producers|abort`: transactions, as coordinators and partitions' leaders
+report them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ __all__ = ["register"]
 
 _LOOK_SECONDS_MAX = 3.0
 _ANY_AGE = -(1 << 62)
-"""An age that also covers writes of a leader whose clock is ahead."""
+"""An age that also covers records of a leader whose clock is ahead."""
 
 
 def register(groups: Groups) -> None:
@@ -173,7 +175,7 @@ def _document(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
 
 
 def _age_ms(each: TransactionDescription, now_ms: int) -> int | None:
-    """Return how long the transaction is under way; None if none is."""
+    """Return how long the transaction has been under way; None if none is."""
     if each.start_ms is None or not _is_under_way(each):
         return None
     return max(0, now_ms - each.start_ms)
@@ -284,7 +286,7 @@ def _fence(args: argparse.Namespace, client: Client) -> int:
             raise
         raise CliError(_unfinished_text(name)) from error
     except RequestTimedOut as error:
-        # The coordinator holds a request for a while before it says CONCURRENT_TRANSACTIONS.
+        # The coordinator delays this answer for a while before it is CONCURRENT_TRANSACTIONS.
         (now,) = client.admin.describe_transactions([name], timeout=_LOOK_SECONDS_MAX)
         if now.state not in ("PrepareCommit", "PrepareAbort"):
             raise

@@ -103,7 +103,9 @@ def _iterations(text: str) -> int:
 
 
 def _known(client: Client, users: list[str] | None) -> dict[str, Mapping[str, int]]:
-    """Return iterations by mechanism of each user; a user who does not exist has no mechanism. Raises `KafkaError`."""
+    """Return the iterations by mechanism of each user; a user who does not exist has no mechanism. Raises
+    `KafkaError`.
+    """
     from odradek.wire.errors import ErrorCode, KafkaError
 
     found: dict[str, Mapping[str, int]] = {}
@@ -195,7 +197,7 @@ def _set_password(args: argparse.Namespace, client: Client, mechanisms: list[str
 
 
 def _alter(client: Client, changes: Iterable[ScramDeletion | ScramUpsertion]) -> None:
-    """Send one request for each change, since a request may change a user once. Raises `CliError`."""
+    """Send one request for each change, since one request may change a user only once. Raises `CliError`."""
     with changing():
         for change in changes:
             error = client.admin.alter_user_scram_credentials([change])[change.user]
@@ -223,7 +225,7 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _disconnected(args: argparse.Namespace, client: Client, users: list[str]) -> list[int]:
-    """Return the brokers that have closed the users' connections, if that is wanted. Raises `CliError`."""
+    """Close the users' connections, if requested; return the brokers that have done so. Raises `CliError`."""
     if not args.disconnect or args.dry_run:
         return []
     from odradek.cli.disconnecting import disconnect
@@ -233,7 +235,7 @@ def _disconnected(args: argparse.Namespace, client: Client, users: list[str]) ->
 
 
 def _finish(args: argparse.Namespace, rows: list[_Row], brokers: list[int], done: str = "") -> None:
-    """Show what was done, and its effect on connected clients."""
+    """Print the changes, and their effect on connected clients."""
     if args.json:
         _show(args, rows, executed=not args.dry_run, disconnected_by_brokers=brokers)
         return

@@ -32,7 +32,9 @@ _NO_RATE = "none"
 
 
 def broker_configs(client: Client, broker: int) -> dict[str, str]:
-    """Read the values of the keys that commands for directories look at; empty for none. Raises `CliError`."""
+    """Read the keys of a broker that commands for directories use; a key without a value is empty. Raises
+    `CliError`.
+    """
     from odradek.client.admin import ConfigResource, ResourceType
     from odradek.serving.disk_troubles import RATE_BEFORE, RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
@@ -56,21 +58,23 @@ def set_broker_configs(client: Client, broker: int, changes: Sequence[AlterConfi
 
 
 def append(key: str, path: str) -> AlterConfig:
-    """Make the change by which the controller adds a path to a list: another command may change the list at the same time."""
+    """Make the change by which the controller adds a path to a list. The controller changes the list, because
+    another command may do so at the same time.
+    """
     from odradek.client.admin import AlterConfig, ConfigOperation
 
     return AlterConfig(key, path, ConfigOperation.APPEND)
 
 
 def subtract(key: str, path: str) -> AlterConfig:
-    """Make the change by which the controller takes a path out of a list."""
+    """Make the change by which the controller removes a path from a list."""
     from odradek.client.admin import AlterConfig, ConfigOperation
 
     return AlterConfig(key, path, ConfigOperation.SUBTRACT)
 
 
 def replace(key: str, value: str | None) -> AlterConfig:
-    """Make the change to a new value; None for the default."""
+    """Make the change to a new value; None resets the key to its default."""
     from odradek.client.admin import AlterConfig, ConfigOperation
 
     if value is None:
@@ -79,7 +83,7 @@ def replace(key: str, value: str | None) -> AlterConfig:
 
 
 def listed_paths(text: str) -> list[str]:
-    """Return the paths of a list."""
+    """Parse the paths in a list."""
     return [path.strip() for path in text.split(",") if path.strip()]
 
 
@@ -95,7 +99,9 @@ def is_no_throttle(rate: str | None) -> bool:
 
 
 def put_rate_back(client: Client, broker: int, configs: Mapping[str, str]) -> None:
-    """Give copies the rate from before any `--throttle`. A command that still runs sets its own again. Raises `KafkaError`."""
+    """Restore the rate of copies from before any `--throttle`. A running command sets its own rate again. Raises
+    `KafkaError`.
+    """
     before = configs.get(_before_key())
     if before:
         rate = replace(RATE_KEY, None if is_no_throttle(before) or before == _NO_RATE else before)
@@ -103,15 +109,15 @@ def put_rate_back(client: Client, broker: int, configs: Mapping[str, str]) -> No
 
 
 class CopyThrottle:
-    """The rate of copies between directories that a command has asked for, until the command ends.
+    """The rate of copies between directories that a command sets until it ends.
 
-    The broker has one rate. Several commands may each want one at the same time, and one of them may be killed. So the
-    rate that was there before all of them is kept in the broker's configuration (`RATE_BEFORE`). The command whose
-    rate is in force puts it back. The other commands notice within a second, and set their own rates.
+    The broker has one rate. Several commands may set it at the same time, and one of them may be killed. So the
+    rate from before all commands is kept in the broker's configuration (`RATE_BEFORE`). The command whose rate is
+    in force restores that rate. Other running commands notice within a second, and set their own rates.
     """
 
     def __init__(self, client: Client, broker: int, rate: int | None) -> None:
-        """`rate` in bytes per second; None leaves everything alone."""
+        """`rate` is in bytes per second; None leaves the broker's rate unchanged."""
         self._client = client
         self._broker = broker
         self._rate = None if rate is None else str(rate)

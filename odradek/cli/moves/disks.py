@@ -38,9 +38,11 @@ __all__ = ["register_moves"]
 LOOK_SECONDS = 1.0
 RELEASE_SECONDS = 30.0
 CALM_LOOKS = 4
-"""The number of quiet looks before the end. A cancelled retirement that still runs may ask for moves once more."""
+"""The number of checks without a move before the command ends. A retirement that is being cancelled may request
+moves once more.
+"""
 MOVES_AT_ONCE = 500
-"""The number of moves that are requested before the next look."""
+"""The most moves that are requested before the next check."""
 _ASSUMED_RATE = 100 << 20
 _LINES_MAX = 40
 
@@ -162,7 +164,7 @@ def _retire(args: argparse.Namespace) -> int:
 
 
 def _release(client: Client, broker: int, path: str) -> None:
-    """Let the broker release an empty directory; then remove the marks of the retirement."""
+    """Let the broker release an empty directory; then remove the retirement from the broker's configuration."""
     from odradek.serving.disk_troubles import RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
     set_broker_configs(client, broker, [append(RELEASED_LOG_DIRS, path)])
@@ -233,7 +235,7 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
             kept = replace(CORDONED_KEY, ",".join(others) or None)
         set_broker_configs(client, broker, [subtract(RETIRING_LOG_DIRS, path), kept])
         _stay(client, broker, path)
-        # The command that has set it may have been killed.
+        # The command that has set this rate may have been killed.
         put_rate_back(client, broker, broker_configs(client, broker))
     if args.json:
         print_json(
@@ -257,7 +259,7 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
 
 
 def _leaving(directories: Sequence[LogDirDescription], path: str) -> list[tuple[str, int]]:
-    """List topic and partition of each replica that lies in the directory, and is on its way out of it."""
+    """List topic and partition of each replica in the directory that is moving out of it."""
     online = [each for each in directories if each.error is None]
     moving = {(each.topic, each.partition) for disk in online for each in disk.replicas if each.is_future}
     held = {
@@ -271,7 +273,9 @@ def _leaving(directories: Sequence[LogDirDescription], path: str) -> list[tuple[
 
 
 def _stay(client: Client, broker: int, path: str) -> None:
-    """Give up the moves out of a directory: a move to where a replica lies already does that. Raises `CliError`."""
+    """Give up the moves out of a directory, by moving each replica to the directory where it is already. Raises
+    `CliError`.
+    """
     from odradek.client.admin.moves.disk_plans import DiskMove
 
     deadline = time.monotonic() + RELEASE_SECONDS
@@ -316,7 +320,7 @@ def _balance(args: argparse.Namespace) -> int:
             documents.append({"broker": broker, "moves": [_document(each) for each in moves]})
             if not args.json:
                 _print_plan(args, broker, moves)
-            # Moves that have begun before are waited for, too.
+            # Wait for moves from earlier commands, too.
             if not args.dry_run and (moves or _left(client, broker, None)):
                 _carry_out(client, args, broker, None, first=moves)
     if args.json:
@@ -336,8 +340,9 @@ def _carry_out(
     first: Sequence[DiskMove] = (),
     emptied: str | None = None,
 ) -> None:
-    """Ask for the moves and wait until they have ended. Each look makes the `plan` anew, so that it covers a
-    restarted broker, or a replica that has come meanwhile. Remove the throttle at the end."""
+    """Request the moves and wait until they have ended. Each check calls `plan` again, because a broker may have
+    restarted, or a new replica may have come. Remove the throttle at the end.
+    """
     throttle = CopyThrottle(client, broker, args.throttle)
     throttle.begin()
     try:
@@ -366,17 +371,17 @@ def _carry_out(
 
 
 class _Cordon:
-    """The cordon of a directory that is being emptied. `odradek disk retire --cancel` takes it away."""
+    """The cordon of a directory that is being emptied. `odradek disk retire --cancel` removes it."""
 
     def __init__(self, broker: int, path: str | None) -> None:
-        """No path: nothing is emptied."""
+        """`path` may be None: then no directory is emptied."""
         self._broker = broker
         self._path = path
         self._is_seen = False
         self._deadline = time.monotonic() + RELEASE_SECONDS
 
     def check(self, directories: Sequence[LogDirDescription]) -> None:
-        """Raise `CliError` if the cordon is gone. The broker may hear of a new one a little later."""
+        """Raise `CliError` if the cordon is gone. A broker may learn of a new cordon with a delay."""
         if self._path is None:
             return
         if any(each.path == self._path and each.is_cordoned for each in directories):
@@ -391,7 +396,7 @@ class _Cordon:
 def _plan_again(
     broker: int, plan: Any, directories: Sequence[LogDirDescription], emptied: str | None
 ) -> list[DiskMove]:
-    """Plan again: another directory may have been cordoned meanwhile, by another retirement."""
+    """Plan again, because another retirement may have cordoned another directory meanwhile."""
     from odradek.client.admin.moves.disk_plans import disks_of
     from odradek.client.admin.moves.placement import CannotPlan
 
@@ -409,7 +414,7 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
 
     passed_over = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REPLICA_NOT_AVAILABLE]
     if is_planned_again:
-        # The target was cordoned since the plan was made: the next plan has another.
+        # The target was cordoned after the plan was made: the next plan chooses another target.
         passed_over.append(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
     for error in client.admin.alter_replica_log_dirs(wanted).values():
         # A replica that was deleted, or moved to another broker meanwhile, need not move any more.
@@ -418,8 +423,8 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
 
 
 def _left(client: Client, broker: int, emptied: str | None) -> int:
-    """Count the replicas that still move, or lie in a directory to be emptied; add 1 while new ones may still come
-    there.
+    """Count the replicas that still move, or are in a directory to be emptied; add 1 while new replicas may still
+    come there.
     """
     online = [each for each in _directories(client, broker) if each.error is None]
     moving = sum(replica.is_future or each.path == emptied for each in online for replica in each.replicas)

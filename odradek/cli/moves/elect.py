@@ -1,4 +1,6 @@
-"""`odradek partition elect`: other leaders for partitions, the preferred ones or, where nobody can lead, lossy ones."""
+"""`odradek partition elect`: elect preferred leaders for partitions, or leaders that lack records if no other
+replica can lead.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _POLL_SECONDS = 0.2
 
 
 class _Choice(NamedTuple):
-    """The broker that shall lead a partition, or why the leader cannot change."""
+    """The broker that should lead a partition, or the reason why the leader cannot change."""
 
     key: TopicPartition
     before: int
@@ -61,8 +63,9 @@ def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
 def elect_uncleanly(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
 ) -> int:
-    """Elect the replica of --leader for each partition that lacks a leader; by default the replica with the most
-    records."""
+    """Elect the replica of --leader for each partition without a leader; by default, the replica with the most
+    records.
+    """
     found = find_leaderless(args, client, survey, wanted)
     choices = [_unclean_choice(args, survey, each) for each in found.values()]
     if found and not args.json:
@@ -71,8 +74,8 @@ def elect_uncleanly(
     other = [each for each in choices if each.obstacle is None and each.next != wanted[each.key].replicas[0]]
     if not args.execute or not other:
         return _carry_out(args, client, choices, "every partition is led")
-    # The controller elects the first replica whose broker it takes for alive, so put the replica that should
-    # lead first meanwhile.
+    # The controller elects the first replica whose broker it considers alive. So put the wanted replica first
+    # for that time.
     with changing():
         _order(client, {each.key: _first(wanted[each.key].replicas, each.next) for each in other})
         try:
@@ -103,7 +106,7 @@ def _first(replicas: Sequence[int], node: int | None) -> tuple[int, ...]:
 
 
 def _order(client: Client, orders: dict[TopicPartition, Sequence[int]]) -> None:
-    """Put the same replicas in another order; no data moves."""
+    """Change the order of the replicas; no data moves."""
     for error in client.admin.alter_partition_reassignments(orders).values():
         if error is not None:
             raise error
@@ -144,7 +147,7 @@ def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choi
 def _elected(
     args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
 ) -> dict[TopicPartition, Any]:
-    """Elect leaders; the errors by partition, those left out that needed no election."""
+    """Elect leaders; return the errors by partition. Partitions that needed no election are left out."""
     from odradek.client.admin import ElectionType
     from odradek.wire.errors import ErrorCode
 
@@ -161,7 +164,7 @@ def _elected(
 def _leaders(
     args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
 ) -> dict[TopicPartition, int]:
-    """Find the leaders now. The answering broker may learn of an election a moment later than the controller."""
+    """Find the present leaders. The answering broker may learn of an election a moment later than the controller."""
     deadline = time.monotonic() + min(args.timeout, LOOK_SECONDS_MAX)
     names = sorted({each.key.topic for each in choices})
     while choices:

@@ -1,11 +1,11 @@
 """The plan of `odradek broker drain`: replicas move off brokers, also off brokers that will not come back.
 
-A broker that is down gives nothing away: new replicas copy from each partition's leader. Where the leader is missing, the
-copy has no source. Such a partition stays where it is, and the plan names it. There are two kinds. A partition may wait for
-another broker, which has all its records. Or it is lost: no other broker has all of them. The operator gives up lost
-partitions by topic (`--accept-loss`). They go on with what the best other replica has, or empty on new brokers.
+New replicas copy from each partition's leader, even if the broker that leaves is down. A copy needs a leader as its
+source. It stays, and the plan names it. There are two kinds. A partition may wait for another broker, which has all
+its records. Or it is lost: no other broker has all of them. The operator gives up lost partitions by topic
+(`--accept-loss`). These continue with the records of the best other replica, or empty on new brokers.
 
-Moves that are under way already are taken up, so the command may be interrupted and repeated.
+The plan includes moves that are under way already, so the command may be interrupted and repeated.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Stuck(NamedTuple):
 
     leaderless: Leaderless
     waits_for: tuple[int, ...]
-    """The brokers with all its records, or the last leader; brokers that leave are left out."""
+    """The brokers with all its records, or the last leader. Brokers that leave are left out."""
     source: int | None
-    """The broker whose replica lacks the least, if one of those that stay is online."""
+    """The remaining broker whose replica lacks the fewest records; None if no such replica is online."""
 
     @property
     def is_lost(self) -> bool:
-        """True if no broker that stays can have all records."""
+        """True if no remaining broker can have all records."""
         return not self.waits_for
 
     def document(self) -> StuckDocument:
@@ -76,16 +76,16 @@ class Leaving(NamedTuple):
     moves: list[Move]
     """All moves, in order of topics and partitions."""
     under_way: list[Move]
-    """Those of `moves` that have begun already."""
+    """The moves in `moves` that have begun already."""
     given_up: list[Stuck]
     """Partitions without a leader that begin anew."""
     kept: list[Stuck]
-    """Partitions without a leader that stay."""
+    """Partitions without a leader that stay on their brokers."""
     narrowed: list[Move]
-    """Those of `moves` after which a partition spans fewer racks."""
+    """The moves in `moves` after which a partition spans fewer racks."""
 
     def document(self) -> dict[str, list[StuckDocument] | int]:
-        """Make the keys that `--json` has beside those of every plan."""
+        """Make the keys of `--json` that only this kind of plan has."""
         return {
             "given_up": [each.document() for each in self.given_up],
             "kept": [each.document() for each in self.kept],
@@ -93,7 +93,7 @@ class Leaving(NamedTuple):
         }
 
     def print_notes(self) -> None:
-        """Print a line for each topic with partitions that are given up or stay, and one about racks."""
+        """Print a line for each topic with partitions that are given up or not moved, and a line about racks."""
         for name, found in _by_topic(self.given_up).items():
             say(paint(RED, f"{name}: {counted(len(found), 'partition')} without all records: {_loss(found)}"))
         for line in self.kept_lines():
@@ -106,7 +106,7 @@ class Leaving(NamedTuple):
             )
 
     def kept_lines(self) -> list[str]:
-        """Write a line for each topic with partitions that stay: why, and what to do."""
+        """Write a line for each topic with partitions that are not moved: why, and what to do."""
         names = ", ".join(map(str, self.brokers))
         lines = []
         for name, found in _by_topic(each for each in self.kept if each.is_lost).items():
@@ -123,7 +123,9 @@ class Leaving(NamedTuple):
         return lines
 
     def begin_anew(self, client: Client, survey: ClusterSurvey) -> None:
-        """Give the partitions that are given up their new brokers, and let the replica with the most records lead."""
+        """Move the partitions that are given up to their new brokers, and let the replica with the most records
+        lead.
+        """
         from odradek.client.admin import ElectionType
         from odradek.wire.errors import ErrorCode, KafkaError
 
@@ -158,7 +160,7 @@ def _loss(partitions: Sequence[Stuck]) -> str:
 
 
 def plan_leaving(args: argparse.Namespace, client: Client, survey: ClusterSurvey) -> Leaving:
-    """Plan the moves off `args.brokers`. Raises `CliError` where some replica has no place."""
+    """Plan the moves off `args.brokers`. Raises `CliError` if there is no place for some replica."""
     from odradek.client.admin.moves.balance import drain
     from odradek.client.admin.moves.placement import CannotPlan
 
@@ -174,7 +176,7 @@ def plan_leaving(args: argparse.Namespace, client: Client, survey: ClusterSurvey
         for move in moves_under_way(survey, leaving=leaving)
         if (move.topic, move.partition) not in waiting
     ]
-    # What moves already, and not to a broker that leaves, ends by itself.
+    # A move that is under way, and not to a broker that leaves, ends by itself.
     ending = {key for key, move in survey.reassignments.items() if not set(move.target) & set(leaving)}
     placements = survey.placements_to_be
     movable = {each.key for each in placements} - waiting - ending
@@ -190,7 +192,7 @@ def plan_leaving(args: argparse.Namespace, client: Client, survey: ClusterSurvey
 
 
 def _refuse_arrivals(survey: ClusterSurvey, leaving: Collection[int]) -> None:
-    """Refuse while partitions move to a broker that leaves and lives. A dead broker never takes them."""
+    """Raise an error if partitions move to a live broker that should leave. (A dead broker never gets them.)"""
     alive = {site.node_id for site in survey.sites} & set(leaving)
     for key, move in survey.reassignments.items():
         if alive & set(move.target):
@@ -203,7 +205,7 @@ def _refuse_arrivals(survey: ClusterSurvey, leaving: Collection[int]) -> None:
 def moves_under_way(
     survey: ClusterSurvey, *, leaving: Collection[int] = (), coming: Collection[int] = ()
 ) -> list[Move]:
-    """List the moves that have begun already: off brokers that leave, or to those that come."""
+    """List the moves that have begun already: off brokers that leave, or to brokers that come."""
     from odradek.client.admin.moves.placement import Move
 
     return [
@@ -264,7 +266,7 @@ def _accepted(args: argparse.Namespace, survey: ClusterSurvey) -> set[TopicParti
 
 
 def _led_by_the_best(moves: Sequence[Move], sources: dict[TopicPartition, int | None]) -> list[Move]:
-    """Put the replica with the most records first where a partition begins anew: the first one leads."""
+    """Put the replica with the most records first if a partition begins anew: the first replica leads."""
     from attrs import evolve
 
     from odradek.wire.topic_partition import TopicPartition

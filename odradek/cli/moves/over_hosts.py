@@ -21,7 +21,9 @@ NOTHING = "there is nothing to move: the brokers use equal shares of their disks
 
 
 def balance_over_hosts(args: argparse.Namespace, client: Client, disks: Mapping[int, Sequence[Disk]]) -> int:
-    """Show the plan for these brokers, or name the directories and carry the reassignments out, as Kafka's tool does."""
+    """Show the plan for these brokers, or execute it: send the directories, then the reassignments, as Kafka's tool
+    does.
+    """
     from odradek.client.admin.moves.host_plans import plan_balance_over_hosts
 
     survey = client.admin.survey_cluster()

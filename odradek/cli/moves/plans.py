@@ -1,4 +1,4 @@
-"""The parts that commands share when they move partitions: options, the plan for people, carrying it out."""
+"""Code that commands for moving partitions share: options, the plan for people, its execution."""
 
 from __future__ import annotations
 
@@ -106,10 +106,11 @@ def carry_out(
     under_way: Sequence[Move] = (),
     more: Mapping[str, Any] | None = None,
 ) -> int:
-    """Show the plan, or do it. `nothing` says why there is nothing to do. The caller may have shown the plan already.
+    """Show the plan, or execute it. `nothing` is the text if there is nothing to do. `is_shown`: the caller has
+    shown the plan already.
 
-    `under_way` are those of the moves that have begun before: they are waited for, and their room was judged then.
-    `more` are keys that the document of --json has beside those of every plan.
+    `under_way` are the moves that have begun before: the command waits for them, but their disk space was checked
+    at that time. `more` are further keys of the document of --json.
     """
     more = more or {}
     if not moves:
@@ -218,7 +219,7 @@ def _finish(
 
 @contextmanager
 def _printing_throttles(args: argparse.Namespace) -> Iterator[None]:
-    """Print how to remove the throttles, if the block fails: they stay, for the moves that go on."""
+    """Print how to remove the throttles if the block fails: they stay, for the moves that go on."""
     try:
         yield
     except Exception:
@@ -236,18 +237,18 @@ class Progress:
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
         self._last: MoveProgress | None = None
-        # The first measure counts bytes that were copied before this command began, so the rate counts only
-        # later ones.
+        # The first measurement includes bytes that were copied before this command began, so the rate counts
+        # only later bytes.
         self._first: tuple[float, int] | None = None
         self._rate = 0.0
 
     @property
     def is_measured(self) -> bool:
-        """True if the bytes in the target are known."""
+        """True if the number of bytes in the target is known."""
         return self._first is not None
 
     def update(self, progress: MoveProgress) -> None:
-        """Take in the progress; show it on a terminal."""
+        """Store the progress, and show it on a terminal."""
         self._last = progress
         now = time.monotonic()
         if self._first is None and progress.copied:
@@ -364,7 +365,7 @@ def _document(
 
 
 def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> None:
-    """Send brokers the directories for replicas, including replicas that do not exist yet. Raises `KafkaError`."""
+    """Send brokers the directories for replicas, even for replicas that do not exist yet. Raises `KafkaError`."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     for error in client.admin.alter_replica_log_dirs(wanted).values():

@@ -1,8 +1,8 @@
-"""The signals that ask a command to end while it has something to finish: a commit, a count of lines.
+"""The signals that request a command's end while it has work to finish: a commit, a count of lines.
 
-An exception that comes out of any line can lose records: those that a poll has taken and not returned. So the first signal
-is only noted, and it wakes what waits. It raises `Ended` where the command says that this is safe (`waiting`), or when the
-command asks (`check`). A second signal finds the default handler and ends the process at once.
+An exception at an arbitrary line could lose records that a poll has fetched and not returned yet. So the first
+signal is only noted, and it wakes a waiting command. It raises `Ended` in blocks that the command marks as safe
+(`waiting`), or when the command calls `check`. A second signal ends the process at once, by the default handler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ended(KeyboardInterrupt):
-    """A signal has asked the command to end; the command's entrance ends the process by it."""
+    """Raised if a signal has requested the command's end; the entrance of the command line then ends the process by
+    that signal.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by signal {number}")
@@ -29,7 +31,9 @@ class Ended(KeyboardInterrupt):
 
 
 class Ending:
-    """Notes the first of these signals within its block. Signals that the caller has the process ignore stay ignored."""
+    """Notes the first of these signals within its block. Signals that the caller has set to be ignored stay
+    ignored.
+    """
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None
@@ -51,7 +55,7 @@ class Ending:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if kind is None:
-            # A signal came during the last steps: the command was asked to end, and reports that.
+            # A signal came during the last steps: raise `Ended`, since the command was requested to end.
             self.check()
 
     def check(self) -> None:
@@ -62,7 +66,7 @@ class Ending:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Open a block in which the signal raises `Ended`, because nothing is lost there."""
+        """Open a block in which the signal raises `Ended` at once, because nothing can be lost there."""
         self.check()
         self._may_raise = True
         try:
@@ -81,7 +85,9 @@ class Ending:
 
 
 def die_of(end: Ended) -> None:
-    """End the process by the signal that asked it to end, so that its parent sees that signal; return for Ctrl-C alone."""
+    """End the process by the signal that requested its end, so that its parent sees that signal; return only for
+    Ctrl-C.
+    """
     if end.number != signal.SIGINT:
         signal.signal(end.number, signal.SIG_DFL)
         os.kill(os.getpid(), end.number)

@@ -1,8 +1,10 @@
-"""The bookkeeping of `consume --group`: what was polled, and what of it the command's reader has. PURE.
+"""The bookkeeping of `consume --group`: which records were polled, and which of them the command's reader has got.
+PURE.
 
-Records are handed over in the order in which they were polled. A write to standard output that succeeded has handed them
-over, and so has a filter that turned them down. A partition's commit is the consumer's position where all that was polled of it is handed over.
-So transactions' markers and gaps of compaction leave no lag. Else the commit is the first record that is not handed over.
+Records are handed over in the order in which they were polled. A record is handed over if it was written to
+standard output, or if a filter dropped it. If all polled records of a partition are handed over, the consumer's
+position is committed. So transactions' markers and gaps of compaction leave no lag. Otherwise the offset of the
+first record that is not handed over is committed.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ __all__ = ["HandedOver"]
 
 
 class HandedOver:
-    """Records that were polled but not handed over yet, in order; and the next offset of each partition behind the
-    handed-over ones.
+    """Records that were polled but not handed over yet, in order; and for each partition, the next offset behind
+    the handed-over records.
     """
 
     def __init__(self) -> None:
@@ -33,23 +35,23 @@ class HandedOver:
         return len(self._waiting) - self._done
 
     def polled(self, records: Sequence[ConsumerRecord]) -> None:
-        """Take up the records of a poll, in its order; the caller leaves the sequence as it is."""
+        """Add the records of a poll, in order. The caller must not change the sequence afterwards."""
         self._waiting = [*self._waiting[self._done :], *records] if self.waiting else records
         self._done = 0
 
     def settle(self, count: int) -> None:
-        """Call the first `count` records that wait handed over."""
+        """Mark the first `count` waiting records as handed over."""
         if count > self.waiting:
             raise AssertionError(f"{count} records were printed, but only {self.waiting} records were polled")
         next_offsets: Any = self.next_offsets
         for record in self._waiting[self._done : self._done + count]:
-            # A plain tuple finds the same entry as the named one at a quarter of the cost. One is made for
+            # A plain tuple finds the same entry as the named tuple at a quarter of the cost. One is made for
             # every record.
             next_offsets[record.topic, record.partition] = record.offset + 1
         self._done += count
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop all about partitions that others read now."""
+        """Drop all data about partitions that other members read now."""
         gone = set(partitions)
         self._waiting = [
             record for record in self._waiting[self._done :] if (record.topic, record.partition) not in gone
@@ -59,7 +61,7 @@ class HandedOver:
             self.next_offsets.pop(key, None)
 
     def offsets(self, positions: dict[TopicPartition, int | None]) -> dict[TopicPartition, int]:
-        """Return the offset to commit of each partition whose position is given; None stands for an unknown position.
+        """Return the offset to commit for each partition in `positions`; None there stands for an unknown position.
 
         A partition that has neither a known position nor records is left out.
         """

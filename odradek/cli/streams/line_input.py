@@ -1,4 +1,4 @@
-"""The lines of a file or of standard input, as many at once as a read gives."""
+"""The lines of a file or of standard input, as many at once as one read returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ Read = Callable[[], bytes]
 
 @contextmanager
 def line_source(path: str | None) -> Iterator[Read]:
-    """Open a function that reads some bytes of the file, or (None) of standard input; none at the end. Raises `CliError`."""
+    """Open a function that reads some bytes of the file, or (None) of standard input. It returns none at the end.
+    Raises `CliError`.
+    """
     if path is None and is_closed(sys.stdin):
         raise CliError("standard input is closed, so there is nothing to read (--file reads a file)")
     try:
@@ -48,7 +50,9 @@ def line_source(path: str | None) -> Iterator[Read]:
 
 
 def _read(descriptor: int) -> bytes:
-    """Read some bytes, also of a descriptor that another process has made non-blocking, where Python's files see the end."""
+    """Read some bytes, even of a descriptor that another process has made non-blocking. (Python's files would
+    report the end then.)
+    """
     while True:
         try:
             return os.read(descriptor, _READ_BYTES)
@@ -59,9 +63,10 @@ def _read(descriptor: int) -> bytes:
 
 
 def lines(read: Read, waiting: Callable[[], AbstractContextManager[None]]) -> Iterator[list[bytes]]:
-    """Yield whole lines, as many as one read gives: at a terminal each line at once, from a file a mebibyte's worth.
+    """Yield whole lines, as many as one read returns: at a terminal line by line, from a file a mebibyte at once.
 
-    `waiting` makes the context in which it waits for input. Raises `CliError` for a line that no record can hold.
+    `waiting` makes the context in which it waits for input. Raises `CliError` for a line that is too long for a
+    record.
     """
     rest = bytearray()
     count = 0

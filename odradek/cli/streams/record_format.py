@@ -50,7 +50,7 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
 
 
 def template(text: str) -> Callable[[ConsumerRecord], bytes]:
-    """Make the renderer of a template; an option's type. A template without a line's end gets one."""
+    """Make the renderer of a template (the type of an option). A template without a line's end gets one."""
     parts: list[Callable[[ConsumerRecord], bytes] | bytes] = []
     for field, escape, plain, lone in _PARTS.findall(text):
         if field and field != "%":
@@ -106,9 +106,10 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
-    """Parse key, value, headers, timestamp of a document as `json_line` writes it; its place (topic, offset) is left out.
+    """Parse key, value, headers and timestamp of a document as `json_line` writes it; topic, partition and offset
+    are ignored.
 
-    Raises `CliError` that names the line, and the field that is wrong, unknown or there twice.
+    Raises `CliError`, which names the line and the field that is wrong, unknown or repeated.
     """
     try:
         document = _DECODER.decode(_text(line))
@@ -128,7 +129,7 @@ def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object. Raise if a name occurs twice, because one of the two values would be lost silently."""
+    """Make an object. Raises if a name occurs twice, because one of the two values would be lost silently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -142,7 +143,7 @@ def _no_number(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
-"""Made once, because `json.loads` makes one for each call with such arguments."""
+"""Made once, because `json.loads` with such arguments would make a decoder for each call."""
 
 
 def _text(line: bytes) -> str:
@@ -154,7 +155,7 @@ def _text(line: bytes) -> str:
 
 
 def _check_fields(document: dict[str, Any], known: dict[str, None], where: str) -> None:
-    """Raise `ValueError` for a name that is not known, with the nearest one; and for a value in both forms."""
+    """Raise `ValueError` for an unknown name, naming the nearest known one, or for a value in both forms."""
     if not document.keys() <= known.keys():
         from difflib import get_close_matches
 
@@ -177,7 +178,7 @@ def _whole_number(document: dict[str, Any], name: str, least: int, most: int, un
 
 
 def _headers_of(documents: Any) -> tuple[tuple[str, bytes | None], ...]:
-    """Parse keys and values of headers; raises `ValueError` that shows how they are written."""
+    """Parse keys and values of headers. Raises `ValueError`, which shows how to write them."""
     if not isinstance(documents, list) or not all(
         isinstance(each, dict) and isinstance(each.get("key"), str) for each in documents
     ):
@@ -189,7 +190,7 @@ def _headers_of(documents: Any) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:
-    """Read the inverse of `bytes_field`; a value that is no text is kept as JSON."""
+    """Read bytes from the form of `bytes_field`; a value that is no text is kept as JSON."""
     encoded = document.get(f"{name}_base64")
     if encoded is not None:
         from base64 import b64decode

@@ -1,8 +1,8 @@
-"""Standard output for records: when a write returns, the system has all of its bytes.
+"""Standard output for records: when a write returns, the operating system has all of its bytes.
 
 Nothing stays in a buffer. Otherwise a command could report a record as printed that was never written, or write at
-its exit a record that it reported as unprinted. Before a write into a pipe it waits until the pipe has room. So a
-signal interrupts the wait, and never a write that is half done.
+its exit a record that it reported as unprinted. Before a write into a pipe, it waits until the pipe has room. So a
+signal interrupts the wait, and never a write.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class RecordOutput:
         try:
             self._descriptor = sys.stdout.fileno()
         except OSError:
-            # A stream in memory, which a test or another program put there.
+            # The stream is in memory, because a test or another program has set it.
             self._descriptor = -1
         self.bytes_per_write = _FILE_BYTES
-        """The size of a write that is as cheap as any and does not block in its midst."""
+        """The size of writes: large enough to be cheap, and small enough not to block half-way."""
         if self._descriptor >= 0:
             self._poll = select.poll()
             self._poll.register(self._descriptor, select.POLLOUT)
@@ -43,9 +43,9 @@ class RecordOutput:
                 self.bytes_per_write = select.PIPE_BUF
 
     def write(self, data: bytes | bytearray) -> None:
-        """Write all of it. Raises `OSError`: some of it may be written then, and counts as not written.
+        """Write all of the data. After an `OSError`, a part may have been written, but counts as not written.
 
-        Raises `Ended`, too. A reader that is faster than we would else get all that a poll has brought.
+        Also raises `Ended`, so that a signal ends the output even if the reader is so fast that no write waits.
         """
         if self._ending is not None:
             self._ending.check()

@@ -1,4 +1,4 @@
-"""The lines of an input on their way to the cluster: how many are written, and from which line to go on."""
+"""The lines of an input on their way to the cluster: how many are written, and from which line to continue."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _RECORD_BYTES = 100
 
 
 class SentLines:
-    """The lines under way (number, bytes, future) in order, and the counts of those that have their outcome."""
+    """The lines under way (number, bytes, future) in order, and the counts of lines with an outcome."""
 
     def __init__(self) -> None:
         self.begun = 0
-        """The last line that was handed to the producer, or was about to be."""
+        """The number of the last line that was passed to the producer, or is about to be."""
         self.written = 0
         self.bytes = 0
         self.by_partition: dict[int, int] = {}
@@ -34,7 +34,7 @@ class SentLines:
         """The first line that failed, and its error."""
 
     def add(self, number: int, size: int, future: RecordFuture) -> None:
-        """Add a line that the producer has taken."""
+        """Add a line that the producer has accepted."""
         self._pending.append((number, size, future))
         self._sent = number
         self.pending_bytes += size + _RECORD_BYTES
@@ -65,7 +65,7 @@ class SentLines:
         self.progress.add(self.written - before)
 
     def report(self) -> str:
-        """Write how many lines are written and where to go on, once all lines are counted."""
+        """Write how many lines are written and where to continue; all lines must be counted."""
         go_on = self._sent + 1 if self.first_failed is None else self.first_failed[0]
         text = (
             f"{counted(self.written, 'line')} {'is' if self.written == 1 else 'are'} written: go on "

@@ -1,7 +1,7 @@
 """The standard streams as the caller left them: closed, in another encoding, full, without a reader.
 
-A closed descriptor gets `/dev/null`. Otherwise a file or a connection of ours would become a standard stream. A
-character that the encoding lacks is written as an escape.
+A closed descriptor is replaced by `/dev/null`. Otherwise a file or a connection of this process would become a
+standard stream. A character that the encoding lacks is written as an escape.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["complain", "give_up", "is_closed", "output_failure", "prepare_stream
 
 
 class _Nowhere(io.TextIOWrapper):
-    """A standard stream that the caller has closed (`<&-`, `>&-`): nothing comes, and writes are dropped."""
+    """A standard stream that the caller has closed (`<&-`, `>&-`): reads return nothing, and writes are dropped."""
 
 
 def prepare_streams() -> None:
     """Make all three streams usable; to be called once, before a command runs."""
-    # In the order of their numbers: the system gives the lowest free number.
+    # Do this in the order of their numbers: the system assigns the lowest free number.
     if sys.stdin is None:
         sys.stdin = _Nowhere(io.BufferedReader(io.FileIO(os.devnull, "r")), encoding="utf-8")
     if sys.stdout is None:
@@ -44,20 +44,22 @@ def is_closed(stream: TextIO) -> bool:
 
 
 def give_up(stream: TextIO) -> None:
-    """Give up a stream that accepts nothing any more, so that even the flush at exit is skipped."""
+    """Give up a stream that accepts no more bytes, so that even the flush at exit is skipped."""
     with suppress(io.UnsupportedOperation):  # a stream in memory has no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def output_failure(error: OSError) -> str:
-    """Write the sentence about an output that takes nothing more."""
+    """Write the sentence about an output that accepts no more bytes."""
     where = "" if error.filename is None else f" ({error.filename})"
     reason = "the device has no space left" if error.errno == errno.ENOSPC else error.strerror or str(error)
     return f"the output cannot be written: {reason}{where}"
 
 
 def complain(text: str) -> None:
-    """Print one line for people on standard error. A stream that takes nothing is given up: the exit status remains."""
+    """Print one line for people on standard error. If the stream accepts no bytes, give it up: the exit status
+    remains.
+    """
     from odradek.cli.output import plain
 
     try:

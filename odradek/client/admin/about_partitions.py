@@ -1,7 +1,6 @@
-"""Requests and answers about partitions, nested and read by the row of their API. PURE.
+"""Builds requests about partitions and reads the answers, by the row of their API. PURE.
 
-A row is in `odradek.wire.schema.anatomy_rows`. Its form at version 0 is used, in which topics are named by their
-names.
+The rows are in `odradek.wire.schema.anatomy_rows`. They are used at version 0, in which topics have names, not ids.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def outcomes_as(
 
 
 def _anatomy(message: Message) -> Anatomy:
-    # Loaded at first use: most commands ask nothing about partitions.
+    # Loaded at first use, because most commands send no requests about partitions.
     from odradek.wire.schema.anatomy import anatomy_of
 
     return anatomy_of(message, 0)

@@ -23,7 +23,9 @@ __all__ = ["Acl", "AclFilter", "create_acls", "delete_acls", "describe_acls"]
 def describe_acls(
     core: ClientCore, wanted: AclFilter, *, timeout: float | None = None
 ) -> Operation[list[Acl]]:
-    """List the ACLs that a filter matches, as the answering broker knows them. Raises `KafkaError` and `ClientError`."""
+    """List the ACLs that a filter matches, from the image of the broker that answers. Raises `KafkaError` and
+    `ClientError`.
+    """
     from odradek.wire.messages.describe_acls import DescribeAclsRequest
 
     deadline = deadline_of(core, timeout)

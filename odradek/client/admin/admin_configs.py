@@ -84,7 +84,9 @@ class ConfigOperation(IntEnum):
 
 @attrs.frozen
 class ConfigResource:
-    """The resource that a configuration belongs to; the empty name of a broker is the default for all of them."""
+    """The resource that a configuration belongs to. A broker with an empty name stands for the default of all
+    brokers.
+    """
 
     type: ResourceType
     name: str
@@ -96,7 +98,7 @@ class ConfigResource:
 
 @attrs.frozen
 class ConfigSynonym:
-    """A value of a key at one of its levels, under the name that it has there. The first in the list is the
+    """A value of a key at one of its levels, with the key's name at that level. The first synonym in a list is the
     effective one.
     """
 
@@ -155,9 +157,9 @@ def describe_configs(
     include_documentation: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[ConfigDescription]]:
-    """Describe the effective configuration of each resource; `keys` None: all keys.
+    """Describe the effective configuration of each resource; with `keys` None, all keys.
 
-    A request about a broker goes to that broker itself; the resource's name is its id. Raises `ClientError`.
+    A request about a broker is sent to that broker; the resource's name is the broker's id. Raises `ClientError`.
     """
     from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
@@ -200,10 +202,10 @@ def incremental_alter_configs(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[tuple[ConfigResource, CallError | None]]]:
-    """Change single keys of resources and leave all other keys alone (KIP-339).
+    """Change single keys of resources; all other keys stay unchanged (KIP-339).
 
-    Returns the error or None for each resource. Never repeated after a lost connection, because APPEND and SUBTRACT have
-    another effect the second time. Raises `ClientError`.
+    Returns the error or None for each resource. The request is not repeated after a lost connection, because APPEND
+    and SUBTRACT would have another effect the second time. Raises `ClientError`.
     """
     from odradek.wire.messages.incremental_alter_configs import (
         AlterableConfig,
@@ -270,13 +272,13 @@ def list_config_resources(
 
 
 def _node_of(resource: ConfigResource) -> int | None:
-    """Return the only broker that knows this configuration; None if all do."""
+    """Return the only broker that has this configuration; None if any broker can describe it."""
     if resource.type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) or not resource.name:
         return None
     try:
         return int(resource.name)
     except ValueError:
-        # The broker has the words for it.
+        # A broker will refuse this name with its own error text.
         return None
 
 

@@ -99,7 +99,7 @@ def list_groups(
     types: Sequence[str] = (),
     timeout: float | None = None,
 ) -> Operation[list[GroupListing]]:
-    """List the groups of all coordinators in order of their ids, of these states and types only (none given: all).
+    """List the groups of all coordinators, sorted by id. `states` and `types` restrict the list; empty ones do not.
 
     Raises the `KafkaError` or `ClientError` of the first broker that failed, because the list would be incomplete.
     """
@@ -128,7 +128,7 @@ def list_groups(
         gone = [node for node in outcomes if node not in core.cluster.brokers]
         if not gone or core.now >= deadline:
             break
-        # The groups of a broker that is gone now have other coordinators, which had answered before: ask all
+        # Groups of a broker that is gone now have other coordinators, which have answered already: ask all
         # brokers again.
     found = []
     for node, groups in outcomes.items():
@@ -144,10 +144,11 @@ def list_groups(
 def describe_groups(
     core: ClientCore, group_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[GroupDescription]]:
-    """Describe groups, each asked of its coordinator, in the order of `group_ids`.
+    """Describe groups, each by its coordinator, in the order of `group_ids`.
 
-    A group that does not use the classic protocol is sought among those of KIP-848, where the broker has them. A group
-    that does not exist has GROUP_ID_NOT_FOUND as its error, whichever way its broker says so. Raises `ClientError`.
+    A group that does not use the classic protocol is described as a group of KIP-848, if the broker supports these.
+    A group that does not exist has the error GROUP_ID_NOT_FOUND, however the broker reports it. Raises
+    `ClientError`.
     """
     from odradek.wire.messages.describe_groups import DescribeGroupsRequest
 
@@ -229,7 +230,7 @@ def delete_groups(
 
 
 def group_error(number: int, group_id: str) -> KafkaError | None:
-    """Make the error of an answer about a group; names the group where Kafka's own text would not."""
+    """Make the error of an answer about a group, with the group's name even if Kafka's own text lacks it."""
     error = item_error(number, None, f"group {group_id}")
     if error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
         return KafkaError(error.code, f"group {group_id} does not exist")
@@ -323,7 +324,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     if version < low:
         return ()
     try:
-        # Newer versions add fields at the end only: the rest of the bytes belongs to them.
+        # Newer versions only append fields, whose bytes are ignored.
         found = decode(ConsumerProtocolAssignment, version, data, 2, exact=False)
     except ProtocolError:
         return ()

@@ -1,7 +1,8 @@
-"""Transactions that hold committed readers up: who has them open, and what their coordinators say. Operations, PURE.
+"""Transactions that stop committed readers: the producers that have them open, and the coordinators' view of them.
+Operations, PURE.
 
-A partition's leader knows that a transaction is open, its coordinator how it will end. A transaction hangs when no
-coordinator has it open on that partition: it stays open until an operator ends it (KIP-664).
+A partition's leader knows that a transaction is open; its coordinator knows how it will end. A transaction hangs
+when no coordinator has it open on that partition: it stays open until an operator ends it (KIP-664).
 
 A transaction whose outcome is decided cannot complete while a partition refuses its marker. Partitions refuse markers
 with an epoch below their producer's, and those of a coordinator below the last one's epoch. Coordinators do not repeat
@@ -47,29 +48,31 @@ class Prospect(Enum):
     """The way in which an open transaction will end."""
 
     NEVER = "hanging"
-    """No coordinator has it open on this partition."""
+    """No coordinator has the transaction open on this partition."""
     TIMES_OUT = "open"
-    """Its producer ends it, or the coordinator does after its timeout."""
+    """The producer ends the transaction, or the coordinator does so after its timeout."""
     PREPARED = "prepared"
-    """A prepared transaction has no timeout: only its producer, or an operator, ends it (KIP-939)."""
+    """The prepared transaction has no timeout: only its producer, or an operator, ends it (KIP-939)."""
     ENDS = "ending"
-    """Its outcome is decided, and its markers are under way."""
+    """The outcome of the transaction is decided, and its markers are under way."""
 
 
 @attrs.frozen
 class OldTransaction:
-    """An open transaction of a partition whose last write is long ago."""
+    """An open transaction of a partition that has written nothing for long."""
 
     topic: str
     partition: int
     producer: ActiveProducer
     holds: bool
-    """True if it is the first open transaction there, so that the last stable offset is its first offset."""
+    """True if it is the first open transaction in the partition, so that the last stable offset is its first
+    offset.
+    """
     held_back: int | None
-    """Offsets from the transaction's beginning to the high watermark; None if unknown."""
+    """The number of offsets from the transaction's beginning to the high watermark; None if unknown."""
     prospect: Prospect
     transaction: TransactionDescription | None
-    """The coordinator's view of the producer; None where no transactional id has this producer id."""
+    """The coordinator's view of the transaction; None if no transactional id has this producer id."""
 
 
 @attrs.frozen
@@ -82,11 +85,11 @@ class RefusedMarker:
     producer: ActiveProducer
     """The producer's state in the partition."""
     coordinator_epoch: int
-    """The leader epoch of the coordinator's own partition: markers have it. -1: not known."""
+    """The leader epoch of the coordinator's own partition, which its markers have; -1 if unknown."""
 
     @property
     def is_newer_producer(self) -> bool:
-        """True if the partition has a higher producer epoch; otherwise it has a higher coordinator epoch."""
+        """True if the partition has a higher producer epoch; false if it has a higher coordinator epoch."""
         return self.producer.producer_epoch > self.transaction.producer_epoch
 
 
@@ -110,7 +113,8 @@ def find_hanging_transactions(
     broker: int | None = None,
     timeout: float | None = None,
 ) -> Operation[HangingSearch]:
-    """Search partitions for open transactions whose last write is older than a span, and ask their coordinators.
+    """Search partitions for open transactions whose last write is older than `older_than_ms`, and ask their
+    coordinators.
 
     It searches the partitions of a topic (or a single one), the partitions that a broker leads, or all partitions.
     Transactions whose markers a partition refuses are found at any age. `now_ms` is the present in milliseconds since
@@ -150,8 +154,8 @@ def _refused_markers(
 ) -> Operation[tuple[RefusedMarker, ...]]:
     """List the markers that these partitions refuse, of all transactions whose outcome is decided.
 
-    Partitions answered before the coordinators did. Epochs only grow, so an epoch that is too low now was already too
-    low then.
+    The partitions answered before the coordinators. A partition's epochs only grow, so a marker whose epoch was too
+    low then is still too low now.
     """
     listed = yield from list_transactions(core, states=_DECIDED_STATES, timeout=deadline - core.now)
     if not listed:
@@ -194,7 +198,7 @@ def _open(by_partition: PartitionProducers) -> list[ActiveProducer]:
 def _transactions_of(
     core: ClientCore, producer_ids: Sequence[int], deadline: float
 ) -> Operation[dict[int, TransactionDescription]]:
-    """Describe the transactions of these producers, as far as they have transactional ids."""
+    """Describe the transactions of these producers, if they have transactional ids."""
     if not producer_ids:
         return {}
     listed = yield from list_transactions(core, producer_ids=producer_ids, timeout=deadline - core.now)

@@ -39,7 +39,7 @@ TO_HIGH_WATERMARK = -1
 
 @attrs.frozen
 class DeletedRecords:
-    """The first offset that a partition holds after DeleteRecords; -1 with an error."""
+    """The first offset that a partition has after DeleteRecords; -1 with an error."""
 
     low_watermark: int
     error: CallError | None = None
@@ -50,7 +50,7 @@ class ReplicaCleaning:
     """The state of the cleaner at a replica of a compacted topic. Sizes are in bytes, times in milliseconds."""
 
     first_dirty_offset: int
-    """All before it has been cleaned."""
+    """All records before this offset have been cleaned."""
     clean_bytes: int
     dirty_bytes: int
     """The bytes that a pass could clean now, without the active segment and records that are too young."""
@@ -58,7 +58,7 @@ class ReplicaCleaning:
     uncleanable_reason: str | None
     """The reason why the log was set aside; a restart of the broker tries again."""
     last_pass_ended_ms: int | None
-    """Wall-clock time; None if there was no pass since the broker's start. This also holds for the fields below."""
+    """Wall-clock time; None if there was no pass since the broker's start. The same is true of the fields below."""
     last_pass_ms: int | None
     last_pass_bytes_before: int | None
     last_pass_bytes_after: int | None
@@ -72,8 +72,8 @@ class ReplicaCleaning:
 
 @attrs.frozen
 class LogDirReplica:
-    """A replica in a directory. `offset_lag` is the number of records that it is behind the high watermark. A
-    future replica that is moving in is behind the current replica instead.
+    """A replica in a directory. `offset_lag` is the number of records by which it is behind the high watermark, or,
+    for a future replica, behind the current replica.
     """
 
     topic: str
@@ -92,11 +92,11 @@ class DirectoryHealth:
     """The state of a directory's disk, as its broker has noticed. Only Odradek's brokers report it."""
 
     reserve_bytes: int
-    """The room that records leave alone."""
+    """The bytes that records leave free."""
     is_short: bool
     """True while only the reserve is left and records are refused."""
     fill_bytes_per_second: int
-    """The rate of the last hour."""
+    """The rate of the last hour, in bytes per second."""
     seconds_left: int | None
     """Seconds until only the reserve is left, at that rate; None if the disk does not fill."""
     sync_us: int
@@ -104,17 +104,17 @@ class DirectoryHealth:
     is_slow: bool
     """True while syncs take ten times as long as usual."""
     is_stalled: bool
-    """True while the device does not answer and the logs refuse."""
+    """True while the device does not answer, and logs refuse requests."""
     errors: int
-    """Failed or refused operations since the broker's start."""
+    """The number of failed or refused operations since the broker's start."""
     scrub_percent: int
-    """The share of logs that the scrub's round is done with; 100 between rounds."""
+    """The share of logs that the present round of the scrub has finished; 100 between rounds."""
     scrub_ended_ms: int | None
     """The end of the last whole round, by the wall clock."""
     scrub_rotten: int
     """Rotten logs that the scrub has found since the broker's start."""
     is_released: bool = False
-    """True once the broker has let go of the directory (`odradek disk retire`)."""
+    """True once the broker has released the directory (`odradek disk retire`)."""
 
 
 @attrs.frozen
@@ -138,7 +138,7 @@ class LogDirDescription:
 
 @attrs.frozen
 class BrokerLogDirs:
-    """The directories of a broker in order of their paths; none with an error."""
+    """The directories of a broker, sorted by path; none if there was an error."""
 
     broker: int
     directories: tuple[LogDirDescription, ...]
@@ -147,7 +147,7 @@ class BrokerLogDirs:
 
 @attrs.frozen
 class ActiveProducer:
-    """A partition's state of an idempotent producer (KIP-664); -1 for each value that it does not have."""
+    """A partition's state of an idempotent producer (KIP-664); unknown values are -1."""
 
     producer_id: int
     producer_epoch: int
@@ -159,7 +159,7 @@ class ActiveProducer:
 
 @attrs.frozen
 class PartitionProducers:
-    """The producers that a partition's leader remembers."""
+    """The producers that a partition's leader knows."""
 
     producers: tuple[ActiveProducer, ...]
     error: CallError | None = None
@@ -220,7 +220,7 @@ def describe_log_dirs(
     return [
         found if isinstance(found, BrokerLogDirs) else BrokerLogDirs(node, (), found)
         for node, found in outcomes.items()
-        # A broker that left during the request no longer belongs to "all".
+        # A broker that left the cluster during the request no longer belongs to "all".
         if brokers is not None or node in core.cluster.brokers
     ]
 
@@ -230,8 +230,8 @@ def alter_replica_log_dirs(
 ) -> Operation[dict[tuple[str, int, int], CallError | None]]:
     """Move replicas, named by (topic, partition, broker), to a directory of their broker.
 
-    Returns the error or None for each replica. The broker moves them after its answer; `describe_log_dirs` shows a
-    replica that moves in as a future one. Raises `ClientError`.
+    Returns the error or None for each replica. The broker moves them after its answer; until then
+    `describe_log_dirs` lists the new copy as a future replica. Raises `ClientError`.
     """
     from odradek.wire.messages.alter_replica_log_dirs import (
         AlterReplicaLogDir,
@@ -275,7 +275,7 @@ def alter_replica_log_dirs(
 def describe_producers(
     core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, PartitionProducers]]:
-    """List the producers that the leader of each partition remembers. Raises `ClientError`."""
+    """List the producers that the leader of each partition knows. Raises `ClientError`."""
     from odradek.wire.messages.describe_producers import DescribeProducersRequest
 
     wanted = [TopicPartition(*each) for each in partitions]

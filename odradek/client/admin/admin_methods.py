@@ -31,7 +31,7 @@ class _AsyncRun(Protocol):
 
 
 class _Method:
-    """A method that looks up its operation at its first use, because the operation's module may not be imported yet."""
+    """A method that imports its operation at the first call, because the operation's module may not be loaded yet."""
 
     def __init__(self, find: Callable[[], Callable[..., Any]], method_of: Callable[[Any], Any]) -> None:
         self._find = find

@@ -1,8 +1,8 @@
 """Committed offsets of groups: reading, writing, deleting them; the progress of a group. Operations, PURE.
 
 The lag of a partition is given in two units. In records, it is the end of the partition minus the committed offset.
-In time, it is the age of the first record that the group has not read. To find that, its batch is fetched and opened,
-because indexes do not map an offset to a time.
+In time, it is the age of the first record that the group has not read. To find that record's time, its batch is
+fetched and parsed, because indexes do not map an offset to a time.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class PartitionLag:
     """The progress of a group in a partition.
 
     `committed` and `lag` are None if the group committed no offset. `behind_ms` is the age in milliseconds of the
-    first record that it has not read. It is 0 at the end of the partition, and None when it is not known. `error`
-    says why `span` is not known.
+    first record that it has not read. It is 0 at the end of the partition, and None if unknown. `error` has the
+    reason if `span` is unknown.
     """
 
     topic: str
@@ -100,12 +100,12 @@ class PartitionLag:
 
     @property
     def key(self) -> TopicPartition:
-        """The partition, as in the mappings of other operations."""
+        """(topic, partition), as in the mappings of other operations."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def lag(self) -> int | None:
-        """Records between the committed offset and the end."""
+        """The number of records between the committed offset and the end."""
         if self.committed is None or self.span is None:
             return None
         return max(0, self.span.end - self.committed)
@@ -123,7 +123,9 @@ class ResetTo(Enum):
 
 @attrs.frozen
 class ResetTarget:
-    """The place to reset offsets to; `value` is an offset, a time in milliseconds since 1970, or a shift in records."""
+    """The position to reset offsets to; `value` is an offset, a time in milliseconds since 1970, or a shift in
+    records.
+    """
 
     to: ResetTo
     value: int = 0
@@ -140,7 +142,7 @@ class OffsetReset:
 
     @property
     def key(self) -> TopicPartition:
-        """The partition, as in the mappings of other operations."""
+        """(topic, partition), as in the mappings of other operations."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -229,7 +231,7 @@ def alter_group_offsets(
 ) -> Operation[dict[TopicPartition, CallError | None]]:
     """Commit offsets for a group that has no members; return the error or None for each partition.
 
-    The coordinator refuses it while the group has members (UNKNOWN_MEMBER_ID). Raises `ClientError`.
+    The coordinator refuses the commit while the group has members (UNKNOWN_MEMBER_ID). Raises `ClientError`.
     """
     from odradek.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition
 
@@ -269,7 +271,8 @@ def delete_group_offsets(
 ) -> Operation[dict[TopicPartition, CallError | None]]:
     """Delete the group's committed offsets of these partitions; return the error or None for each.
 
-    Refused for topics that a member is subscribed to (GROUP_SUBSCRIBED_TO_TOPIC). Raises `ClientError`.
+    The coordinator refuses topics to which a member is subscribed (GROUP_SUBSCRIBED_TO_TOPIC). Raises
+    `ClientError`.
     """
     from odradek.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition
 
@@ -321,8 +324,8 @@ def _about_partitions(
 def offset_spans(
     core: ClientCore, partitions: Iterable[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, OffsetSpan | CallError]]:
-    """Return the first and the next offset of each partition, or an error for each partition whose offsets are not
-    known.
+    """Return the first and the next offset of each partition, or an error for a partition whose offsets are
+    unknown.
 
     Raises `ClientError`.
     """
@@ -343,7 +346,9 @@ def offset_spans(
 def offsets_at(
     core: ClientCore, wanted: Mapping[TopicPartition, int], deadline: float
 ) -> Operation[dict[TopicPartition, int | CallError]]:
-    """Find the offset of a time (ListOffsets) for each partition, or an error of its own. -1: no such record."""
+    """Find the offset for a time (ListOffsets) in each partition, or the partition's error. -1 means that there is
+    no such record.
+    """
     from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest
 
     def message(keys: list[TopicPartition], timeout_ms: int) -> ListOffsetsRequest:
@@ -361,7 +366,7 @@ def describe_lag(
     now_ms: int,
     timeout: float | None = None,
 ) -> Operation[list[PartitionLag]]:
-    """Describe how far a group is in partitions, given the offsets that it committed there (None: no commit).
+    """Describe a group's progress in partitions, from the offsets that it committed there (None: no commit).
 
     `now_ms` is the present in milliseconds since 1970. Results are in order of partitions. Raises `ClientError`.
     """
@@ -397,7 +402,7 @@ def describe_lag(
 def record_times(
     core: ClientCore, offsets: Mapping[TopicPartition, int], deadline: float
 ) -> Operation[dict[TopicPartition, int]]:
-    """Read the timestamp of the first record at or after an offset, for each partition where that works."""
+    """Read the timestamp of the first record at or after an offset, for each partition that has one."""
     from odradek.wire.messages.fetch import FetchPartition, FetchRequest
 
     def partition_of(key: TopicPartition) -> FetchPartition:
@@ -431,8 +436,8 @@ def record_times(
             versions=(0, FETCH_TOPIC_IDS - 1),
         )
         found |= {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
-        # A first batch above the limit comes only when its partition is the first of the answer. So the order
-        # turns, and a round without any batch ends it.
+        # A first batch above the size limit is returned only if its partition is the first in the request. So
+        # the order rotates, and a round without any batch ends the loop.
         empty = [key for key, outcome in outcomes.items() if outcome is None]
         pending = empty if len(empty) < len(pending) else []
     return found
@@ -460,11 +465,11 @@ def plan_offset_reset(
     *,
     timeout: float | None = None,
 ) -> Operation[list[OffsetReset]]:
-    """Compute the offsets that a reset would give these partitions, in order of partitions, and change none.
+    """Compute the offsets that a reset would set for these partitions, sorted by partition, without changing any.
 
-    As in Kafka's own tool, an offset below the first becomes the first, and one above the end becomes the end. A time
-    after the last record gives the end. A shift starts at the committed offset; without one, at the end. Raises the
-    `KafkaError` or `ClientError` of the first partition whose span is not known.
+    As in Kafka's own tool, an offset below the first becomes the first, and one above the end becomes the end. A
+    time after the last record gives the end. A shift starts at the committed offset; without one, at the end.
+    Raises the `KafkaError` or `ClientError` of the first partition whose span is unknown.
     """
     deadline = deadline_of(core, timeout)
     old_of = named(committed)
@@ -500,7 +505,8 @@ def plan_offset_reset(
 def describe_group_lag(
     core: ClientCore, group_id: str, *, now_ms: int, timeout: float | None = None
 ) -> Operation[list[PartitionLag]]:
-    """Describe how far a group is in every partition that it committed an offset for or that a member is assigned.
+    """Describe a group's progress in every partition for which it committed an offset, or that is assigned to a
+    member.
 
     `now_ms` is the present in milliseconds since 1970. Raises the `KafkaError` of the group, and `ClientError`.
     """

@@ -1,6 +1,6 @@
 """Leaders and replicas of partitions: elections and reassignments. Operations, PURE.
 
-Any broker takes these requests and hands them to the controller, which decides.
+Any broker accepts these requests and forwards them to the controller, which decides.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ __all__ = [
 
 
 class ElectionType(IntEnum):
-    """PREFERRED makes the first replica lead again. UNCLEAN lets an out-of-sync replica lead where all in-sync
-    replicas are down. The records that it lacks are lost."""
+    """The kind of an election. PREFERRED makes the first replica lead again. UNCLEAN lets an out-of-sync replica
+    lead if all in-sync replicas are down; the records that it lacks are lost.
+    """
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -41,7 +42,7 @@ class ElectionType(IntEnum):
 
 @attrs.frozen
 class Reassignment:
-    """A partition on its way: `replicas` holds the old and the new ones until the new ones are in sync."""
+    """A reassignment under way: `replicas` has the old and the new replicas, until the new ones are in sync."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -49,7 +50,7 @@ class Reassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas when it is done."""
+        """The replicas after the reassignment."""
         return tuple(node for node in self.replicas if node not in self.removing)
 
 
@@ -62,8 +63,8 @@ def elect_leaders(
 ) -> Operation[dict[TopicPartition, KafkaError | None]]:
     """Elect leaders (KIP-183, KIP-460) of these partitions (None: of all); return the error or None for each.
 
-    A partition that has that leader already gets ELECTION_NOT_NEEDED. With None, such partitions are left out. Raises
-    `KafkaError` for the whole request, and `ClientError`.
+    A partition that already has the wanted leader gets ELECTION_NOT_NEEDED. With None, such partitions are left
+    out. Raises `KafkaError` for the whole request, and `ClientError`.
     """
     from odradek.wire.messages.elect_leaders import ElectLeadersRequest
 

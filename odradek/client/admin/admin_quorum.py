@@ -1,7 +1,7 @@
 """The quorum of controllers, the brokers' registrations, the features of the cluster. Operations, PURE.
 
-A broker hands these requests to the active controller. If the answer says that nobody leads now, the request is
-repeated.
+A broker forwards these requests to the active controller. If the answer says that there is no leader now, the
+request is repeated.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ METADATA_TOPIC = "__cluster_metadata"
 
 @attrs.frozen
 class QuorumReplica:
-    """A node that holds the metadata log. Times are in milliseconds since 1970, -1 where they are not known.
+    """A node that has the metadata log. Times are in milliseconds since 1970; an unknown time is -1.
 
-    `directory_id` is zero where voters are static; `endpoints` are (listener, host, port) of voters.
+    `directory_id` is zero if voters are static; `endpoints` are (listener, host, port) of voters.
     """
 
     node_id: int
@@ -52,7 +52,7 @@ class QuorumReplica:
 
 @attrs.frozen
 class QuorumDescription:
-    """The quorum as its leader sees it; voters and observers in order of their ids."""
+    """The quorum as its leader sees it; voters and observers are sorted by id."""
 
     leader_id: int
     leader_epoch: int
@@ -66,7 +66,7 @@ class QuorumDescription:
         return next((voter for voter in self.voters if voter.node_id == self.leader_id), None)
 
     def lag(self, replica: QuorumReplica) -> int | None:
-        """Return the number of records that a replica is behind the leader; None where it is not known."""
+        """Return the number of records by which a replica is behind the leader; None if unknown."""
         leader = self.leader
         if leader is None or replica.log_end_offset < 0:
             return None
@@ -131,8 +131,8 @@ def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operat
 def describe_controllers(core: ClientCore, *, timeout: float | None = None) -> Operation[tuple[Broker, ...]]:
     """List the controllers that have registered, voters or not (KIP-919).
 
-    Only a controller answers, so the client's bootstrap address must be that of a controller. Raises `KafkaError` and
-    `ClientError`.
+    Only controllers support this request, so the client's bootstrap address must be that of a controller. Raises
+    `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.describe_cluster import DescribeClusterRequest
 
@@ -158,7 +158,7 @@ def add_raft_voter(
 ) -> Operation[None]:
     """Make a node a voter (KIP-853). The node must already run as an observer of the metadata log.
 
-    `directory_id` is the id of its metadata directory, 16 bytes. `endpoints` gives host and port by listener. The
+    `directory_id` is the id of its metadata directory, 16 bytes. `endpoints` has host and port by listener. The
     request is not repeated after a lost connection: a repetition might fail because the node is a voter already.
     Raises `KafkaError` and `ClientError`.
     """
@@ -204,7 +204,7 @@ def remove_raft_voter(
 
 
 def unregister_broker(core: ClientCore, node_id: int, *, timeout: float | None = None) -> Operation[None]:
-    """Make the cluster forget a broker that will not come back. Raises `KafkaError` and `ClientError`."""
+    """Remove the registration of a broker that will not come back. Raises `KafkaError` and `ClientError`."""
     from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
 
     yield from decided(

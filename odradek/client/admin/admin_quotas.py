@@ -18,18 +18,20 @@ if TYPE_CHECKING:
 __all__ = ["QuotaAlteration", "QuotaEntity", "QuotaMatch", "alter_client_quotas", "describe_client_quotas"]
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""(type, name), sorted by type: `user`, `client-id` or `ip`. No name stands for the default of that type."""
+"""(type, name) pairs, sorted by type: `user`, `client-id` or `ip`. The name None stands for the default of that
+type.
+"""
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
 
 
 @attrs.frozen
 class QuotaMatch:
-    """A filter's part: entities of a type, by one name, the default, or any."""
+    """A part of a filter: the entities of a type with one name, the default, or any name."""
 
     entity_type: str
     name: str | None = None
     is_any: bool = False
-    """True: whatever the name is."""
+    """True if any name matches."""
 
 
 @attrs.frozen
@@ -43,7 +45,7 @@ class QuotaAlteration:
 def describe_client_quotas(
     core: ClientCore, wanted: Sequence[QuotaMatch] = (), *, strict: bool = False, timeout: float | None = None
 ) -> Operation[dict[QuotaEntity, dict[str, float]]]:
-    """List the quotas of the entities that a filter matches, as the answering broker knows them.
+    """List the quotas of the entities that a filter matches, from the image of the broker that answers.
 
     `strict` leaves out entities that also have other types. Raises `KafkaError` and `ClientError`.
     """

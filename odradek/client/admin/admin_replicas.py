@@ -1,7 +1,7 @@
-"""The logs of replicas, as each replica's own broker describes them: operations. PURE.
+"""The logs of replicas, as each replica's own broker describes them. Operations, PURE.
 
-Each replica answers a debugger's ListOffsets (replica id -2) for itself, also a follower or a replica without a
-leader. Other ListOffsets requests are answered by leaders alone.
+Each replica answers a debugger's ListOffsets (replica id -2) from its own log, even a follower, or a replica
+without a leader. Only leaders answer other ListOffsets requests.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _LATEST, _EARLIEST, _NEWEST = -1, -2, -3
 @attrs.frozen
 class ReplicaLog:
     """The log of one replica: its first offset and its next offset. `newest_ms` is the timestamp of its newest
-    record, in milliseconds since 1970. `newest_epoch` is the leader epoch in which that record was written. Both are
-    None where there is no record.
+    record, in milliseconds since 1970. `newest_epoch` is the leader epoch in which that record was written. Both
+    are None if the log has no records.
     """
 
     start: int
@@ -48,14 +48,14 @@ def describe_replica_logs(
 ) -> Operation[dict[Replica, ReplicaLog | CallError]]:
     """Describe the logs of these replicas (brokers by partition), as each broker sees its own.
 
-    Returns an error for each replica whose broker gave no answer. KAFKA_STORAGE_ERROR says that the replica's directory
-    is offline. Requests are not repeated, so the answer is about this moment. There are three rounds, each with this
-    `timeout` in seconds. Raises `ClientError`.
+    Returns an error for each replica whose broker gave no answer. KAFKA_STORAGE_ERROR means that the replica's
+    directory is offline. Requests are not repeated, so the answer is about this moment. There are three rounds,
+    each with this `timeout` in seconds. Raises `ClientError`.
     """
     wanted = [(name, index, node) for (name, index), nodes in replicas.items() for node in nodes]
     ends = yield from _ask(core, wanted, _LATEST, timeout)
     answered = [each for each in wanted if isinstance(ends[each], tuple)]
-    # A silent broker has used up its time already: the replicas that answered must not wait for it again.
+    # A silent broker has used up its time already, so do not ask it again: the other replicas would have to wait.
     starts = yield from _ask(core, answered, _EARLIEST, timeout)
     newest = yield from _ask(core, answered, _NEWEST, timeout)
     found: dict[Replica, ReplicaLog | CallError] = {}
@@ -81,7 +81,7 @@ def describe_replica_logs(
 def _ask(
     core: ClientCore, replicas: Sequence[Replica], timestamp: int, timeout: float | None
 ) -> Operation[dict[Replica, Any]]:
-    """Ask for the timestamp, offset and leader epoch of each replica, or an error."""
+    """Find the timestamp, offset and leader epoch for each replica, or an error."""
     from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest
 
     def message(asked: list[Replica], timeout_ms: int) -> ListOffsetsRequest:
@@ -93,7 +93,8 @@ def _ask(
         node = asked[0][2]
         for key, error, result in results_in(response):
             answer = (result.timestamp, result.offset, result.leader_epoch)
-            # As a value: `scatter` would repeat a call with an error that may pass until the time is up.
+            # Wrap the error in a value: `scatter` would repeat a call with a retriable error until the time is
+            # up.
             yield (*key, node), _Final(answer if error is None else error)
 
     if not replicas:
@@ -111,6 +112,6 @@ def _ask(
 
 @attrs.frozen
 class _Final:
-    """The answer of a broker, which is final."""
+    """A broker's answer that must not be asked for again."""
 
     answer: _Answer

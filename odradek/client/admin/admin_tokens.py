@@ -43,7 +43,7 @@ class DelegationToken:
     expires_at_ms: int
     """The time at which it ends unless it is renewed."""
     max_at_ms: int
-    """The time beyond which nobody can renew it."""
+    """The time beyond which the token cannot be renewed."""
     hmac: bytes = attrs.field(repr=False)
 
     @property
@@ -62,8 +62,8 @@ def create_delegation_token(
 ) -> Operation[DelegationToken]:
     """Create a token for the client's own principal, or for `owner`; all principals are `User:NAME`.
 
-    With `max_lifetime_ms` -1 it lives as long as the cluster allows. Brokers know it a moment later. Raises `KafkaError`
-    and `ClientError`.
+    With `max_lifetime_ms` -1, the cluster's maximum applies. Brokers accept the token a moment later. Raises
+    `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 
@@ -141,7 +141,7 @@ def describe_delegation_tokens(
 
 
 def _asked(core: ClientCore, message: Any, timeout: float | None) -> Operation[Any]:
-    """Send a request once a quota of changes lets it in, and return the answer."""
+    """Send a request as soon as the quota of changes allows it, and return the answer."""
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
     answers: list[Any] = []

@@ -1,7 +1,7 @@
 """Topics and the cluster, for an administrator. Operations, PURE.
 
-Each operation imports the message modules that it needs. An import costs a millisecond per class, so a command that
-lists topics should not pay for the rest.
+Each operation imports the message modules that it needs. An import takes a millisecond per class, so a command that
+lists topics should not import the other messages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 @attrs.frozen
 class NewTopic:
-    """A topic to create. Without `assignments`, -1 stands for the broker's default."""
+    """A topic to create. Without `assignments`, a number of -1 stands for the broker's default."""
 
     name: str
     partitions: int = -1
@@ -68,7 +68,7 @@ class CreatedTopic:
 
 @attrs.frozen
 class NewPartitions:
-    """The new total number of partitions of a topic; `assignments` gives the brokers of each new one."""
+    """The new total number of partitions of a topic; `assignments` has the brokers of each new partition."""
 
     count: int
     assignments: Sequence[Sequence[int]] | None = None
@@ -76,7 +76,7 @@ class NewPartitions:
 
 @attrs.frozen
 class ClusterDescription:
-    """The cluster as one broker sees it; brokers in order of their ids."""
+    """The cluster as one broker sees it; brokers are sorted by id."""
 
     cluster_id: str
     controller_id: int
@@ -189,8 +189,8 @@ def create_partitions(
 ) -> Operation[list[tuple[str, CallError | None]]]:
     """Give topics more partitions; return the error or None for each topic. A number is the new total.
 
-    Never repeated after a lost connection: the repetition might fail because the partitions are there already. Raises
-    `ClientError`.
+    The request is not repeated after a lost connection: a repetition might fail because the partitions exist
+    already. Raises `ClientError`.
     """
     from odradek.wire.messages.create_partitions import (
         CreatePartitionsAssignment,

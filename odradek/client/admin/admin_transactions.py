@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 TIMELESS_MS = (1 << 31) - 1
-"""The timeout of transactions that have none, since another system decides how they end (KIP-939)."""
+"""The timeout of transactions without one, whose end another system decides (KIP-939)."""
 _FENCING_TIMEOUT_MS = 60_000
-"""Kept as the timeout of the transactional id until its next producer brings its own. Brokers may limit it."""
+"""The timeout that the transactional id keeps until its next producer sets its own. Brokers may limit it."""
 _IGNORES_EPOCHS_GROWING = 0
 """The transaction version of an operator's marker: the marker may have the same epoch as the transaction that it ends."""
 
 
 @attrs.frozen
 class TransactionListing:
-    """A transactional id as its coordinator lists it. `state` is as Kafka names it: Ongoing, PrepareCommit, ..."""
+    """A transactional id in a coordinator's list. `state` has Kafka's name: Ongoing, PrepareCommit, ..."""
 
     transactional_id: str
     coordinator: int
@@ -66,7 +66,7 @@ class TransactionDescription:
     producer_id: int = -1
     producer_epoch: int = -1
     timeout_ms: int = -1
-    """`TIMELESS_MS` stands for none."""
+    """Milliseconds; `TIMELESS_MS` if the transaction has no timeout."""
     start_ms: int | None = None
     """The begin of the transaction, in milliseconds since 1970; None if there is none."""
     partitions: tuple[TopicPartition, ...] = ()
@@ -74,13 +74,13 @@ class TransactionDescription:
 
     @property
     def is_timeless(self) -> bool:
-        """True if the coordinator never gives the transaction up by itself."""
+        """True if the coordinator never aborts the transaction by itself."""
         return self.timeout_ms == TIMELESS_MS
 
 
 @attrs.frozen
 class FencedProducer:
-    """The outcome of `fence_producer`: the earlier state, and the producer id and epoch that are valid now."""
+    """The outcome of `fence_producer`: the earlier state, and the producer id and epoch that are valid from now on."""
 
     before: TransactionDescription
     producer_id: int
@@ -96,10 +96,10 @@ def list_transactions(
     transactional_id_pattern: str | None = None,
     timeout: float | None = None,
 ) -> Operation[list[TransactionListing]]:
-    """List the transactional ids of all coordinators in their order, as far as they match all that is given.
+    """List the transactional ids of all coordinators, sorted, that match all given filters.
 
-    The pattern is one of RE2's and matches whole ids (KIP-1152). Raises the `KafkaError` or `ClientError` of the first
-    broker that failed, because the list would be incomplete.
+    The pattern has RE2's syntax and matches whole ids (KIP-1152). Raises the `KafkaError` or `ClientError` of the
+    first broker that failed, because the list would be incomplete.
     """
     from odradek.wire.messages.list_transactions import ListTransactionsRequest
 
@@ -150,7 +150,7 @@ def list_transactions(
 def describe_transactions(
     core: ClientCore, transactional_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[TransactionDescription]]:
-    """Describe the newest transaction of each transactional id, asked of its coordinator, in their order.
+    """Describe the newest transaction of each transactional id, by its coordinator, in the order of the ids.
 
     Raises `ClientError`.
     """
@@ -184,9 +184,9 @@ def describe_transactions(
 def fence_producer(
     core: ClientCore, transactional_id: str, *, timeout: float | None = None
 ) -> Operation[FencedProducer]:
-    """Fence the producer of a transactional id, which aborts its open transaction, prepared ones too.
+    """Fence the producer of a transactional id, which aborts its open transaction, even a prepared one.
 
-    Answered when the transaction is over in all its partitions. If its commit was decided before, it is committed.
+    Returns when the transaction has ended in all its partitions. If its commit was decided before, it is committed.
 
     Raises:
         KafkaError: TRANSACTIONAL_ID_NOT_FOUND for an unknown id, since the request would create it.
@@ -220,10 +220,11 @@ def fence_producer(
 def abort_transaction(
     core: ClientCore, topic: str, partition: int, start_offset: int, *, timeout: float | None = None
 ) -> Operation[ActiveProducer]:
-    """Abort the open transaction that begins at an offset, on this one partition; return the producer that had begun it.
+    """Abort the open transaction that begins at an offset, on this one partition; return the transaction's
+    producer.
 
-    For transactions that their coordinators have forgotten: only the partition's leader is asked. The marker has the
-    producer's own epoch and that of the last coordinator.
+    Use this for transactions that their coordinators have forgotten: only the partition's leader is asked. The
+    marker has the producer's own epoch, and the epoch of the last coordinator.
 
     Raises:
         KafkaError: for instance INVALID_TXN_STATE: no transaction is open there.
@@ -253,7 +254,7 @@ def abort_transaction(
         producer.producer_epoch,
         False,
         [WritableTxnMarkerTopic(topic, [partition])],
-        # -1 where no coordinator has written to the partition yet.
+        # The epoch is -1 if no coordinator has written to the partition yet.
         max(0, producer.coordinator_epoch),
         _IGNORES_EPOCHS_GROWING,
     )

@@ -1,4 +1,4 @@
-"""Users of SCRAM: listing them, making and removing their credentials (KIP-554). Operations, PURE."""
+"""SCRAM users: listing them, making and removing their credentials (KIP-554). Operations, PURE."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def describe_user_scram_credentials(
 ) -> Operation[dict[str, Mapping[str, int] | KafkaError]]:
     """Return the iterations by mechanism, or an error, for each user (None: for all users).
 
-    The answer is the asked broker's knowledge. Raises `KafkaError` and `ClientError`.
+    The answer comes from the image of one broker. Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.describe_user_scram_credentials import (
         DescribeUserScramCredentialsRequest,
@@ -122,6 +122,6 @@ def alter_user_scram_credentials(
 
 
 def _number(mechanism: str) -> int:
-    """Return Kafka's number of a mechanism; 0, which servers refuse, for an unknown one."""
+    """Return Kafka's number of a mechanism; for an unknown mechanism 0, which servers refuse."""
     known = MECHANISMS.get(mechanism)
     return 0 if known is None else known.number

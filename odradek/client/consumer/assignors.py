@@ -1,12 +1,13 @@
-"""The assignors of a group's partitions to its members: range, round robin, cooperative-sticky, and one's own. PURE.
+"""The assignors of a group's partitions to its members: range, round robin, cooperative-sticky, and an
+application's own. PURE.
 
-The group's leader runs an assignor over all members' subscriptions; the other members get the outcome. The leader may
-be another client (Java's, librdkafka's), and members of one group may be mixed. So the outcome of range and round
-robin is that of Kafka's own assignors. Sticky members send their claims in Kafka's format.
+The group's leader runs an assignor over all members' subscriptions; the other members get the outcome. The leader
+and the other members may be different clients (Java's, librdkafka's). So the outcome of range and round robin is
+that of Kafka's own assignors. Sticky members send their claims in Kafka's format.
 
-A member's claims: with the cooperative protocol (KIP-429) members keep their partitions while a rebalance runs and
-say which they own. A partition that moves is left out in the first round. Its owner gives it up and rejoins, and the
-second round assigns it.
+Claims: with the cooperative protocol (KIP-429) members keep their partitions during a rebalance, and send the list
+of partitions that they own. A partition that moves is left out in the first round. Its owner gives it up and
+rejoins, and the second round assigns it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 Assignment = dict[str, list[TopicPartition]]
-"""Partitions by member id; every member is in it."""
+"""Partitions by member id; every member has an entry."""
 
 _VERSION = Struct(">h")
 _GENERATION = Struct(">i")
@@ -53,7 +54,7 @@ _PROTOCOL_VERSION_MAX = 3
 class MemberSubscription:
     """The subscription that a member sends when it joins.
 
-    `generation` is that of the assignment which gave it the claimed partitions, or -1.
+    `generation` is the generation in which it was assigned the claimed partitions, or -1.
     """
 
     member_id: str
@@ -67,8 +68,8 @@ class MemberSubscription:
 
 class Assignor(Protocol):
     """A strategy that assigns partitions to the members of a group. All members must support one `name`. A
-    `cooperative` one assigns only partitions that are free, so members keep theirs during a rebalance
-    (KIP-429)."""
+    `cooperative` assignor assigns only free partitions, so members keep theirs during a rebalance (KIP-429).
+    """
 
     @property
     def name(self) -> str: ...
@@ -87,7 +88,7 @@ class Assignor(Protocol):
 
 @attrs.frozen
 class RangeAssignor:
-    """Assigns each topic by itself, in contiguous ranges. If the numbers do not divide, the first members get one
+    """Assigns each topic separately, in contiguous ranges. If the numbers do not divide, the first members get one
     partition more.
     """
 
@@ -118,7 +119,7 @@ class RangeAssignor:
 
 @attrs.frozen
 class RoundRobinAssignor:
-    """All partitions of all topics in one circle around the members."""
+    """Assigns all partitions of all topics in turn to the members."""
 
     name: str = "roundrobin"
     cooperative: bool = False
@@ -126,7 +127,7 @@ class RoundRobinAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
-        """Assign as Kafka's RoundRobinAssignor does: members that do not subscribe to a topic are passed over."""
+        """Assign as Kafka's RoundRobinAssignor does: members that do not subscribe to a topic are skipped for it."""
         found: Assignment = {member.member_id: [] for member in members}
         circle = _in_order(members)
         turn = 0
@@ -154,10 +155,10 @@ class CooperativeStickyAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
-        """Assign partitions so that loads differ by at most one where all members subscribe alike.
+        """Assign partitions so that loads differ by at most one, if all members have the same subscription.
 
-        With different subscriptions, no single move improves the result. A partition that changes hands is in no
-        assignment of this round.
+        With different subscriptions, no single move improves the result. A partition that moves between members is
+        in no assignment of this round.
         """
         owners = _claims(partition_counts, members)
         found = _balanced(partition_counts, members, owners)
@@ -167,7 +168,7 @@ class CooperativeStickyAssignor:
         }
 
     def user_data(self, generation: int) -> bytes | None:
-        """Encode the generation of the claims, for leaders that know only version 1 of the protocol."""
+        """Encode the generation of the claims, for leaders that support only version 1 of the protocol."""
         return _GENERATION.pack(generation)
 
 
@@ -182,7 +183,7 @@ _BUILT_IN: dict[str, Assignor] = {
 
 
 def assignor_for(named: Any) -> Assignor:
-    """Find the assignor of a name (`range`, Kafka's class names); an object is returned itself. Raises `ValueError`."""
+    """Find the assignor for a name (`range`, Kafka's class names); return an object unchanged. Raises `ValueError`."""
     if isinstance(named, str):
         found = _BUILT_IN.get(named) or _BUILT_IN.get(named.rpartition(".")[2])
         if found is None:
@@ -218,7 +219,9 @@ def _all_partitions(partition_counts: Mapping[str, int]) -> list[TopicPartition]
 def _claims(
     partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
 ) -> dict[TopicPartition, str]:
-    """Find the owner of each partition by the members' claims. The later generation wins; of equal ones, neither."""
+    """Find the owner of each partition from the members' claims. The later generation wins; claims of equal
+    generations are void.
+    """
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in _in_order(members):
         for key in member.owned:
@@ -259,8 +262,8 @@ def _balanced(
 
 
 def _even_out(found: Assignment, readers: Mapping[str, list[str]]) -> None:
-    """Move single partitions to a member with at least two less, each time from the most loaded member that can give
-    one.
+    """Move single partitions to a member with at least two fewer, each time from the most loaded member that has a
+    suitable one.
 
     Each move lowers the sum of the squared loads, so it ends.
     """

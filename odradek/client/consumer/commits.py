@@ -1,7 +1,7 @@
-"""A consumer's commits: those that the application asks for, and the automatic ones. PURE.
+"""A consumer's commits: those that the application requests, and the automatic commits. PURE.
 
-One commit is under way at a time, so a coordinator takes them in the order in which they were asked for. Asynchronous
-ones become one while they wait: an application that commits each record keeps at most two of them.
+One commit is under way at a time, so the coordinator gets them in the order of the calls. Waiting asynchronous
+commits are merged: an application that commits each record has at most two of them.
 
 A commit beside a rebalance
 ---------------------------
@@ -55,15 +55,15 @@ _NEVER = float("inf")
 
 @attrs.define(eq=False)
 class _Batch:
-    """Offsets that go to the coordinator in one request, in the name of this member."""
+    """Offsets that are sent to the coordinator in one request, in the name of one member."""
 
     who: Member
     offsets: dict[TopicPartition, OffsetAndMetadata]
     held: dict[TopicPartition, PartitionState]
-    """The state of those partitions that the member had when the commit was requested."""
+    """The states of the batch's partitions that the member had when the commit was requested."""
     deadline: float
     may_grow: bool
-    """True until it is sent, unless a caller waits for this batch alone."""
+    """True until the batch is sent, unless a caller waits for this batch alone."""
     is_done: bool = False
     error: Exception | None = None
 
@@ -82,7 +82,7 @@ class Commits:
         arrived: Signal,
         positions: Callable[[Iterable[TopicPartition] | None], dict[TopicPartition, OffsetAndMetadata]],
     ) -> None:
-        """`arrived` is notified when a commit has ended; `positions` returns the application's positions."""
+        """`arrived` is notified when a commit has ended; `positions` returns the application's present positions."""
         self._core = core
         self._settings = settings
         self._subscription = subscription
@@ -98,12 +98,12 @@ class Commits:
         self.completed: deque[
             tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], Exception | None]
         ] = deque()
-        """Commits that ended, whose callbacks the shell has still to call."""
+        """Ended commits whose callbacks the shell still has to call."""
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
         """The commit that is under way, and those that wait for it."""
         self.gone: dict[TopicPartition, bytes | None] = {}
-        """Partitions of topics that are gone, with the ids of these."""
+        """Partitions of deleted topics, with the topics' ids."""
         self._turned = core.signal()
 
     def are_due(self, now: float) -> bool:
@@ -123,7 +123,7 @@ class Commits:
     def commit_later(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> Operation[None]:
-        """Commit as `commit` does, but put the outcome in `completed`."""
+        """Queue a commit like `commit`, but put the outcome into `completed`."""
         error: Exception | None = None
         try:
             yield from self._send_with_others(offsets)
@@ -135,7 +135,7 @@ class Commits:
             self._arrived.notify()
 
     def _send_with_others(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Operation[None]:
-        """Commit together with commits that wait. Raises as `commit`."""
+        """Commit together with other waiting commits. Raises as `commit` does."""
         if not offsets:
             return
         who = self._member()
@@ -169,13 +169,13 @@ class Commits:
         return {key: partitions[key] for key in keys if key in partitions}
 
     def finish(self, timeout: float) -> Operation[None]:
-        """Wait until all commits that were asked for have ended, or the time is up."""
+        """Wait until all requested commits have ended, or the time is up."""
         deadline = self._core.now + timeout
         while self._queue and self._core.now < deadline:
             yield Wait(until=deadline, signals=(self._turned,))
 
     def _send(self, batch: _Batch) -> Operation[None]:
-        """Send a batch when those before it have ended."""
+        """Send a batch when all earlier batches have ended."""
         batch.error = ClientClosed("the application gave up the commit")
         try:
             while self._queue[0] is not batch:
@@ -198,7 +198,9 @@ class Commits:
             self._turned.notify()
 
     def _send_until_judged(self, batch: _Batch) -> Operation[None]:
-        """Send a batch; offsets that a rebalance kept out are sent again, if their partitions are held still."""
+        """Send a batch. Offsets that are refused because of a rebalance are sent again, if the member still has
+        their partitions.
+        """
         who, pending = batch.who, dict(batch.offsets)
         refused: dict[TopicPartition, KafkaError] = {}
         patient_until = min(batch.deadline, self._core.now + _REBALANCE_SECONDS_MAX)
@@ -267,7 +269,7 @@ class Commits:
         return membership.member, given_up
 
     def _are_held(self, batch: _Batch, keys: Iterable[TopicPartition]) -> bool:
-        """True if one of these partitions was held without a break since the commit was requested."""
+        """True if the member has kept one of these partitions without a break since the commit was requested."""
         partitions = self._subscription.partitions
         return any(key in batch.held and partitions.get(key) is batch.held[key] for key in keys)
 
@@ -361,11 +363,11 @@ class Commits:
         return membership.member
 
     def commit_if_due(self) -> None:
-        """Begin an automatic commit of all positions when its time has come."""
+        """Begin an automatic commit of all positions if it is due."""
         if self._core.now < self.due_at:
             return
         self.due_at = self._core.now + max(1, self._settings.auto_commit_interval_ms) / 1000
-        # All positions, also unchanged ones: a commit that is not repeated expires (KIP-211).
+        # Commit all positions, even unchanged ones: an offset that is not committed again expires (KIP-211).
         offsets = self._automatic(None)
         membership = self.membership
         idle = self._subscription.grouped and (membership is None or not membership.may_commit_automatically)

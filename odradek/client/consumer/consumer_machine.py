@@ -1,21 +1,23 @@
-"""A consumer without IO: what its shells, blocking and async, have in common. PURE.
+"""A consumer without IO: the common part of its blocking and its async shell. PURE.
 
 Theory of operation
 -------------------
-Four operations run in the background (`background`): fetching ahead, finding positions, keeping metadata, being a
-member of the group. They meet the application's calls in the `Subscription`. A poll is two steps of the shell:
+Four operations run in the background (`background`): fetching ahead, finding positions, refreshing metadata,
+membership of the group. They and the application's calls share the state in `Subscription`. A poll is two steps of
+the shell:
 
-1. `take(now, what)`: records that are there already, if nothing else is due. It returns at once.
+1. `take(now, what)` returns, at once, records that were fetched already, if nothing else is due.
 2. Otherwise `wait(timeout)`, an operation, until there is something to take or the time is up. Its result may be a
    `RebalanceEvent`: the shell calls the listener, then `notified(event)`, and begins again.
 
-Records are taken in the application's own thread, so a poll that is interrupted has not lost any.
+Records are taken in the application's own thread, so an interrupted poll loses none.
 
-Automatic commits happen in `wait`, before anything is taken: everything that earlier polls returned is then done with
-(Kafka's at-least-once). They also happen before partitions are given up and when the consumer closes.
+Automatic commits happen in `wait`, before any record is taken: by then the application has processed the records of
+earlier polls (Kafka's at-least-once). They also happen before partitions are given up, and when the consumer
+closes.
 
-Iteration yields the records of a poll one by one (`Handout`). Meanwhile positions count only the records that
-were yielded. When a handout ends early, `settle` gives its other records back, for the next poll.
+Iteration yields the records of a poll one by one (`Handout`). During the iteration, positions include only yielded
+records. When a handout ends early, `settle` returns its other records to the next poll.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ T = TypeVar("T")
 
 
 class ConsumerMachine:
-    """A consumer without IO. `wall_ms` gives the time of day, for `auto.offset.reset=by_duration`."""
+    """A consumer without IO. `wall_ms` returns the time of day, for `auto.offset.reset=by_duration`."""
 
     def __init__(self, core: ClientCore, settings: ConsumerSettings, wall_ms: Callable[[], int]) -> None:
         self.core = core
@@ -72,7 +74,7 @@ class ConsumerMachine:
         self.subscription = Subscription()
         self.woken = False
         self.stirred = False
-        """True while there is news for the background operations, so that the shell must step the core."""
+        """True while there is news for the background operations. The shell must step the core then."""
         self._news = core.signal()
         self._arrived = core.signal()
         self._errors: deque[Exception] = deque()
@@ -179,7 +181,7 @@ class ConsumerMachine:
     def _position_failed(self, state: PartitionState, error: Exception) -> None:
         if self.subscription.partitions.get(state.key) is not state:
             reached("client.position_of_former_partition_dropped")
-            return  # given up meanwhile
+            return  # the operation was given up meanwhile
         state.error = error
         self._fetching.ready[state] = None
         self._arrived.notify()
@@ -213,7 +215,8 @@ class ConsumerMachine:
     # Polls
 
     def take(self, now: float, what: Callable[[], list[T]], *, waited: bool = False) -> list[T]:
-        """Return the records that `what` takes. Return none if something else is due first; the shell then calls `wait`.
+        """Return the records that `what` takes. Return none if other work is due first; then the shell calls
+        `wait`.
 
         With `waited`, this poll has waited already, so a commit is not due again, even with a short interval. Raises
         the error of a partition when its turn has come.
@@ -241,8 +244,9 @@ class ConsumerMachine:
         return self.handout.left
 
     def settle(self, *, last_is_done: bool = True) -> None:
-        """End a handout and give back the records that were not yielded, for the next poll. The last yielded
-        one is given back too if `last_is_done` is false and the application has not committed it."""
+        """End a handout, and return the records that were not yielded to the next poll. The last yielded record is
+        returned, too, if `last_is_done` is false and the application has not committed it.
+        """
         handout, self.handout = self.handout, None
         if handout is None:
             return
@@ -255,12 +259,14 @@ class ConsumerMachine:
         handout.records.clear()
 
     def committed_by_hand(self) -> None:
-        """Note a commit of all positions by the application: it is done with the record that was yielded last, too."""
+        """Note that the application has committed all positions, so it has processed even the record that was
+        yielded last.
+        """
         if self.handout is not None:
             self.handout.done = self.handout.yielded
 
     def _unsettled(self, handout: Handout, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Compute the positions of a handout, except for partitions that were sought or taken away since."""
+        """Compute the positions of a handout, except for partitions that were sought or revoked since."""
         found = {}
         for key, position in handout.positions(done).items():
             state, serial, _ = handout.before[key]
@@ -277,7 +283,7 @@ class ConsumerMachine:
         return self.delivery.take_batches(self.settings.fetch_max_bytes)
 
     def _is_due(self, now: float, *, waited: bool) -> bool:
-        """True if there is something to do before records may be taken."""
+        """True if other work must be done before records may be taken."""
         return bool(
             self.woken
             or self._errors
@@ -290,9 +296,9 @@ class ConsumerMachine:
         return self.membership is not None and self.membership.needs_application
 
     def wait(self, timeout: float) -> Operation[RebalanceEvent | None]:
-        """Wait until there are records to take, or the time is up: the second step of a poll.
+        """Wait until there are records to take, or the time is up. This is the second step of a poll.
 
-        Raises `KafkaError`, `ClientError` and `Wakeup`, which are for the application.
+        Raises `KafkaError`, `ClientError` and `Wakeup` to the application.
         """
         deadline = self.core.now + timeout
         while True:
@@ -341,8 +347,9 @@ class ConsumerMachine:
         self._rebalances.notified(event)
 
     def give_up(self, timeout: float) -> Operation[RebalanceEvent | None]:
-        """Do a last automatic commit before `close` and `unsubscribe`. Returns the event for the listener, if there is
-        one."""
+        """Make the last automatic commit before `close` and `unsubscribe`. Returns the event for the listener, if
+        there is one.
+        """
         membership = self.membership
         owned = list(self.subscription.partitions)
         yield from self.commits.commit_at_the_end(owned, timeout)
@@ -351,7 +358,7 @@ class ConsumerMachine:
         return self._rebalances.give_up_all(membership)
 
     def leave(self, reason: str, timeout: float) -> Operation[None]:
-        """Wait for commits that were asked for, stop reading, and leave the group."""
+        """Wait for requested commits, stop reading, and leave the group."""
         deadline = self.core.now + timeout
         yield from self.commits.finish(timeout)
         grouped = self.subscription.grouped
@@ -396,7 +403,7 @@ class ConsumerMachine:
     def positions(
         self, keys: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the next offset that the application reads in each partition, where that is known."""
+        """Return the next offset for the application in each partition, if it is known."""
         found = {}
         handout = self.handout
         unsettled = self._unsettled(handout, handout.yielded) if handout is not None else {}
@@ -409,12 +416,12 @@ class ConsumerMachine:
         return found
 
     def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Go on at this offset."""
+        """Continue at this offset."""
         self.subscription.state(key).seek(offset, leader_epoch)
         self._stir()
 
     def reset(self, keys: Iterable[TopicPartition], policy: str) -> None:
-        """Move to the earliest or latest offset, which is requested when it is needed. Without keys, all partitions
+        """Move to the earliest or latest offset, which is looked up when it is needed. Without keys, all partitions
         move.
         """
         for key in list(keys) or list(self.subscription.partitions):
@@ -422,7 +429,7 @@ class ConsumerMachine:
         self._stir()
 
     def pause(self, keys: Iterable[TopicPartition], *, paused: bool) -> None:
-        """Hand out nothing of these until they are resumed."""
+        """Return no records of these partitions until they are resumed."""
         for state in [self.subscription.state(key) for key in keys]:
             state.paused = paused
         self._stir()
@@ -432,7 +439,9 @@ class ConsumerMachine:
         return {key for key, state in self.subscription.partitions.items() if state.paused}
 
     def lag(self, key: TopicPartition) -> int | None:
-        """Compute the lag in offsets behind the end that this consumer may see, by the last fetch; None: not known."""
+        """Compute the lag in offsets behind the end that this consumer may see, as of the last fetch; None if
+        unknown.
+        """
         state = self.subscription.state(key)
         read_committed = self.settings.isolation_level == "read_committed"
         end = state.last_stable_offset if read_committed else state.high_watermark
@@ -456,7 +465,9 @@ class ConsumerMachine:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp]]:
-        """Look up offsets by time in milliseconds, or `EARLIEST`, `LATEST`; offset -1 where no record is that young."""
+        """Look up offsets by time in milliseconds, or `EARLIEST`, `LATEST`; the offset is -1 if no record is that
+        new.
+        """
         isolation_level = 1 if self.settings.isolation_level == "read_committed" else 0
         found = yield from list_offsets(self.core, wanted, timeout=timeout, isolation_level=isolation_level)
         return {
@@ -467,7 +478,7 @@ class ConsumerMachine:
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp | None]]:
-        """Find the first record at or after each time; None where there is none."""
+        """Find the first record at or after each time; None if there is none."""
         found = yield from self.list_offsets(times_ms, timeout)
         return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
 
@@ -495,10 +506,11 @@ class ConsumerMachine:
             self.membership.enforce_rebalance(reason)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Describe the member's place in the group as of its last join; before any join, the place of an outsider.
+        """Describe the member and its generation as of its last join; before any join, a client outside of the
+        group.
 
-        A member that was thrown out keeps its old place until it has joined again, as in Kafka's client. Coordinators
-        never refuse an outsider's offsets.
+        A member that was removed keeps its old metadata until it has joined again, as in Kafka's client.
+        Coordinators never refuse the offsets of a client outside of the group.
         """
         if self.coordinator is None:
             raise ValueError("this consumer has no group, because group.id is not set")
@@ -509,7 +521,7 @@ class ConsumerMachine:
         return ConsumerGroupMetadata(group_id, member.generation, member.member_id, member.group_instance_id)
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Return figures of each assigned partition since its assignment; -1 for unknown ones."""
+        """Return figures of each assigned partition since its assignment; an unknown figure is -1."""
         positions = self.positions()
         found = {}
         for key, state in self.subscription.partitions.items():
@@ -523,7 +535,7 @@ class ConsumerMachine:
         return found
 
     def statistics(self) -> dict[str, int | str]:
-        """Return figures of this moment."""
+        """Return the present figures."""
         membership = self.membership
         passing = self._fetching.last_error or self._metadata.last_error
         return {

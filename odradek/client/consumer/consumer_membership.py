@@ -16,6 +16,8 @@ Rules
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from odradek.client.consumer.group_calls import Member
 from odradek.client.consumer.member_machine import Interest, MemberMachine, MemberState, Verdict, judged
 from odradek.client.consumer.membership import CONSUMER, GROUP_FEATURE, MemberContext, Membership
@@ -26,9 +28,11 @@ from odradek.client.core.requests import refresh_by_id
 from odradek.client.errors import ClientError, UnsupportedByBroker, broker_error, error_code, is_retriable
 from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
-from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from odradek.wire.topic_partition import TopicPartition
 from odradek.wire.uuid_text import uuid_to_text
+
+if TYPE_CHECKING:
+    from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 __all__ = ["ConsumerMembership"]
 
@@ -382,7 +386,8 @@ class ConsumerMembership(Membership):
     def _lose(self, state: MemberState, why: str) -> None:
         self._call = None
         group_id = self._coordinator.group_id
-        self._core.notes.add(WARNING, f"group {group_id}: this member has lost its partitions: {why}")
+        lost = "has lost its partitions" if self._machine.owned else "is outside of the group"
+        self._core.notes.add(WARNING, f"group {group_id}: this member {lost}: {why}", key=(group_id, why))
         self._machine.lose(state)
         self._news()
 

@@ -1,9 +1,9 @@
 """Conversion of a fetched batch to the records that an application gets: the consumer's hot loop. PURE.
 
-A small batch may hold very many records, so they are made piece by piece, as the application takes them. Only a
-batch's bytes are decompressed all at once. Records of one shape are parsed by columns (`record_runs.py`). The fields of
-any other come from `odradek.wire.batches.records.parse_fields`, about half a microsecond each. Either way the tuples are made
-in C.
+A small batch may have very many records, so they are made piece by piece, when the application takes them. Only a
+batch's bytes are decompressed all at once. Records of one shape are parsed by columns (`record_runs.py`). The
+fields of all others come from `odradek.wire.batches.records.parse_fields`, in about half a microsecond per record.
+In both cases the tuples are made in C.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from odradek.wire.batches.records import Header, parse_fields
 __all__ = ["BatchRecords"]
 
 _LOOK_AGAIN_RECORDS = 8
-"""Records that are parsed singly after no run was found; doubled each time, so that looking in vain costs little."""
+"""The number of records that are parsed singly after no run was found; doubled each time, so that searches in vain
+cost little.
+"""
 
 
 class BatchRecords:
@@ -61,15 +63,16 @@ class BatchRecords:
         self._partition = partition
         self._shapes = last_shapes
         self._error: InvalidRecord | None = None
-        # Position, twice the next offset delta, records left, and when to look for a run again. The first
-        # record's timestamp delta is 0, whatever the other deltas are: a new shape begins with the second.
+        # Position, twice the next offset delta, records left, and when to search for a run again. The first
+        # record's timestamp delta is 0, whatever the other deltas are: so a new shape begins with the second
+        # record.
         self._place = (0, 0, count, count, _LOOK_AGAIN_RECORDS)
         self.is_used_up = False
-        """True once all records were taken, and no error follows them."""
+        """True once all records were taken and no error follows."""
 
     def take(self, count_max: int) -> list[ConsumerRecord]:
-        """Decode the next records, up to a maximum; fewer before a record that cannot be decoded, which the next
-        call raises.
+        """Decode the next records, up to a maximum. Stop before a record that cannot be decoded; the next call
+        raises its error.
         """
         if self._error is not None:
             raise self._error
@@ -127,7 +130,7 @@ class BatchRecords:
         self.is_used_up = True
 
     def _run(self, shape: Shape, position: int, count: int, offset: int) -> Iterable[ConsumerRecord]:
-        """Make the records of `count` neighbours that have one layout (`shape`), field by field."""
+        """Make `count` neighbouring records that have one layout (`shape`), field by field."""
         header, data = self.header, self._data
         keys, values = shape.keys_and_values(data, position, count)
         timestamps: Iterable[int] = (
@@ -145,9 +148,9 @@ class BatchRecords:
         values: Iterator[bytes | None],
         headers: Iterator[tuple[Header, ...]],
     ) -> Iterable[ConsumerRecord]:
-        """Make the records of these columns without a step of Python for each, until there is no offset more.
+        """Make the records from these columns, without Python code for each record, until the offsets end.
 
-        All columns may be one iterator, from which they take in turn.
+        All columns may be the same iterator, which then yields the fields in turn.
         """
         rows = zip(
             repeat(self._topic),

@@ -1,4 +1,4 @@
-"""The values that a consumer returns and takes as arguments, and its errors. PURE."""
+"""The values that a consumer returns and accepts as arguments, and its errors. PURE."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ __all__ = [
 class ConsumerRecord(NamedTuple):
     """One record. `timestamp` in milliseconds since 1970; `value` None is a tombstone.
 
-    `timestamp_type`: 0 CreateTime, 1 LogAppendTime. `leader_epoch` is the epoch it was written in, for commits
-    (KIP-320). `key` and `value` are bytes, unless the consumer has deserializers.
+    `timestamp_type`: 0 CreateTime, 1 LogAppendTime. `leader_epoch` is the epoch in which it was written, for
+    commits (KIP-320). `key` and `value` are bytes, unless the consumer has deserializers.
     """
 
     topic: str
@@ -59,10 +59,10 @@ class ConsumerRecord(NamedTuple):
 
 
 class RawBatch(NamedTuple):
-    """One record batch as it lies in the log; its checksum is verified with `check.crcs`. `data` keeps the whole
+    """One record batch as it is in the log; its checksum is verified with `check.crcs`. `data` keeps the whole
     answer to its fetch in memory.
 
-    A broker sends whole batches only, so drop records below `start_offset`, which were read before.
+    A broker sends only whole batches, so drop records below `start_offset`, which were read before.
     """
 
     topic: str
@@ -77,7 +77,7 @@ class RawBatch(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A position to commit: the next offset to read, the leader epoch of the record before it, and any text."""
+    """A position to commit: the next offset to read, the leader epoch of the previous record, and any text."""
 
     offset: int
     leader_epoch: int = -1
@@ -87,7 +87,9 @@ class OffsetAndMetadata(NamedTuple):
 def judged_offsets(
     what: str, offsets: ByPartition[OffsetAndMetadata | int]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return positions to commit as the client keeps them. Raises `TypeError` and `ValueError`, which name the argument."""
+    """Return positions to commit in the client's own form. Raises `TypeError` and `ValueError`, which name the
+    argument.
+    """
     return by_partition(what, offsets, _judged_offset)
 
 
@@ -106,9 +108,9 @@ def _judged_offset(what: str, value: Any) -> OffsetAndMetadata:
 
 @attrs.frozen
 class ConsumerGroupMetadata:
-    """A consumer's place in its group, for offsets that a producer commits in its transaction (KIP-447).
+    """A consumer's identity in its group, for offsets that a producer commits in its transaction (KIP-447).
 
-    The defaults are those of a client outside of the group's membership: its offsets are never refused.
+    The defaults are those of a client outside of the group, whose offsets are never refused.
     """
 
     group_id: str
@@ -136,7 +138,7 @@ class SubscriptionPattern:
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The offset of a time in a partition: the offset of the first record that is at least as new."""
+    """The answer for a time in a partition: the offset and timestamp of the first record that is at least as new."""
 
     offset: int
     timestamp: int
@@ -146,24 +148,25 @@ class OffsetAndTimestamp(NamedTuple):
 class RebalanceListener:
     """Callbacks about the partitions of a consumer; override those that you need.
 
-    All are called from within `poll`, `close` and `unsubscribe`, in their caller's thread, and may use the consumer
-    (commit, seek). With the cooperative protocol only the difference is named.
+    All are called within `poll`, `close` and `unsubscribe`, in their caller's thread, and may use the consumer
+    (commit, seek). With the cooperative protocol, each call gets only the partitions that change.
     """
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Called when these partitions go to other members: this is the last moment to commit for them."""
+        """Called when these partitions will be given to other members: this is the last moment to commit for them."""
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         """Called when these partitions are new; reading has not begun."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """Called when these partitions are lost, and other members may read them already: a commit would fail. By
-        default it calls `on_partitions_revoked`."""
+        """Called when these partitions are lost, so that other members may read them already. A commit for them
+        would fail. By default it calls `on_partitions_revoked`.
+        """
         self.on_partitions_revoked(partitions)
 
 
 class RebalanceKind(Enum):
-    """The listener's method that is due."""
+    """The method of the listener to call."""
 
     REVOKED = "revoked"
     ASSIGNED = "assigned"
@@ -172,7 +175,9 @@ class RebalanceKind(Enum):
 
 @attrs.frozen
 class RebalanceEvent:
-    """A call that a listener must get. The machine goes on when the shell reports its end (`ConsumerMachine.notified`)."""
+    """A call that a listener must get. The machine continues when the shell reports its end
+    (`ConsumerMachine.notified`).
+    """
 
     kind: RebalanceKind
     partitions: list[TopicPartition]
@@ -190,14 +195,14 @@ CommitCallback: TypeAlias = Callable[[dict[TopicPartition, OffsetAndMetadata], E
 
 
 class Wakeup(ClientError):
-    """`Consumer.wakeup` was called from another thread."""
+    """Raised by `poll` because `Consumer.wakeup` was called from another thread."""
 
 
 class UndecodableRecord(ClientError):
-    """The record at `offset`, or the batch around it, cannot be decoded; all records before it have been handed out.
-    Every poll that reaches it raises this again: `seek((topic, partition), next_offset)` passes it, `pause` leaves it
-    for later. `__cause__` is the deserializer's exception, or `odradek.wire.batches.batch_errors.CorruptBatch` or
-    `InvalidRecord`. `record` has the bytes that a deserializer refused, None where the record itself cannot be
+    """Raised if the record at `offset`, or its batch, cannot be decoded; all earlier records have been returned.
+    Every poll that reaches it raises this again. `seek((topic, partition), next_offset)` skips the record, `pause`
+    postpones it. `__cause__` is the deserializer's exception, or `odradek.wire.batches.batch_errors.CorruptBatch`
+    or `InvalidRecord`. `record` has the bytes that a deserializer refused; None if the record itself cannot be
     decoded.
     """
 
@@ -223,7 +228,7 @@ class UndecodableRecord(ClientError):
 
 
 class NoOffsetForPartition(ClientError):
-    """The group has no committed offset for some partitions, and `auto.offset.reset` is `none`."""
+    """Raised if the group has no committed offset for some partitions, and `auto.offset.reset` is `none`."""
 
     def __init__(self, partitions: list[TopicPartition]) -> None:
         names = ", ".join(map(str, partitions))
@@ -235,7 +240,7 @@ class NoOffsetForPartition(ClientError):
 
 
 class TopicGone(KafkaError):
-    """The topic that an offset was read from was deleted, or another of its name has taken its place."""
+    """Raised if the topic that an offset was read from was deleted, or replaced by a topic of the same name."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -244,7 +249,8 @@ class TopicGone(KafkaError):
 
 
 class CommitRefused(KafkaError):
-    """A coordinator refused the offsets of some partitions for good; it committed the offsets of all others.
+    """Raised if a coordinator has finally refused the offsets of some partitions; it committed the offsets of all
+    others.
 
     `errors` has the error of each refused partition; `code` is the code of the first.
     """
@@ -257,7 +263,7 @@ class CommitRefused(KafkaError):
 
 
 class OffsetsOutOfRange(ClientError):
-    """Positions are outside of the log, and `auto.offset.reset` is `none`."""
+    """Raised if positions are outside of the log, and `auto.offset.reset` is `none`."""
 
     def __init__(self, offsets: dict[TopicPartition, int]) -> None:
         names = ", ".join(f"{key} at {offset}" for key, offset in offsets.items())
@@ -269,9 +275,10 @@ class OffsetsOutOfRange(ClientError):
 
 
 class TruncationDetected(ClientError):
-    """The log was truncated below the position: records that were read are no longer part of it (KIP-320).
+    """Raised if the log was truncated below the position: records that were read are no longer part of it
+    (KIP-320).
 
-    `diverging` is the end of the common history, None where the broker does not know it.
+    `diverging` is the end of the common history; None if the broker does not know it.
     """
 
     def __init__(self, partition: TopicPartition, position: int, diverging: OffsetAndMetadata | None) -> None:

@@ -1,7 +1,8 @@
 """Delivery of fetched chunks as the results of `poll` and `poll_batches`: order, positions, aborted transactions. PURE.
 
-Batches are opened by the poll that reaches them, and their records made a few at a time. The position moves when records
-are handed over, and past what no application sees: control batches, aborted transactions, the gaps of compaction.
+Batches are opened by the poll that reaches them, and their records made a few at a time. The position moves when
+records are handed over. It also moves past everything that is hidden from applications: control batches, aborted
+transactions, the gaps of compaction.
 
 A poll that meets a record that cannot be decoded returns the records before it. The next poll starts with that record
 and raises `UndecodableRecord`. The position stays at that record until the application seeks past it. Damaged bytes
@@ -38,7 +39,7 @@ __all__ = ["Delivery"]
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
 _PIECE_RECORDS = 1000
-"""The number of a batch's records that are made at once."""
+"""The number of records that are made at once from a batch."""
 _CONTROL_KEY = Struct(">hh")
 _ABORT = 0
 
@@ -46,7 +47,7 @@ _ABORT = 0
 class Delivery:
     """Turns fetched bytes into records.
 
-    `ready` are the partitions with data, in the order in which they are served.
+    `ready` has the partitions with data, in the order in which they are served.
     """
 
     def __init__(self, settings: ConsumerSettings, ready: dict[PartitionState, None]) -> None:
@@ -57,12 +58,16 @@ class Delivery:
         self._last_shapes = LastShapes()
         self.bytes_parsed = 0
         self.positions_before: dict[PartitionState, tuple[int, int]] = {}
-        """Position and epoch before the last `take_records`, of the partitions that it took from."""
+        """Position and epoch, before the last `take_records`, of the partitions whose records it returned."""
         self.chunk_used_up = False
-        """True once a chunk was used up after this was set to False, so that there is room for another fetch."""
+        """Set to True when a chunk is used up, so that there is room for another fetch. The reader sets it back to
+        False.
+        """
 
     def take_records(self, count_max: int) -> list[ConsumerRecord]:
-        """Take at most this many records. Raises the error of a partition whose turn has come, before it has data."""
+        """Take at most this many records. Raises the error of a partition if its turn comes before that of
+        partitions with data.
+        """
         found: list[ConsumerRecord] = []
         self.positions_before = {}
         for state in list(self._ready):
@@ -88,8 +93,8 @@ class Delivery:
     def _raise_error(self, state: PartitionState) -> None:
         if isinstance(state.error, (NoOffsetForPartition, TruncationDetected)):
             reached("client.position_error_raised_again")
-            # Raise it again at each poll, until the application seeks. An application that missed it would wait
-            # for ever, or skip records.
+            # Raise it again at each poll, until the application seeks. An application that missed the error
+            # would wait for ever, or skip records.
             raise state.error.with_traceback(None)
         if state.error is not None:
             error, state.error = state.error, None
@@ -145,7 +150,7 @@ class Delivery:
         )
 
     def _end_batch(self, state: PartitionState, header: BatchHeader) -> None:
-        """Move the position behind the batch, even where compaction has removed its last records."""
+        """Move the position behind the batch, even if compaction has removed its last records."""
         state.batch = None
         state.chunks[0].position += header.size
         self._move(state, header.next_offset, header.partition_leader_epoch)
@@ -158,7 +163,7 @@ class Delivery:
         try:
             header = parse_header(chunk.data, chunk.position)
         except KafkaError:
-            pass  # nobody knows where that batch ends
+            pass  # the end of that batch is unknown
         else:
             offset = max(offset, header.base_offset)
             next_offset = max(next_offset, header.next_offset)
@@ -197,7 +202,7 @@ class Delivery:
     def _deserialized(
         self, records: list[ConsumerRecord]
     ) -> tuple[list[ConsumerRecord], UndecodableRecord | None]:
-        """Apply the deserializers up to the first record that one refuses; also returns its error."""
+        """Apply the deserializers, up to the first record that one of them refuses; also return its error."""
         key, value = self._settings.key_deserializer, self._settings.value_deserializer
         found: list[ConsumerRecord] = []
         for record in records:
@@ -216,7 +221,7 @@ class Delivery:
     def give_back(
         self, state: PartitionState, given: list[ConsumerRecord], position: int, position_epoch: int
     ) -> None:
-        """Take back records that were handed over last and not used: the next poll returns them again, unchanged."""
+        """Take back records that were handed over last and not used. The next poll returns them again, unchanged."""
         if not state.returned:
             assert state.position is not None
             state.returned_end = state.position, state.position_epoch
@@ -249,14 +254,14 @@ class Delivery:
         self.chunk_used_up = True
 
     def take_batches(self, bytes_max: int) -> list[RawBatch]:
-        """Take whole batches, of one partition or more, until they have `bytes_max` bytes (one batch at least)."""
+        """Take whole batches, from one or more partitions, up to `bytes_max` bytes (but at least one batch)."""
         found: list[RawBatch] = []
         size = 0
         for state in list(self._ready):
             if state.paused:
                 continue
             if state.batch is not None or state.returned:
-                # A poll has handed over part of a batch: fetch that batch again, from the position on.
+                # A poll has handed over a part of this batch, so fetch the batch again from the position on.
                 state.drop_fetched()
                 self.chunk_used_up = True
             while state.chunks and (size < bytes_max or not found):
@@ -317,8 +322,8 @@ class Delivery:
 
 
 def _is_abort_marker(chunk: Chunk) -> bool:
-    """True if the batch is an abort marker (KIP-98): its record's key is a version and a type. Compaction may have
-    left no record.
+    """True if the batch is an abort marker (KIP-98), by the type in its record's key. Compaction may have removed
+    the record.
     """
     found = records(chunk.data, chunk.position, decompressed_bytes_max=1 << 16)
     key = found[0].key if found else None

@@ -2,24 +2,26 @@
 
 Theory of operation
 -------------------
-`Fetching.run` is an operation that never ends. In each round it sends a Fetch to every idle broker with partitions
-that want data. These are the partitions that it leads, or whose preferred replica it is (KIP-392). Then it waits for
-an answer, for a retry that comes due, or for news. News is a seek, a resume, new metadata, or a chunk that the
-application has used up.
+`Fetching.run` is an operation that never ends. In each round it sends a Fetch to every idle broker that has
+partitions which need data. A broker has the partitions that it leads, or whose preferred replica it is (KIP-392).
+Then the operation waits for an answer, for a due retry, or for news. News is a seek, a resume, new metadata, or a
+chunk that the application has used up.
 
-A partition wants data while it has fewer than two chunks fetched: the second is under way while the application works
-on the first. When all partitions together hold `fetch.max.bytes`, only those with nothing at all are asked for.
+A partition needs data while fewer than two chunks of it are fetched: the second is under way while the application
+processes the first. When all partitions together have `fetch.max.bytes`, only partitions without any data are
+fetched.
 
-A long poll must name the partitions that will soon want data. Otherwise a poll that waits at the end of a
-quiet partition would hold up the busy ones. So while a broker has partitions that are full, it is asked to
-answer at once. After an empty answer it is left alone until one of those has room, or for as long as a long
-poll would have taken.
+A long poll must name the partitions that will soon need data. Otherwise a poll that waits at the end of a quiet
+partition would delay the busy partitions. So while some partitions of a broker are full, the broker is asked to
+answer at once. After an empty answer, it gets no request until one of the full partitions has room, or for the time
+of a long poll.
 
-Errors never end the loop. An error that will pass (a moved leader) is retried with backoff on fresh metadata.
-An error that the application must know is kept at the partition; the poll that reaches it raises it.
+Errors never end the loop. A temporary error (a moved leader) is retried with backoff and fresh metadata. An error
+for the application is stored at the partition; the poll that reaches it raises it.
 
-A topic that was deleted and created again is another topic, with another id, so an old position has no meaning there.
-Records fetched from the old one are still handed out. Then the partition is read from where the reset policy says.
+A topic that was deleted and created again is another topic, with another id, so an old position has no meaning
+there. Records fetched from the old topic are still returned. After them, the partition is read from the offset of
+the reset policy.
 
 Fetches have a lane of their own: a long poll holds its connection for `fetch.max.wait.ms`.
 """
@@ -68,7 +70,7 @@ _PASSING = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Fetch again later, on fresh metadata; as Kafka's consumer."""
+"""Errors after which the consumer fetches again later, with fresh metadata, as Kafka's consumer does."""
 
 _Asked = dict[TopicPartition, tuple[PartitionState, int, int]]
 
@@ -110,16 +112,16 @@ class Fetching:
         self._in_flight: dict[int, tuple[Call, _Asked]] = {}
         self._node_retry_at: dict[int, float] = {}
         self._idle: dict[int, tuple[float, _Asked]] = {}
-        """Brokers that had nothing new: the time until which they are left alone, and for which partitions."""
+        """Brokers that had no new records: the time until which they get no request, and for which partitions."""
         self._node_failures: dict[int, int] = {}
         self.ready: dict[PartitionState, None] = {}
-        """Partitions with something for the application, in the order in which it came."""
+        """Partitions with records or errors for the application, in the order of arrival."""
         self.fetches = 0
         self.last_error: Exception | None = None
-        """The last error that passed by itself, or is expected to."""
+        """The last error that has passed by itself, or is expected to pass."""
 
     def run(self) -> Operation[None]:
-        """Fetch until the operation is ended."""
+        """Fetch until the operation is stopped."""
         while True:
             self._send()
             calls = [call for call, _ in self._in_flight.values()]
@@ -337,7 +339,7 @@ class Fetching:
                 next_offset = max(next_offset, header.next_offset)
                 epoch = header.partition_leader_epoch
         except KafkaError:
-            end = len(data)  # the poll that comes to it meets the same
+            end = len(data)  # the poll that reaches this batch gets the same error
         else:
             if end == 0:
                 error = CorruptBatch(
@@ -362,11 +364,11 @@ class Fetching:
         elif code in _PASSING:
             self.last_error = broker_error(code, None, str(state.key))
             hint = answer.current_leader
-            # Back to the leader: the broker near us may not be a replica any more (KIP-392).
+            # Fetch from the leader again: the nearer broker may not be a replica any more (KIP-392).
             state.preferred_replica = None
             if self._core.cluster.set_leader(*state.key, hint.leader_id, hint.leader_epoch):
                 reached("client.leader_hint_followed")
-                # The position has to be checked with the new leader first (`Positions`).
+                # The position must first be validated with the new leader (`Positions`).
                 self._news.notify()
                 return
             self._retry_later(state)
@@ -381,15 +383,15 @@ class Fetching:
             return
         if state.chunks or state.returned:
             reached("client.out_of_range_put_off")
-            # The records fetched before are still good. Once the application has read them, ask for the same
-            # offset again.
+            # The records that were fetched before are still valid. Once the application has read them, fetch
+            # from the same offset again.
             state.retry_at = self._core.now + self._core.backoff(state.failures)
             state.failures += 1
             return
         self._reset(state)
 
     def _reset(self, state: PartitionState) -> None:
-        """Apply `auto.offset.reset`: seek, or keep an error for the application."""
+        """Apply `auto.offset.reset`: seek, or store an error for the application."""
         assert state.fetch_offset is not None
         policy = self._settings.auto_offset_reset
         if policy == "none":

@@ -1,8 +1,9 @@
-"""Talking to a group's coordinator: committing offsets, asking for commits. PURE.
+"""Requests to a group's coordinator: committing offsets, fetching commits. PURE.
 
-Retriable answers are tried again until the deadline; a coordinator that moved is looked for again. Topics are named by
-their ids where the coordinator can do that (version 10). So an old topic's offset never lands in a new one of its name.
-A topic that the coordinator does not know may be too new for it, or gone. Fresh metadata decides which.
+Retriable answers are tried again until the deadline; a coordinator that moved is looked for again. Topics are named
+by their ids if the coordinator supports that (version 10). So the offset of an old topic is never stored for a new
+topic of the same name. A topic that the coordinator does not know may be too new for it, or deleted. Fresh metadata
+shows which.
 """
 
 from __future__ import annotations
@@ -35,13 +36,12 @@ _MEMBER_REFUSED = frozenset(
 )
 _TOPIC_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
-"""The id of the topic that a partition is of; where it is not known, the partition is left out."""
+"""The id of each partition's topic; a partition of an unknown topic id is left out."""
 
 
 @attrs.frozen
 class Member:
-    """The identity for a commit: a member of a generation, or (with the defaults) a client outside of the group's
-    membership."""
+    """The identity for a commit: a member of a generation, or (by default) a client that is no member of the group."""
 
     member_id: str = ""
     generation: int = -1
@@ -69,10 +69,10 @@ class Coordinator(CoordinatorFinder):
         deadline: float,
         topic_ids: TopicIds,
     ) -> Operation[None]:
-        """Commit. `topic_ids` are those of the topics that the offsets were read from.
+        """Commit offsets. `topic_ids` are the ids of the topics that the offsets were read from.
 
-        Each partition is judged by itself. Raises `CommitRefused` with the partitions that are refused for good, once
-        the rest is written.
+        Each partition has its own outcome. Raises `CommitRefused` with the partitions that are finally refused,
+        once all others are written.
         """
         pending = dict(offsets)
         refused: dict[TopicPartition, KafkaError] = {}
@@ -129,7 +129,9 @@ class Coordinator(CoordinatorFinder):
     def committed(
         self, keys: Iterable[TopicPartition], *, deadline: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Fetch the group's commits; None where there is none. Waits for open transactions (KIP-447)."""
+        """Fetch the group's committed offsets; None for a partition without one. Waits for open transactions
+        (KIP-447).
+        """
         pending = list(dict.fromkeys(keys))
         known = self._core.cluster.topics
         topic_ids = {
@@ -239,10 +241,10 @@ class Coordinator(CoordinatorFinder):
         return broker_error(number, None, subject)
 
     def _pause(self, error: KafkaError, attempt: int, deadline: float) -> Operation[None]:
-        """Wait before the next attempt. Raises `RequestTimedOut` where there is no time for one."""
+        """Wait before the next attempt. Raises `RequestTimedOut` if there is no time for another one."""
         wake_at = self._core.now + self._core.backoff(attempt)
         if wake_at >= deadline:
-            raise RequestTimedOut(f"{error}, until the time was up") from error
+            raise RequestTimedOut(f"{error} (repeated until the timeout)") from error
         yield Wait(until=wake_at)
 
 
@@ -265,7 +267,7 @@ class _UnknownTopics:
         self._suspects: set[TopicPartition] = set()
 
     def look(self, errors: Mapping[TopicPartition, KafkaError]) -> Operation[None]:
-        """Fetch metadata of the topics that were refused as unknown, if there are any."""
+        """Fetch metadata of the topics that were refused as unknown, if any."""
         unknown = [key for key, error in errors.items() if error.code in _TOPIC_UNKNOWN]
         if not unknown:
             return
@@ -284,12 +286,12 @@ class _UnknownTopics:
 
 
 def _version_max(keys: Iterable[TopicPartition], topic_ids: TopicIds, ids_since: int) -> int | None:
-    """Return the greatest version to use: without every topic's id, the last version with names."""
+    """Return the greatest version to use: the last version with topic names, unless all topic ids are known."""
     return None if all(key in topic_ids for key in keys) else ids_since - 1
 
 
 def _passing(error: KafkaError | ClientError) -> bool:
-    """True if the same request may succeed later; not so once the group has moved on to another generation."""
+    """True if the same request may succeed later. It cannot once the group has another generation."""
     return is_retriable(error) and not (
         isinstance(error, KafkaError) and error.code is ErrorCode.REBALANCE_IN_PROGRESS
     )

@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-Two parties share a `GroupMembership`. Its operation `run` talks to the coordinator in the background. So heartbeats
-go on while the application works, and a join goes on between polls. The application's side runs inside polls, because
-it needs the application. It prepares a rebalance: it commits, and calls the listener for partitions to give up. It
-adopts an assignment: it calls the listener for new partitions. The state says whose turn it is:
+A `GroupMembership` has two sides. Its operation `run` sends requests to the coordinator in the background. So
+heartbeats go on while the application works, and a join goes on between polls. The other side runs within polls,
+because it needs the application. To prepare a rebalance, it commits, and calls the listener for partitions to give
+up. To adopt an assignment, it calls the listener for new partitions. The state shows which side has to act:
 
 | state | meaning | turn |
 | --- | --- | --- |
@@ -17,18 +17,18 @@ adopts an assignment: it calls the listener for new partitions. The state says w
 
 Rules
 -----
-* Eager assignors: members give up everything before JOINING. Cooperative ones (KIP-429): members keep their
-  partitions, and list them when they join. Partitions that the new assignment lacks are given up while ADOPTING; then
-  the members join once more.
+* Eager assignors: members give up all partitions before JOINING. Cooperative assignors (KIP-429): members keep
+  their partitions, and list them when they join. Partitions that the new assignment lacks are given up while
+  ADOPTING; then the members join once more.
 * A member that the coordinator has forgotten has lost its partitions (`lost`), and may not commit for them.
 * `max.poll.interval.ms` without a poll: the member leaves, so that other members get its partitions. The next poll
   rejoins.
-* Static members (KIP-345) keep their place when they go: they send no LeaveGroup. A member whose place another client
-  has taken is `fenced` for good. Otherwise the two would take the place from each other in turns.
-* The coordinator holds a join back until all members have joined: its deadline is the rebalance timeout. Heartbeats
-  behind it find out that the connection is dead. A SyncGroup is held back only as long as the leader needs. So when a
-  firewall silently drops its connection, that costs two request timeouts. A JoinGroup then costs the rebalance
-  timeout, as in Kafka's client.
+* Static members (KIP-345) keep their assignment when they stop: they send no LeaveGroup. A member whose instance id
+  another client uses is `fenced` for ever. Otherwise the two clients would replace each other in turns.
+* The coordinator delays the answer to a JoinGroup until all members have joined, so the request's deadline is the
+  rebalance timeout. Heartbeats behind it detect a dead connection. The answer to a SyncGroup is delayed only for
+  the time that the leader needs. So if a firewall silently drops the connection, a SyncGroup is lost for two
+  request timeouts. A JoinGroup is lost for the rebalance timeout, as in Kafka's client.
 
 Deliberately absent: KIP-848, where the coordinator assigns partitions (`consumer_membership.py`).
 """
@@ -106,7 +106,7 @@ _TRANSITIONS = frozenset(
 
 
 class _Rejoin(Exception):
-    """Begin the join anew, now."""
+    """Raised to begin the join anew, at once."""
 
 
 class GroupMembership(Membership):
@@ -122,21 +122,21 @@ class GroupMembership(Membership):
         settings = context.settings
         self.assignors: list[Assignor] = [assignor_for(a) for a in settings.partition_assignment_strategy]
         self.cooperative = all(assignor.cooperative for assignor in self.assignors)
-        """True if members keep their partitions in a rebalance: only when every assignor can do it."""
+        """True if members keep their partitions in a rebalance, because every assignor is cooperative."""
         self.state = _IDLE
         self.member_id = ""
         self.generation = -1
         self.lost = False
         """The partitions were lost, not given up, and the listener has yet to be called."""
         self.assignment: list[TopicPartition] = []
-        """The partitions that ADOPTING is to adopt."""
+        """The partitions to adopt in the state ADOPTING."""
         self.assignor_name: str | None = None
         self.rejoin_reason = ""
         self._partition_counts: dict[str, int] = {}
         self._rejoin_wanted = False
         self._answered = False
         self._unbroken_since = -1
-        """The first of the generations through which this member went without a gap."""
+        """The first of the consecutive generations in which this member took part."""
         self._heartbeat: Call | None = None
         self._heartbeat_at = 0.0
         self._attempt = 0
@@ -177,7 +177,7 @@ class GroupMembership(Membership):
         return self.state is _JOINING and self._answered
 
     def goes_on_from(self, former: Member) -> bool:
-        """True if this is that member still, and it kept its partitions in each generation since."""
+        """True if this is still the member `former`, and it kept its partitions in each generation since."""
         return (
             self.cooperative
             and self.is_member
@@ -187,7 +187,7 @@ class GroupMembership(Membership):
         )
 
     def polled(self) -> None:
-        """Note that the application is alive; a consumer that has subscribed, and is no member, joins."""
+        """Note a poll of the application. A consumer that has subscribed, and is no member, joins the group."""
         self.last_poll = self._core.now
         wanted = self._subscription.topics or self._subscription.remote_pattern
         if self.state is _IDLE and wanted and self.fenced is None:
@@ -203,7 +203,7 @@ class GroupMembership(Membership):
         self.want_rejoin(reason)
 
     def want_rejoin(self, reason: str) -> None:
-        """Join again because the subscription or its topics changed: at once, or after the join under way."""
+        """Join again because the subscription or its topics have changed: at once, or after the present join."""
         self.rejoin_reason = reason
         if self.state in (_STABLE, _ADOPTING):
             self._become(_PREPARING)
@@ -211,12 +211,12 @@ class GroupMembership(Membership):
             self._rejoin_wanted = True
 
     def prepared(self) -> None:
-        """Join, since the application has prepared the rebalance."""
+        """Begin to join, since the application has prepared the rebalance."""
         self.lost = False
         self._become(_JOINING)
 
     def adopted(self) -> None:
-        """Become stable, since the application has taken its partitions up."""
+        """Become stable, since the application has adopted its partitions."""
         if self.state is _ADOPTING:
             self._become(_STABLE)
         if self._rejoin_wanted:
@@ -224,8 +224,8 @@ class GroupMembership(Membership):
             self.want_rejoin(self.rejoin_reason)
 
     def topics_updated(self) -> None:
-        """Compare fresh metadata with the assignment: if partitions have changed, a leader has the group assign
-        again.
+        """Compare fresh metadata with the assignment. If partitions have changed, the leader makes the group
+        rebalance.
         """
         if (
             self.is_leader
@@ -303,7 +303,7 @@ class GroupMembership(Membership):
         self._changed.notify()
 
     def _forget(self, *, keep_id: bool) -> None:
-        """Give up a membership, or only its generation, that the coordinator does not know."""
+        """Drop the membership, or only its generation, because the coordinator does not know it."""
         if not keep_id:
             self.member_id = ""
         self.generation = -1
@@ -314,13 +314,13 @@ class GroupMembership(Membership):
         self._changed.notify()
 
     def refused(self, error: KafkaError) -> None:
-        """React to the refusal of a commit, which may mean that the membership has ended."""
+        """Handle the refusal of a commit, which may mean that the membership has ended."""
         code = error.code
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self._fence(error)
         elif self.state is _JOINING and code is not ErrorCode.UNKNOWN_MEMBER_ID:
             reached("client.refusal_during_join_passed_over")
-            return  # the answer to the join says more
+            return  # the answer to the join decides
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -432,7 +432,7 @@ class GroupMembership(Membership):
     # Joining
 
     def _join(self) -> Operation[None]:
-        """Try to join once; raises the errors that the application must see."""
+        """Try to join once; raises errors for the application."""
         core = self._core
         self._answered = False
         try:
@@ -533,8 +533,8 @@ class GroupMembership(Membership):
             if until is not None and core.now >= until and not call.done:
                 reached("client.coordinator_probed")
                 # A JoinGroup is already under way, so this answer means nothing. But a coordinator that
-                # restarted after a power failure refuses these bytes; a client that only waited for the
-                # JoinGroup would never notice.
+                # restarted after a power failure rejects these bytes with a reset; a client that only waited
+                # for the JoinGroup would never notice the failure.
                 core.call(
                     self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True
                 )
@@ -542,7 +542,7 @@ class GroupMembership(Membership):
         return call.result()
 
     def _check(self, code: ErrorCode) -> Operation[None]:
-        """Act on the error code of a JoinGroup or SyncGroup; raises `_Rejoin`, or the error if it is final."""
+        """Handle the error code of a JoinGroup or SyncGroup. Raises `_Rejoin`, or the error if it is final."""
         if code is ErrorCode.NONE:
             return
         self._coordinator.noted(code)
@@ -586,12 +586,12 @@ class GroupMembership(Membership):
             ) from error
 
     def _sync_seconds_max(self) -> float:
-        """Compute the time for the group's leader, which asks for metadata first."""
+        """Compute the time that the group's leader may need, which fetches metadata first."""
         rebalance_seconds = self._settings.max_poll_interval_ms / 1000 + _GRACE_SECONDS
         return min(rebalance_seconds, _SYNC_REQUEST_TIMEOUTS * self._core.config.request_timeout)
 
     def _assign(self, joined: JoinGroupResponse) -> Operation[dict[str, bytes]]:
-        """Assign as the leader: get fresh metadata, then run the assignor that the coordinator chose. Returns each
+        """Assign as the leader: fetch metadata, then run the assignor that the coordinator chose. Returns each
         member's assignment.
         """
         assignor = next((a for a in self.assignors if a.name == joined.protocol_name), None)
@@ -620,7 +620,7 @@ class GroupMembership(Membership):
                 raise _Rejoin
             node = self._coordinator.node
             if not work.done and node is not None:
-                # Its answer means nothing that the SyncGroup's would not.
+                # The answer is ignored: the answer to the SyncGroup has the same information.
                 deadline = self._core.now + self._settings.session_timeout_ms / 1000
                 self._core.call(self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE)
         shares: dict[str, bytes] = work.result()
@@ -635,7 +635,7 @@ class GroupMembership(Membership):
                 self._core, topics, timeout=timeout, auto_create=self._settings.allow_auto_create_topics
             )
         except RequestTimedOut:
-            return  # The metadata known so far: if it was out of date, the next refresh causes a rebalance.
+            return  # use the known metadata; if outdated, the next refresh causes a rebalance
 
     def _counts(self, topics: Sequence[str]) -> dict[str, int]:
         known = self._core.cluster.topics

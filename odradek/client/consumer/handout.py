@@ -20,9 +20,9 @@ class Handout:
 
     records: list[ConsumerRecord]
     before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
-    """State of each partition in it: its state, the state's serial, and the position before the poll."""
+    """For each partition: its state, the state's serial, and the position before the poll."""
     done: int = 0
-    """The number of records that the application has settled by a commit of its own."""
+    """The number of records that the application has committed itself during the iteration."""
     left: Iterator[ConsumerRecord] = attrs.field(
         init=False, default=attrs.Factory(lambda self: iter(self.records), takes_self=True)
     )
@@ -31,12 +31,12 @@ class Handout:
     def yielded(self) -> int:
         """The number of records yielded.
 
-        A list's iterator knows how many are left, so yielding does not have to count.
+        It is computed from the length of the list's iterator, so yielding need not count.
         """
         return len(self.records) - length_hint(self.left)
 
     def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Compute positions behind the first `done` records, for the partitions that have more."""
+        """Compute the positions behind the first `done` records, for partitions that have further records."""
         records = self.records
         keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[done:])
         found = {key: self.before[key][2] for key in keys}

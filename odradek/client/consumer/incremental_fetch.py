@@ -1,15 +1,15 @@
 """The client's side of incremental fetch sessions (KIP-227). PURE.
 
-A full request (epoch 0) opens a session at the broker. Each later request counts the epoch up, and names only
-the partitions that are new, have moved, or are to be forgotten. A partition that the answer leaves out has no
-news. After any doubt (an error, a broken connection) the next request is a full one, which also ends the old
-session.
+A full request (epoch 0) opens a session at the broker. Each later request increments the epoch, and names only
+partitions that are new, have other offsets, or are to be forgotten. A partition that is missing from the answer has
+no news. After an error or a broken connection, the next request is a full request, which also ends the old session.
 
-A request names at most `PARTITIONS_MAX` partitions, since a broker bounds what it decodes. A session of more begins with
-a part of them, and the next requests add the rest. A broker that keeps no session gets another part each time.
+A request names at most `PARTITIONS_MAX` partitions, since a broker bounds what it decodes. A larger session begins
+with a part of its partitions, and the next requests add the rest. If a broker keeps no session, each request names
+another part.
 
-With versions that know topics by id only, a session belongs to topic ids: a topic that comes back under another id is
-another topic.
+In versions that name topics by id, a session is about topic ids. A topic that was created again has another id, and
+is another topic.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ class Wanted(NamedTuple):
 
 
 class FetchSession:
-    """One broker's fetch session, as this client sees it."""
+    """A fetch session with one broker, as this client sees it."""
 
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = 0
         self.partitions: dict[TopicPartition, Wanted] = {}
-        """The partitions as the broker knows them once it has the last request."""
+        """The partitions in the broker's session, once the broker has the last request."""
         self.is_part = False
-        """True if the last request left something to the next one, which should follow at once."""
+        """True if the last request could not name all partitions, so that the next request should follow at once."""
         self._had_turn: dict[TopicPartition, None] = {}
-        """The partitions of full requests that named a part, until all have been named."""
+        """The partitions that full requests have named so far, if one request cannot name all."""
         self._with_ids = True
 
     def request(self, wanted: Mapping[TopicPartition, Wanted], *, with_ids: bool) -> FetchRequest:
         """Make the next request for these partitions; the caller adds limits. It must be answered before the next
         request is made.
 
-        The request asks for the partitions that `partitions` has as wanted. With `is_part`, these are not all wanted
+        Afterwards `partitions` has the partitions of the session. With `is_part`, these are not all wanted
         partitions.
         """
         if with_ids != self._with_ids:
@@ -87,8 +87,8 @@ class FetchSession:
         )
 
     def _part_of(self, news: dict[TopicPartition, Wanted]) -> dict[TopicPartition, Wanted]:
-        """Choose the partitions that one request names if there are too many for one. Partitions that waited
-        longest come first.
+        """Choose the partitions to name if there are too many for one request. Partitions that have waited longest
+        come first.
         """
         had_turn = self._had_turn
         due = [key for key in news if key not in had_turn]
@@ -111,7 +111,7 @@ class FetchSession:
             self.epoch = 1 if self.epoch == _INT32_MAX else self.epoch + 1
 
     def start_over(self) -> None:
-        """Make the next request a full one, which also closes the session if the broker still has it."""
+        """Make the next request a full one, which also ends the session if the broker still has it."""
         self.epoch = 0
 
     def lost(self) -> None:
@@ -119,7 +119,7 @@ class FetchSession:
         self.session_id = self.epoch = 0
 
     def closing_request(self) -> FetchRequest | None:
-        """Make the request that ends the session; None without a session."""
+        """Make the request that ends the session; None if there is no session."""
         if self.session_id == 0:
             return None
         return FetchRequest(session_id=self.session_id, session_epoch=_FINAL_EPOCH)

@@ -1,13 +1,12 @@
 """The positions to read at: from commits, from the reset policy, and checked after a change of leader. PURE.
 
-`Positions.run` is an operation that runs as long as the consumer. On every signal it looks for partitions
-that lack a position, and for positions that a new leader may not have. It asks brokers about both. A
-partition that the application has sought, or lost, before the answer comes is left alone
-(`PartitionState.serial`).
+`Positions.run` is an operation that runs as long as the consumer. On every signal it looks for partitions without a
+position, and for positions that a new leader may lack. It sends requests to brokers about both. If the application
+has sought or lost a partition before the answer comes, the answer is ignored (`PartitionState.serial`).
 
-Truncation (KIP-320): after a change of leader the new leader is asked where the epoch of the last record read
-ends in its log. If the logs part above the position, only what was fetched ahead is fetched again. If they
-part below it, records that the application has had are gone. A reset policy then continues where the common
+Truncation (KIP-320): after a change of leader, the new leader reports where the epoch of the last read record ends
+in its log. If the logs diverge above the position, only records that were fetched ahead are fetched again. If they
+diverge below it, records that the application has read are gone. A reset policy then continues where the common
 history ends; without one, `TruncationDetected` is raised.
 """
 
@@ -37,7 +36,7 @@ __all__ = ["Positions", "duration_ms"]
 
 
 def duration_ms(policy: str) -> int:
-    """Parse the duration of `by_duration:PnDTnHnMn.nS`, which is checked already, to milliseconds."""
+    """Convert the duration in `by_duration:PnDTnHnMn.nS` to milliseconds. The text must have been validated before."""
     found = re.fullmatch(r"(?i)by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?", policy)
     assert found is not None
     days, hours, minutes, seconds = (float(text or 0) for text in found.groups())
@@ -45,8 +44,8 @@ def duration_ms(policy: str) -> int:
 
 
 class Positions:
-    """The positions of a consumer: the next offset to read in each partition. `failed(state, error)` keeps errors for
-    the application; `wall_ms()` is the time.
+    """The positions of a consumer: the next offset to read in each partition. `failed(state, error)` stores errors
+    for the application; `wall_ms()` returns the time of day.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Positions:
         self._isolation_level = 1 if settings.isolation_level == "read_committed" else 0
 
     def run(self) -> Operation[None]:
-        """Find positions until the operation is ended."""
+        """Find positions until the operation is stopped."""
         while True:
             if self._retry_at is not None and self._retry_at > self._core.now:
                 yield Wait(until=self._retry_at)
@@ -86,10 +85,10 @@ class Positions:
                 yield Wait(until=self._retry_at, signals=[self._news])
 
     def _round(self) -> Operation[bool]:
-        """Look at all partitions once; returns whether there was anything to do."""
+        """Check all partitions once; return True if there was work to do."""
         states = list(self._subscription.partitions.values())
         uncommitted = [state for state in states if state.needs_committed]
-        # A topic that is not known yet makes news once it is.
+        # Skip a topic that is not known yet: there will be news when it is known.
         known = self._core.cluster.topics
         resets = [state for state in states if state.reset_to is not None and state.key.topic in known]
         doubtful = [state for state in states if needs_validation(self._core, state) and state.error is None]
@@ -173,7 +172,7 @@ class Positions:
         young = {key: LATEST for key, listed in found.items() if listed.offset < 0}
         if young:
             reached("client.no_record_that_young")
-            # No record is that young: go on with the next record to come.
+            # No record is that new: continue with the next record that will be written.
             found |= yield from list_offsets(
                 self._core, young, timeout=timeout, isolation_level=self._isolation_level
             )
@@ -229,7 +228,7 @@ class Positions:
     def _validated(
         self, state: PartitionState, leader_epoch: int, error: int, end_epoch: int, end_offset: int
     ) -> None:
-        """Take in a leader's answer: its records of `end_epoch`, the fetched epoch or an older one, end at
+        """Handle a leader's answer: its records of `end_epoch`, the requested epoch or an earlier one, end at
         `end_offset`.
         """
         code = error_code(error)

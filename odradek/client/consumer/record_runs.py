@@ -1,9 +1,9 @@
 """Runs of records of one shape, parsed by columns instead of one by one. PURE.
 
-Records without headers whose keys have one size and whose values have one size lie in a batch like rows of a
-table. Byte `j` of all of them is one strided slice, which Python compares and cuts in C. Telemetry, ticks and
-ids come like that. A run costs a fifth of what its records cost one by one. The offset deltas grow from one
-to two to three bytes, so a batch of thousands is two or three runs.
+Records without headers whose keys have one size and whose values have one size lie in a batch like rows of a table.
+Byte `j` of all of them is one strided slice, which Python compares and cuts in C. Telemetry, ticks and ids have
+such records. A run takes a fifth of the time of parsing its records one by one. The offset deltas grow from one to
+two to three bytes, so a batch of thousands is two or three runs.
 
 `Shape.of` reads the first record. `run_length` then proves for how many of the following records the shape
 holds: it compares every byte outside of keys and values. Records that do not fit are left to the parser of
@@ -21,15 +21,15 @@ import attrs
 __all__ = ["RUN_MIN", "LastShapes", "Shape"]
 
 RUN_MIN = 8
-"""The shortest run that is worth the proof."""
+"""The shortest run that is worth a check."""
 _DELTAS_MAX = 1 << 16
 _KNOWN_MAX = 4
-"""The offset deltas of a long batch alone make three shapes."""
+"""The number of shapes that are remembered. The offset deltas of one long batch alone make three shapes."""
 _ZIGZAG = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
 
 
 def _columns_of_deltas() -> tuple[bytes, bytes, bytes]:
-    """List the bytes of the zigzag varints of 0, 1, 2, ...: first, second and third byte, zero if there is none."""
+    """List the bytes of the zigzag varints of 0, 1, 2, ...: first, second and third byte; a missing byte is zero."""
     first, second, third = bytearray(), bytearray(), bytearray()
     for delta in range(_DELTAS_MAX):
         value = 2 * delta
@@ -45,7 +45,7 @@ _DELTAS = _columns_of_deltas()
 
 @attrs.frozen
 class Shape:
-    """The layout of a record: the places of its parts, counted from its first byte.
+    """The layout of a record: the positions of its parts, counted from its first byte.
 
     A `key_size` or `value_size` of -1 stands for null.
     """
@@ -58,20 +58,20 @@ class Shape:
     value: int
     value_size: int
     fixed: tuple[int, ...]
-    """Places of the bytes that are the same in every record: lengths and the number of headers."""
+    """The positions of bytes that are the same in every record: lengths and the number of headers."""
     fixed_bytes: tuple[int, ...]
-    """The bytes at these places."""
+    """The bytes at these positions."""
     offset_size: int
-    """Bytes of the offset delta."""
+    """The number of bytes of the offset delta."""
     key_rows: Struct | None
-    """Cuts the key out of each record of a run; None where it has none."""
+    """Cuts the key out of each record of a run; None if the records have no key."""
     value_rows: Struct | None
 
     @classmethod
     def of(cls, data: bytes, position: int) -> Shape | None:
-        """Find the shape of the record that begins at `position`; None where it is not of the simple kind.
+        """Find the shape of the record that begins at `position`; None if it is not of the simple kind.
 
-        Raises `IndexError` where the data ends first.
+        Raises `IndexError` if the data ends first.
         """
         body, place = _length(data, position)
         size = place - position + body
@@ -105,7 +105,7 @@ class Shape:
     def begins_at(self, data: bytes, position: int) -> bool:
         """True if the record at `position` may be the first of a run of this shape, because its lengths agree.
 
-        `run_length` checks all else. Raises `IndexError` if the data ends first.
+        `run_length` checks all other bytes. Raises `IndexError` if the data ends first.
         """
         for place, byte in zip(self.fixed, self.fixed_bytes, strict=True):
             if data[position + place] != byte:
@@ -162,8 +162,8 @@ class Shape:
 
 
 class LastShapes:
-    """The shapes of the last runs: the batches of a topic are alike, and to compare a shape costs less than to find
-    it.
+    """The shapes of the last runs. Batches of a topic are often alike, and comparing a shape takes less time than
+    finding it.
     """
 
     __slots__ = ("_shapes",)
@@ -177,7 +177,7 @@ class LastShapes:
         """Find a shape that the next records share: a known shape or (unless `known_only`) a new one. Also return
         the number of these records.
 
-        Raises `IndexError` where the data ends first.
+        Raises `IndexError` if the data ends first.
         """
         for known in self._shapes:
             if known.begins_at(data, position):

@@ -1,12 +1,12 @@
 """The partitions that a consumer reads, and its progress in each. PURE.
 
 A partition has three offsets. `position` is the next offset that the application gets. `fetch_offset` is the next
-offset to request; it is ahead of the position by the records that are fetched already (`chunks`). The third is the
-group's committed offset, which the coordinator keeps. A partition is read once it has a position. That comes from a
-seek, from the group's commit (`needs_committed`), or from the reset policy (`reset_to`).
+offset to fetch; it is ahead of the position by the records that are fetched already (`chunks`). The third is the
+group's committed offset, which the coordinator stores. A partition is read once it has a position. The position
+comes from a seek, from the group's commit (`needs_committed`), or from the reset policy (`reset_to`).
 
-A partition that is taken away and comes back has a new `PartitionState`, and `seek` counts `serial` up. So the answer
-to an earlier request no longer matches, and is dropped.
+A partition that is revoked and assigned again has a new `PartitionState`, and `seek` increments `serial`. So the
+answer to an earlier request no longer matches, and is dropped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Chunk:
 
 @attrs.define(eq=False)
 class PartitionState:
-    """One partition that is read. Offsets are None until known, epochs -1, times in seconds of the core's clock."""
+    """The state of one partition. Offsets are None and epochs -1 until they are known; times are seconds of the
+    core's clock.
+    """
 
     key: TopicPartition
     position: int | None = None
@@ -61,23 +63,23 @@ class PartitionState:
     last_stable_offset: int | None = None
     log_start_offset: int | None = None
     topic_id: bytes | None = None
-    """The id of the topic that the position was last fetched at; None until then."""
+    """The id of the topic at the last fetch of this position; None before the first fetch."""
     preferred_replica: int | None = None
     preferred_until: float = 0.0
     chunks: deque[Chunk] = attrs.field(factory=deque)
     buffered_bytes: int = 0
     batch: BatchRecords | None = None
-    """The rest of the batch at the first chunk's position."""
+    """The remaining part of the batch at the first chunk's position."""
     parsed: list[ConsumerRecord] = attrs.field(factory=list)
-    """The next few of the batch's records, from `parsed_index` on."""
+    """Parsed records of the batch; those before `parsed_index` were returned already."""
     parsed_index: int = 0
     returned: deque[ConsumerRecord] = attrs.field(factory=deque)
-    """Records that the application gave back; they are handed out again first."""
+    """Records that the application gave back, which are returned again first."""
     returned_end: tuple[int, int] = (0, -1)
-    """Position and its epoch once these are handed out again."""
+    """Position and its epoch after these records were returned again."""
     records_taken: int = 0
     bytes_taken: int = 0
-    """Bytes of the batches that were read, as they were fetched."""
+    """Bytes of the batches that were read, in the size in which they were fetched."""
     error: Exception | None = None
     """An error for the poll that reaches it, after all records that were fetched before it."""
 
@@ -116,7 +118,7 @@ class PartitionState:
 
     @property
     def has_data(self) -> bool:
-        """True if a poll would find something here."""
+        """True if a poll would find records or an error here."""
         return bool(self.chunks or self.returned or self.error)
 
 
@@ -173,7 +175,7 @@ class Subscription:
         self.subscribe_pattern(pattern)
 
     def match(self, names: Iterable[str]) -> bool:
-        """Match the pattern against the existing topics. Returns whether the subscription changes by that."""
+        """Match the pattern against the existing topics. Returns True if this changes the subscription."""
         if self.pattern is None:
             return False
         found = tuple(sorted(name for name in names if self.pattern.fullmatch(name)))
@@ -196,7 +198,7 @@ class Subscription:
         self._replace(keys, committed=committed)
 
     def assign(self, keys: Iterable[TopicPartition]) -> None:
-        """Read the partitions that the group has assigned; positions come from its commits."""
+        """Read the partitions that the group has assigned; positions come from the group's commits."""
         self._replace(keys, committed=True)
 
     def _replace(self, keys: Iterable[TopicPartition], *, committed: bool) -> None:
@@ -207,7 +209,7 @@ class Subscription:
         for key, state in old.items():
             if key not in self.partitions:
                 reached("client.fetched_records_given_up")
-                # Another member may read the partition by now, or this one from another position: a poll must
+                # In the meantime, another member, or this one, may have read from another position: a poll must
                 # not return old records.
                 state.drop_fetched()
 

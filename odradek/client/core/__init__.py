@@ -1,1 +1,1 @@
-"""The client without sockets or threads, on which every operation, producer and consumer is built. PURE."""
+"""The client without sockets or threads. Every operation, producer and consumer is built on it. PURE."""

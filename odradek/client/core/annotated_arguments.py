@@ -1,8 +1,9 @@
 """Arguments checked against the annotations of their operation. PURE.
 
 `Admin` has some sixty operations. Their annotations give the type of each argument, down to the fields of objects
-that a caller makes. `judged` checks a call against them before the operation begins. So a wrong value raises in the
-call, with the path to the value (`topics[3].configs`). A generator among the arguments is read once, here.
+that a caller makes. `judged` checks a call against them before the operation begins. So a wrong value raises an
+error in the call, with the path to the value (`topics[3].configs`). A generator among the arguments is read once,
+here.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _MAPPINGS = (dict, collections.abc.Mapping)
 def judged(
     operation: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """Return the arguments of a call, the first of which (the core) is not judged, in the form that the client keeps.
+    """Check the arguments of a call and return them in the client's own form. The first one, the core, is not
+    checked.
 
     Raises `TypeError` and `ValueError`, which name the argument.
     """
@@ -57,7 +59,7 @@ def judged(
 def hints_of(annotated: Any) -> dict[str, Any]:
     """Return the types of a class's fields, or of an operation's parameters.
 
-    The names of the core and of results may be there for type checkers only; neither is judged.
+    The types of the core and of results may be imported for type checkers only; they are not checked.
     """
     wanted = {
         name: text for name, text in annotated.__annotations__.items() if name not in ("core", "return")
@@ -68,7 +70,7 @@ def hints_of(annotated: Any) -> dict[str, Any]:
 
 
 def judge(what: str, value: Any, hint: Any) -> Any:
-    """Return a value in the form that the client keeps."""
+    """Check a value and return it in the client's own form."""
     origin = get_origin(hint)
     if hint is Any:
         return value
@@ -135,7 +137,7 @@ def _judge_union(what: str, value: Any, kinds: tuple[Any, ...]) -> Any:
                 return judge(what, value, kind)
             except (TypeError, ValueError) as error:
                 errors.append(error)
-    # A right type with a value out of range makes a better error than a wrong type.
+    # The error of a value out of range, which has the right type, explains more than that of a wrong type.
     raise next((error for error in errors if isinstance(error, ValueError)), errors[0])
 
 

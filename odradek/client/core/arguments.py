@@ -1,8 +1,8 @@
 """Arguments of public calls, checked in the call: a wrong argument fails only its caller. PURE.
 
 All callers share the client's thread, so a wrong argument must not reach it. Each function gets the argument's name
-as the caller knows it. It returns the argument in the form that the client keeps. It raises `TypeError` for another
-type, and `ValueError` for a value that Kafka's protocol cannot express.
+for error texts. It returns the argument in the client's own form. It raises `TypeError` for another type, and
+`ValueError` for a value that Kafka's protocol cannot express.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ INT64_MAX = (1 << 63) - 1
 TEXT_BYTES_MAX = (1 << 15) - 1
 """The most bytes that a name has in Kafka's protocol."""
 TIMESTAMP_MS_MAX = 1 << 62
-"""Half of the range of 64 bits: so the difference between any two times fits into a batch."""
+"""Half of the range of 64 bits, so that the difference between any two times fits into a batch."""
 NO_TIMESTAMP = -1
 NO_HEADERS: tuple[Header, ...] = ()
 SECONDS_MAX = 2_000_000.0
-"""The longest wait (23 days); a longer one is cut to it, because requests have milliseconds of 32 bits."""
+"""The longest wait (23 days), because requests have milliseconds of 32 bits. A longer wait is cut to it."""
 
 
 def as_bytes(what: str, value: Any) -> bytes | None:
-    """Return a key or value as it is sent: bytes, or a copy of a buffer that can still change."""
+    """Return a key or value in the form for sending: bytes, or a copy of a buffer that can still change."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -55,7 +55,7 @@ def as_bytes(what: str, value: Any) -> bytes | None:
 
 
 def as_integer(what: str, value: Any, least: int = 0, most: int = INT32_MAX) -> int:
-    """Convert a value by `operator.index`, within bounds: int, and the integers of numpy and pandas."""
+    """Convert a value by `operator.index`, within bounds: ints, and the integers of numpy and pandas."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -79,7 +79,7 @@ def as_timestamp(what: str, value: Any) -> int:
 
 
 def as_text(what: str, value: Any, bytes_max: int = TEXT_BYTES_MAX, *, may_be_empty: bool = False) -> str:
-    """Return a name that the protocol can carry."""
+    """Return a name that fits into the protocol."""
     if not isinstance(value, str):
         raise TypeError(f"{what} is {kind_of(value)}, expected a str")
     try:
@@ -94,7 +94,7 @@ def as_text(what: str, value: Any, bytes_max: int = TEXT_BYTES_MAX, *, may_be_em
 
 
 def as_seconds(what: str, value: Any) -> float | None:
-    """Return a time to wait in seconds; None, for as long as it takes, stays None."""
+    """Return a time to wait in seconds; None, which stands for no limit, stays None."""
     if value is None:
         return None
     try:
@@ -116,7 +116,7 @@ def as_callback(what: str, value: Any) -> Any:
 
 
 def as_headers(what: str, values: Any) -> tuple[Header, ...]:
-    """Return the headers of a record, which are read once; None has none."""
+    """Return the headers of a record; the argument is iterated once, and None means no headers."""
     if values is None:
         return ()
     if isinstance(values, Mapping):
@@ -144,7 +144,7 @@ def _header(what: str, pair: Any) -> Header:
 
 
 def by_partition(what: str, values: Any, judge: Callable[[str, Any], Any]) -> dict[TopicPartition, Any]:
-    """Return a value for each partition, whose keys are pairs of topic and number; `judge` looks at each value."""
+    """Return a value for each partition, whose keys are pairs of topic and number; `judge` checks each value."""
     if not hasattr(values, "items"):
         raise TypeError(f"{what} is {kind_of(values)}, expected a mapping with a partition for each key")
     found = {}
@@ -155,7 +155,7 @@ def by_partition(what: str, values: Any, judge: Callable[[str, Any], Any]) -> di
 
 
 def as_topic_partition(what: str, value: Any) -> TopicPartition:
-    """Return a partition that is named by a pair of topic and number."""
+    """Return a partition, given as a pair of topic and number."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise TypeError(f"{what} is {kind_of(value)}, expected a pair of topic and partition")
     return TopicPartition(
@@ -164,12 +164,12 @@ def as_topic_partition(what: str, value: Any) -> TopicPartition:
 
 
 def as_topic_partitions(what: str, values: Any) -> list[TopicPartition]:
-    """Return partitions that are named by pairs of topic and number, which are read once."""
+    """Return partitions, given as pairs of topic and number; the argument is iterated once."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"{what} is {kind_of(values)}, expected pairs of topic and partition")
     return [as_topic_partition(f"one of {what}", each) for each in values]
 
 
 def kind_of(value: Any) -> str:
-    """Name a wrong type as an error shows it."""
+    """Return the name of a wrong type for an error text."""
     return "None" if value is None else f"a {type(value).__name__}"

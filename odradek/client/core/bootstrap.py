@@ -6,7 +6,7 @@ __all__ = ["parse_bootstrap"]
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """Parse the (host, port) pairs of a bootstrap list. Raises `ValueError` that names the bad part."""
+    """Parse the (host, port) pairs of a bootstrap list. Raises `ValueError`, which names the wrong part."""
     addresses = [_address(part.strip()) for part in text.split(",") if part.strip()]
     if not addresses:
         raise ValueError("no bootstrap address was given (expected HOST:PORT)")

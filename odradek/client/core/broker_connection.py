@@ -1,8 +1,8 @@
 """One connection to one broker, without IO: version negotiation, pipelining, order of answers. PURE.
 
 A connection opens with ApiVersions, and carries requests only once it knows the broker's versions. Calls wait in
-`waiting` until there is room in the pipeline (`in_flight_max`) and no throttle holds. After an answer with a throttle
-time, the client sends nothing for that long (KIP-219).
+`waiting` until there is room in the pipeline (`in_flight_max`) and no throttle time is running. After an answer
+with a throttle time, the client sends nothing for that long (KIP-219).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ RENEWED_SHARE = 0.85
 
 
 class BrokerConnection:
-    """One connection to one broker. The core owns it, finishes the calls that fail, and performs its output."""
+    """One connection to one broker. The core owns it, completes calls that fail, and sends its output."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class BrokerConnection:
         lane: int = 0,
         nonce: Callable[[], str] = str,
     ) -> None:
-        """`nonce` gives random text for a login."""
+        """`nonce` returns random text for a login."""
         self._nonce = nonce
         self._credentials = None if config.security is None else config.security.credentials
         self._sasl: SaslClient | None = None
         self.wants_token = False
-        """True while the login waits for a token, which the core fetches beside itself (`token_came`)."""
+        """True while the login waits for a token, which the core fetches separately (`token_came`)."""
         self._renew_at = math.inf
-        """The time from which the login is renewed before anything else is sent (KIP-368)."""
+        """The time from which on the login is renewed before anything else is sent (KIP-368)."""
         self.connection_id = connection_id
         self.address = address
         self.lane = lane
@@ -90,7 +90,9 @@ class BrokerConnection:
         self.throttled_until = 0.0
         self.features_epoch = -1
         self.features: dict[str, int] = {}
-        """The finalized levels of the cluster's features, as the broker knew them at `features_epoch` (KIP-584)."""
+        """The finalized levels of the cluster's features, as the broker reported them at `features_epoch`
+        (KIP-584).
+        """
         self.connect_seconds = connect_seconds
         self._connect_deadline = now + connect_seconds
         self._last_used = now
@@ -102,16 +104,16 @@ class BrokerConnection:
         self._negotiation: bytearray | None = None
         self._has_tls = config.security is not None and config.security.tls is not None
         self._has_answered = False
-        """True once a call was answered: the cause of a later end is not wrong security."""
+        """True once a call was answered, so that wrong security settings cannot be the cause of a later end."""
 
     @property
     def address_text(self) -> str:
-        """host:port, for people."""
+        """The address as `host:port`, for people."""
         return f"{self.address[0]}:{self.address[1]}"
 
     @property
     def load(self) -> int:
-        """Calls that have no answer yet."""
+        """The number of calls without an answer."""
         return len(self.in_flight) + len(self.waiting)
 
     @property
@@ -120,7 +122,9 @@ class BrokerConnection:
         return self._wire.bytes_expected
 
     def closed_text(self) -> str:
-        """Explain the end of the stream to people. A listener that wants TLS or a login shows it only by closing."""
+        """Describe the end of the stream for people. A listener that expects TLS or a login reports that only by
+        closing.
+        """
         text = f"{self.address_text} closed the connection"
         if self.state is ConnectionState.NEGOTIATING and not self._has_tls:
             return (
@@ -145,7 +149,7 @@ class BrokerConnection:
             self.waiting.append(call)
 
     def established(self) -> None:
-        """Ask which versions the broker speaks, because the stream is open."""
+        """Ask which versions the broker supports, because the stream is open."""
         self._step("established")
         self._ask_versions(api_versions(ApiKey.API_VERSIONS)[1])
 
@@ -203,7 +207,7 @@ class BrokerConnection:
         return high
 
     def receive(self, data: bytes | memoryview, now: float) -> None:
-        """Take bytes in and finish the calls that they answer. Raises `RemoteProtocolError`."""
+        """Process received bytes, and complete the calls that they answer. Raises `RemoteProtocolError`."""
         self._wire.receive_data(data)
         self._finish_calls(now)
 
@@ -239,13 +243,13 @@ class BrokerConnection:
         response = event.response
         if not isinstance(response, ApiVersionsResponse):
             raise RemoteProtocolError(
-                f"the broker sent {type(response).__name__} where an answer about its API versions was due"
+                f"the broker sent {type(response).__name__} instead of an answer to ApiVersions"
             )
         code = error_code(response.error_code)
         ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         if code is ErrorCode.UNSUPPORTED_VERSION and event.api_version == 0 and not self._versions:
             reached("client.versions_asked_again")
-            # KIP-511: the answer names the versions of ApiVersions that the broker has. Asked for once more only.
+            # KIP-511: the answer has the versions of ApiVersions that the broker supports. Ask once more only.
             self._versions = ranges or {int(ApiKey.API_VERSIONS): (0, 0)}
             ours = api_versions(ApiKey.API_VERSIONS)[1]
             self._ask_versions(min(ours, self._versions.get(ApiKey.API_VERSIONS, (0, 0))[1]))
@@ -261,8 +265,8 @@ class BrokerConnection:
             self._begin_login(now)
 
     def _begin_login(self, now: float) -> None:
-        """Name the mechanism; the first time, and for each renewal."""
-        # Imported by clients that log in alone: commands start faster without.
+        """Send the name of the mechanism, at the first login and at each renewal."""
+        # Imported only by clients that log in, so that other commands start faster.
         from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 
         assert self._credentials is not None
@@ -309,7 +313,7 @@ class BrokerConnection:
         self._send_token(token)
 
     def token_came(self, token: str) -> None:
-        """Go on with a login that waited for this token."""
+        """Continue a login that waited for this token."""
         assert self._credentials is not None
         self._sasl = SaslClient(self._credentials, self._nonce, token)
         self._send_token(self._sasl.first())
@@ -324,7 +328,7 @@ class BrokerConnection:
         """Compute the earliest deadline of this connection: of a call, of connecting, of a throttle, or of its idle
         time.
         """
-        due = math.inf  # asked for after each receive: without a list of them all
+        due = math.inf  # called after each receive, so no list of all deadlines is built
         for call in self.in_flight:
             if call.deadline < due:
                 due = call.deadline
@@ -350,7 +354,7 @@ class BrokerConnection:
         return deadline is not None and deadline <= now
 
     def connect_overdue(self, now: float) -> bool:
-        """True if connecting (with the negotiation) takes too long."""
+        """True if connecting (with the negotiation) has taken too long."""
         return now >= self._connect_deadline and self.state in _OPENING
 
     def take_overdue(self, now: float) -> list[Call]:

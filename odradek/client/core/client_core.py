@@ -1,29 +1,30 @@
-"""The client without IO: connections, calls and operations behind one face in h11's shape. PURE.
+"""The client without IO: connections, calls and operations behind one interface in the style of h11. PURE.
 
 Theory of operation
 -------------------
 A shell owns sockets and a clock; the core decides everything else.
 
-* The shell starts an operation (`start`) and performs the `effects` it finds after every call into the core:
-  `Connect`, `Send`, `Close`, `Compute`. It reports what happens with `connected`, `connect_failed`, `receive_data`,
-  `connection_lost`, `computed`, and calls `tick` when `next_deadline` has come. The time goes into every report, in seconds of
-  any clock that never falls. An operation's outcome is in its `Task`.
+* The shell starts an operation (`start`), and performs the `effects` after every call into the core: `Connect`,
+  `Send`, `Close`, `Compute`. It reports events with `connected`, `connect_failed`, `receive_data`,
+  `connection_lost`, `computed`, and calls `tick` when `next_deadline` has come. Every report has the time, in
+  seconds of any clock that never goes back. An operation's outcome is in its `Task`.
 * Operations (see `operation.py`) start `Call`s and wait for them or for a time. The core places a call on the
   connection to its broker (or to any broker), opening one where there is none.
 * Connections are keyed by address and lane. So a bootstrap address and a broker's own address share a connection. A
-  call that a broker holds back for long (a JoinGroup, a fetch) has a lane of its own, and keeps nobody waiting. An
-  attempt has an id that is never used again: reports about a dead attempt are ignored.
+  call that a broker answers late (a JoinGroup, a fetch) has its own lane, and delays no other calls. An attempt has
+  an id that is never used again: reports about a dead attempt are ignored.
 
 Rules
 -----
-* A call that was not sent when its connection ended is placed anew if any broker will do, and fails with
-  `BrokerUnavailable` otherwise. A call that was sent fails with `ConnectionBroken`. What the broker did with it is
-  unknown, so only the operation can decide whether to repeat it.
-* A call whose deadline passes after it was sent takes its connection along. Answers come in order, so calls behind it
-  would be late too.
+* If a connection ends before a call was sent, the call moves to another connection if any broker will do; otherwise
+  it fails with `BrokerUnavailable`. A call that was sent fails with `ConnectionBroken`. The broker may have
+  performed it, so only the operation can decide whether to repeat it.
+* If a call's deadline passes after it was sent, its connection is closed. Answers come in order, so later calls
+  would be late, too.
 * After a failure an address is not tried for a backoff; a call to it fails at once meanwhile, and its operation
   waits. Each further attempt to connect has twice the time of the attempt before, up to a maximum.
-* Without metadata for too long, the known brokers are forgotten and the bootstrap addresses asked (KIP-899, KIP-1102).
+* Without metadata for too long, the known brokers are forgotten, and the bootstrap addresses are used again
+  (KIP-899, KIP-1102).
 * A connection that has nothing to do for `connection_idle_max` is closed.
 
 Deliberately absent: threads, locks, DNS, TLS (the shells have it), and any decision about acknowledgements or offsets.
@@ -85,14 +86,14 @@ class Send:
 
 @attrs.frozen
 class Close:
-    """Close the connection; no report is wanted."""
+    """Close the connection; the shell reports nothing afterwards."""
 
     connection_id: int
 
 
 @attrs.frozen
 class Compute:
-    """Call `work.function` where it holds nothing up, then report `computed`."""
+    """Call `work.function` where it delays nothing (in a thread), then report `computed`."""
 
     work: Work
 
@@ -102,16 +103,16 @@ Effect: TypeAlias = Connect | Send | Close | Compute
 
 @attrs.define
 class _Trouble:
-    """The latest failures of an address."""
+    """The recent failures of an address."""
 
     failures: int
-    """Attempts to connect that failed, in a row."""
+    """The number of attempts to connect that failed in a row."""
     retry_at: float
     reason: str
 
 
 class ClientCore:
-    """The client without IO. `bootstrap` holds at least one address; `rng` jitters the backoffs."""
+    """The client without IO. `bootstrap` has at least one address; `rng` adds jitter to the backoffs."""
 
     def __init__(
         self, bootstrap: Sequence[Address], config: ClientConfig, rng: random.Random, now: float = 0.0
@@ -122,7 +123,7 @@ class ClientCore:
         self.now = now
         self.rng = rng
         self.tokens: Tokens | None = None
-        """Gives a token for each login by OAUTHBEARER; the shell sets it."""
+        """Returns a token for each login by OAUTHBEARER; the shell sets it."""
         self.notes = Notes(lambda: self.now)
         self.cluster = Cluster()
         self.ever_connected = False
@@ -145,7 +146,7 @@ class ClientCore:
         self._timer_number = 0
         self._stepping = False
 
-    # What operations use
+    # Called by operations
 
     def call(
         self,
@@ -159,9 +160,9 @@ class ClientCore:
         patient: bool = False,
         version_min: int = 0,
     ) -> Call:
-        """Start a request. The call may be done (failed) on return; see `Call`.
+        """Start a request. The returned call may have failed already; see `Call`.
 
-        `patient`: the broker may hold the answer back until `deadline`, so the request timeout does not hold.
+        `patient`: the broker may delay the answer until `deadline`, so the request timeout does not apply.
         """
         if not patient:
             deadline = min(deadline, self.now + self.config.request_timeout)
@@ -184,7 +185,7 @@ class ClientCore:
         return self.config.retry.delay(attempt, self.rng)
 
     def metadata_asked(self) -> None:
-        """Note that metadata is wanted, and since when."""
+        """Note that metadata is needed, and since when."""
         if self._metadata_missing_since is None:
             self._metadata_missing_since = self.now
 
@@ -203,7 +204,7 @@ class ClientCore:
                     connection, f"the client gave up its connection to {connection.address_text}: {reason}"
                 )
 
-    # What shells use
+    # Called by shells
 
     def start(self, operation: Operation[T], now: float) -> Task[T]:
         """Begin an operation."""
@@ -222,7 +223,7 @@ class ClientCore:
             self._run_ready()
 
     def abandon(self, task: Task[Any]) -> None:
-        """End an operation whose result is not wanted any longer."""
+        """End an operation whose result is no longer needed."""
         task.cancel(ClientClosed("the caller gave the operation up"))
         self._tasks.pop(task, None)
 
@@ -243,7 +244,7 @@ class ClientCore:
         return min(deadlines, default=None)
 
     def tick(self, now: float) -> None:
-        """Act upon the time: expire calls, end throttles, wake operations that slept."""
+        """Act on the present time: expire calls, end throttle times, wake sleeping operations."""
         self._at(now)
         for connection in list(self._by_id.values()):
             if connection.connection_id in self._by_id:
@@ -289,7 +290,7 @@ class ClientCore:
                 f"{connection.address_text} speaks HTTP, so its port is not a broker's listener "
                 "(perhaps that of the metrics page)"
             )
-            # Nobody was reached that waiting would help with.
+            # No broker has answered properly, so waiting would not help.
             self.ever_connected = self._ever_ready
             self._end(connection, reason)
         else:
@@ -339,7 +340,7 @@ class ClientCore:
 
     @property
     def trouble(self) -> str:
-        """The reason why no broker is connected, if attempts have failed; empty while one is connected."""
+        """The reason why no broker is connected, if attempts have failed; empty while a broker is connected."""
         if not self._trouble or any(each.state is ConnectionState.READY for each in self._by_id.values()):
             return ""
         return "; ".join(dict.fromkeys(each.reason for each in self._trouble.values()))
@@ -355,7 +356,7 @@ class ClientCore:
             call.fail(AuthenticationFailed(reason))
 
     def _fetch_token(self, connection: BrokerConnection) -> None:
-        """Let a token be fetched for a login (OAUTHBEARER), and go on with the login."""
+        """Start fetching a token for a login (OAUTHBEARER); the login continues with it."""
         assert self.tokens is not None, "a login by token must have a source of tokens"
         connection.wants_token = False
         work = self.compute(self.tokens)
@@ -374,7 +375,7 @@ class ClientCore:
         self._flush(connection)
 
     def bytes_expected(self, connection_id: int) -> int:
-        """Return the number of bytes still to come of a large answer on this connection; 0 when none has begun."""
+        """Return the number of bytes still to come of a large answer on this connection; 0 if none has begun."""
         connection = self._by_id.get(connection_id)
         return connection.bytes_expected if connection is not None else 0
 
@@ -404,7 +405,7 @@ class ClientCore:
         self._connections.clear()
 
     def statistics(self) -> dict[str, int]:
-        """Return figures of this moment: connections, calls in flight and waiting, running operations."""
+        """Return the present figures: connections, calls in flight and waiting, running operations."""
         connections = list(self._by_id.values())
         return {
             "connections": len(connections),
@@ -419,7 +420,9 @@ class ClientCore:
         self.now = max(self.now, now)
 
     def _run_ready(self) -> None:
-        """Step every operation whose wait is over, until none is (a step may finish other operations' calls)."""
+        """Step every operation whose wait is over, until there is none. (A step may complete other operations'
+        calls.)
+        """
         if self._stepping:
             return
         self._stepping = True
@@ -489,8 +492,8 @@ class ClientCore:
         return self._connect(address, lane)
 
     def _connection_to_any(self) -> BrokerConnection:
-        """Choose a connection: the idlest open one, else one being opened, else a new one to an address without
-        recent trouble.
+        """Choose a connection: an open one with the fewest calls, else a connection that is being opened, else a
+        new one to an address without recent failures.
         """
         missing_since = self._metadata_missing_since
         if (
@@ -567,7 +570,9 @@ class ClientCore:
             self._flush(connection)
 
     def _end(self, connection: BrokerConnection, reason: str) -> None:
-        """End a connection that is closed, or that a coming effect closes. Send its calls elsewhere, or fail them."""
+        """End a connection that is closed, or that a later effect closes. Move its calls to other connections, or
+        fail them.
+        """
         was_ready = connection.state is ConnectionState.READY
         self._forget(connection)
         old = self._trouble.get(connection.address)
@@ -590,7 +595,7 @@ class ClientCore:
                 call.fail(BrokerUnavailable(reason))
 
     def _nonce(self) -> str:
-        """Make random text. As a digest, it reveals nothing of the generator's state."""
+        """Make random text. It is a digest, so it does not reveal the generator's state."""
         return hashlib.sha256(self.rng.getrandbits(256).to_bytes(32, "big")).hexdigest()
 
     def _forget(self, connection: BrokerConnection) -> None:

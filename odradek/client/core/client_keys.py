@@ -12,7 +12,7 @@ Three kinds of keys:
 * `NEUTRAL_ONLY`: they switch on what this client does not have, such as interceptors. Only the value that leaves it
   off is accepted: otherwise a user might rely on something that is missing.
 
-Anything else is a `ValueError` that names the key and the nearest known ones.
+Any other key is a `ValueError` that names the key and the nearest known keys.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class CommonSettings:
     )
     """A function that is called with the level (as in `logging`) and the text of each log line from WARNING on."""
     metadata_max_age_ms: int = _key(300_000, parse.LONG)
-    """The age at which metadata is fetched again, also without an error."""
+    """The age at which metadata is fetched again, even without an error."""
     request_timeout_ms: int = _key(30_000, parse.AT_LEAST_0)
     """The time that one request may take, with its answer."""
     reconnect_backoff_ms: int = _key(50, parse.LONG)
@@ -129,7 +129,9 @@ class CommonSettings:
     metadata_recovery_rebootstrap_trigger_ms: int = _key(300_000, parse.LONG)
     """The time without metadata after which the client begins again at `bootstrap.servers` (KIP-1102)."""
     metadata_recovery_strategy: str = _key("rebootstrap", parse.recovery)
-    """`rebootstrap` or `none`: the reaction when no known broker answers (KIP-899)."""
+    """`rebootstrap` or `none`: whether the client begins again at `bootstrap.servers` when no known broker answers
+    (KIP-899).
+    """
     security_protocol: str = _key("PLAINTEXT", parse.protocol)
     """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
     sasl_mechanism: str = _key("GSSAPI", parse.mechanism)
@@ -139,7 +141,7 @@ class CommonSettings:
     )
     """The login module with its options, in Java's form (docs/logins.md)."""
     odradek_sasl_username: str | None = _key(None, parse.optional_text)
-    """A user name; with the password it replaces a login module."""
+    """A user name. Together with the password, it replaces `sasl.jaas.config`."""
     odradek_sasl_password: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )
@@ -153,9 +155,9 @@ class CommonSettings:
     )
     """The client id's secret."""
     sasl_oauthbearer_scope: str | None = _key(None, parse.optional_text)
-    """The scope to ask the issuer for."""
+    """The scope that is requested from the issuer."""
     sasl_login_refresh_window_factor: float = _key(0.8, parse.share)
-    """The share of a token's life after which a login takes a new one."""
+    """The share of a token's life after which a login gets a new token."""
     sasl_login_retry_backoff_ms: int = _key(100, parse.LONG)
     """The pause before the next request to the issuer; it doubles with each failure."""
     sasl_login_retry_backoff_max_ms: int = _key(10_000, parse.LONG)
@@ -165,9 +167,9 @@ class CommonSettings:
     )
     """A function that returns a token; it is called beside the client, for each login, and may block."""
     ssl_truststore_location: str | None = _key(None, parse.optional_text)
-    """A file with the certificates of authorities; None for the system's."""
+    """A file with the certificates of authorities; None for the system's authorities."""
     ssl_truststore_type: str = _key("JKS", parse.upper)
-    """The form of that file: `PEM`; by any other type it is read as PKCS12."""
+    """The format of that file: `PEM`; for any other type it is read as PKCS12."""
     ssl_truststore_password: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )
@@ -177,7 +179,7 @@ class CommonSettings:
     ssl_keystore_location: str | None = _key(None, parse.optional_text)
     """A file with the client's certificate and key."""
     ssl_keystore_type: str = _key("JKS", parse.upper)
-    """The form of that file: `PEM`; by any other type it is read as PKCS12."""
+    """The format of that file: `PEM`; for any other type it is read as PKCS12."""
     ssl_keystore_password: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )
@@ -193,9 +195,9 @@ class CommonSettings:
     )
     """The private key's password."""
     ssl_endpoint_identification_algorithm: str = _key("https", parse.text)
-    """`https` compares the server's certificate with its name; empty takes any name."""
+    """`https` compares the server's certificate with its name; an empty value accepts any name."""
     odradek_ssl_keystore_key_location: str | None = _key(None, parse.optional_text)
-    """A PEM file with the private key, where `ssl.keystore.location` has only certificates."""
+    """A PEM file with the private key, if `ssl.keystore.location` has only certificates."""
     ssl_enabled_protocols: tuple[str, ...] = _key(("TLSv1.2", "TLSv1.3"), parse.texts)
     """Versions of TLS, with commas between them."""
     ssl_cipher_suites: tuple[str, ...] = _key((), parse.texts)
@@ -207,7 +209,7 @@ class CommonSettings:
 
     @classmethod
     def from_properties(cls: type[S], properties: Mapping[str, Any], *, on_trio: bool = False) -> S:
-        """Check and take in Kafka's keys ("linger.ms"), and those of other clients (`familiar_names`).
+        """Make settings from Kafka's keys ("linger.ms"), and keys of other clients (`familiar_names`).
 
         Raises:
             ValueError: an unknown key, a bad value, keys that contradict each other, or no `bootstrap.servers`.
@@ -276,7 +278,7 @@ class CommonSettings:
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
-        """Check and adjust keys that depend on each other; `values` has those that were given, by field name."""
+        """Check and adjust keys that depend on each other; `values` has the given values, by field name."""
 
     @classmethod
     def _value(cls, values: dict[str, Any], name: str) -> Any:
@@ -309,9 +311,11 @@ class ProducerSettings(CommonSettings):
     """The typed values of Kafka's producer keys, with underscores for dots."""
 
     acks: int = _key(-1, parse.acks)
-    """`all`: a record is acknowledged by all in-sync replicas; `1`: by the leader; `0`: never."""
+    """`all`: all in-sync replicas acknowledge a record; `1`: the leader acknowledges it; `0`: it is not
+    acknowledged.
+    """
     batch_size: int = _key(16_384, parse.AT_LEAST_0)
-    """Bytes of a batch that is sent at once, when it is full."""
+    """The size in bytes at which a batch is full, and is sent at once."""
     buffer_memory: int = _key(32 << 20, parse.LONG)
     """Bytes of records that may wait to be sent."""
     compression_gzip_level: int = _key(-1, parse.integer(-1, 9))
@@ -323,9 +327,9 @@ class ProducerSettings(CommonSettings):
     compression_zstd_level: int = _key(3, parse.integer(-131_072, 22))
     """The level of zstd."""
     delivery_timeout_ms: int = _key(120_000, parse.AT_LEAST_0)
-    """The time after which a record that was not acknowledged has failed."""
+    """The time after which a record fails if it was not acknowledged."""
     enable_idempotence: bool = _key(True, parse.boolean)
-    """True: a batch that is sent again is written once."""
+    """True if the broker writes a repeated batch only once."""
     key_serializer: Callable[[Any], bytes | None] | None = attrs.field(
         default=None, metadata={"parse": parse.serializer}
     )
@@ -337,24 +341,27 @@ class ProducerSettings(CommonSettings):
     max_in_flight_requests_per_connection: int = _key(5, parse.AT_LEAST_1)
     """Requests to a broker that are not answered yet; at most 5 with idempotence."""
     max_request_size: int = _key(1 << 20, parse.AT_LEAST_0)
-    """Bytes of a record, and of a request, at most."""
+    """The most bytes of a record, and of a request."""
     partitioner_adaptive_partitioning_enable: bool = _key(True, parse.boolean)
-    """True: partitions with a longer queue get fewer records without keys (KIP-794)."""
+    """True if partitions with a longer queue get fewer keyless records (KIP-794)."""
     partitioner_availability_timeout_ms: int = _key(0, parse.AT_LEAST_0)
-    """The time after which keyless records avoid a leader that accepts nothing; 0 switches this off."""
+    """The time after which keyless records avoid a leader that accepts no requests; 0 switches this off."""
     partitioner_class: Any = attrs.field(default=None, metadata={"parse": parse.partitioner})
-    """None: murmur2 of the key, sticky without a key. `RoundRobinPartitioner`, or a callable `(topic, key,
-    value, partition_count, available) -> partition`."""
+    """None: murmur2 of the key; without a key, the sticky partition. Otherwise `RoundRobinPartitioner`, or a
+    callable `(topic, key, value, partition_count, available) -> partition`.
+    """
     partitioner_ignore_keys: bool = _key(False, parse.boolean)
-    """True: keys play no part in the choice of a partition."""
+    """True if keys do not affect the choice of a partition."""
     retries: int = _key(parse.INT_MAX, parse.AT_LEAST_0)
-    """How often a batch is sent again, within `delivery.timeout.ms`."""
+    """The number of times that a batch is sent again, within `delivery.timeout.ms`."""
     transaction_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
-    """The time after which the coordinator aborts a transaction that is open."""
+    """The time after which the coordinator aborts an open transaction."""
     transaction_two_phase_commit_enable: bool = _key(False, parse.boolean)
-    """True: another system decides whether transactions commit (KIP-939), and none ends by a timeout."""
+    """True if another system decides whether transactions commit (KIP-939), so that none ends by a timeout."""
     transactional_id: str | None = _key(None, parse.optional_text)
-    """The name under which transactions go on in the next producer; None: a producer without transactions."""
+    """The name under which the next producer continues or aborts transactions; None: a producer without
+    transactions.
+    """
     value_serializer: Callable[[Any], bytes | None] | None = attrs.field(
         default=None, metadata={"parse": parse.serializer}
     )
@@ -362,7 +369,9 @@ class ProducerSettings(CommonSettings):
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
-        """Apply Kafka's rules: idempotence gives way unless it was set; the delivery has time for one request."""
+        """Apply Kafka's rules: idempotence is switched off by conflicting keys unless it was set; the delivery has
+        time for one request.
+        """
         obstacles = {
             "acks must be all": cls._value(values, "acks") != -1,
             "retries must be above 0": cls._value(values, "retries") == 0,
@@ -396,7 +405,7 @@ class ProducerSettings(CommonSettings):
             values["delivery_timeout_ms"] = least
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """Make the base's configuration, with the producer's pipeline."""
+        """Make the core's configuration, with the producer's limit of requests in flight."""
         return attrs.evolve(
             super().client_config(fail_fast=fail_fast),
             in_flight_max=self.max_in_flight_requests_per_connection,
@@ -408,27 +417,31 @@ class ConsumerSettings(CommonSettings):
     """The typed values of Kafka's consumer keys, with underscores for dots."""
 
     allow_auto_create_topics: bool = _key(True, parse.boolean)
-    """True: a topic that is missing may be created by the broker, if it does that."""
+    """True if the broker may create a missing topic (`auto.create.topics.enable`)."""
     auto_commit_interval_ms: int = _key(5_000, parse.AT_LEAST_0)
     """The time between automatic commits."""
     auto_offset_reset: str = _key("latest", parse.offset_reset)
-    """The start without a committed offset: `earliest`, `latest`, `none` (an error), or `by_duration:PnDTnHnMn.nS`."""
+    """The start position without a committed offset: `earliest`, `latest`, `none` (an error), or
+    `by_duration:PnDTnHnMn.nS`.
+    """
     check_crcs: bool = _key(True, parse.boolean)
-    """True: the checksum of each batch is verified."""
+    """True if the checksum of each batch is verified."""
     client_rack: str = _key("", parse.text)
-    """The client's rack: records come from an in-sync replica there, if the brokers choose so (KIP-392)."""
+    """The client's rack: records come from an in-sync replica in that rack, if the brokers select replicas by rack
+    (KIP-392).
+    """
     default_api_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
-    """The time of a call that is given no `timeout`."""
+    """The time limit of a call without a `timeout`."""
     enable_auto_commit: bool = _key(True, parse.boolean)
-    """True: positions are committed by themselves, if there is a group."""
+    """True if positions are committed automatically, provided that there is a group."""
     exclude_internal_topics: bool = _key(True, parse.boolean)
-    """True: a pattern matches no internal topics, and `topics()` leaves them out."""
+    """True if a pattern matches no internal topics, and `topics()` leaves them out."""
     fetch_max_bytes: int = _key(50 << 20, parse.AT_LEAST_0)
-    """Bytes of the answer to one fetch, at most; a larger first batch is sent all the same."""
+    """The most bytes of the answer to one fetch; a first batch may be larger."""
     fetch_max_wait_ms: int = _key(500, parse.AT_LEAST_0)
-    """The time that a broker waits for `fetch.min.bytes`."""
+    """The longest time that a broker waits for `fetch.min.bytes`."""
     fetch_min_bytes: int = _key(1, parse.AT_LEAST_0)
-    """Bytes that a broker waits for before it answers a fetch."""
+    """The bytes that a broker waits for before it answers a fetch."""
     group_id: str | None = _key(None, parse.optional_text)
     """The name of the group; None: a consumer without a group."""
     group_instance_id: str | None = _key(None, parse.optional_text)
@@ -441,26 +454,26 @@ class ConsumerSettings(CommonSettings):
     heartbeat_interval_ms: int = _key(3_000, parse.AT_LEAST_1)
     """The time between heartbeats to the coordinator; with the new protocol the coordinator sets it."""
     isolation_level: str = _key("read_uncommitted", parse.one_of("read_uncommitted", "read_committed"))
-    """`read_committed`: records of open and aborted transactions are left out; or `read_uncommitted`."""
+    """`read_committed` leaves out records of open and aborted transactions; `read_uncommitted` does not."""
     key_deserializer: Callable[[bytes | None], Any] | None = attrs.field(
         default=None, metadata={"parse": parse.deserializer}
     )
     """A function from bytes to keys, or the name of Kafka's `StringDeserializer` or `ByteArrayDeserializer`."""
     max_partition_fetch_bytes: int = _key(1 << 20, parse.AT_LEAST_0)
-    """Bytes of one partition in the answer to a fetch, at most."""
+    """The most bytes of one partition in the answer to a fetch; a first batch may be larger."""
     odradek_consumer_timeout_ms: int | None = _key(None, parse.timeout_or_none)
-    """The silence after which a loop over the consumer ends; None for an endless loop."""
+    """The time without records after which a loop over the consumer ends; None for an endless loop."""
     max_poll_interval_ms: int = _key(300_000, parse.AT_LEAST_1)
-    """The time between two polls after which a member leaves its group."""
+    """The longest time between two polls; after it a member leaves its group."""
     max_poll_records: int = _key(500, parse.AT_LEAST_1)
-    """Records that a poll returns at most."""
+    """The most records that a poll returns."""
     partition_assignment_strategy: tuple[Any, ...] = attrs.field(
         default=("range", "cooperative-sticky"), metadata={"parse": parse.assignors}
     )
     """Names (`range`, `roundrobin`, `cooperative-sticky`, or Kafka's classes), or assignors of your
     own, the preferred first."""
     session_timeout_ms: int = _key(45_000, parse.AT_LEAST_1)
-    """The time without a heartbeat after which a member is taken for dead."""
+    """The time without a heartbeat after which a member counts as dead."""
     value_deserializer: Callable[[bytes | None], Any] | None = attrs.field(
         default=None, metadata={"parse": parse.deserializer}
     )
@@ -468,7 +481,7 @@ class ConsumerSettings(CommonSettings):
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
-        """Apply Kafka's rules: commits need a group, a session outlives its heartbeats."""
+        """Apply Kafka's rules: commits need a group, the session timeout exceeds the heartbeat interval."""
         if cls._value(values, "group_id") is None:
             if values.get("enable_auto_commit"):
                 raise ValueError("enable.auto.commit=true needs a group.id")
@@ -496,9 +509,9 @@ class AdminSettings(CommonSettings):
     connections_max_idle_ms: int = _key(300_000, parse.ANY_LONG)
     """The time after which an idle connection is closed; a negative value keeps it open."""
     default_api_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
-    """The time of a call that is given no `timeout`."""
+    """The time limit of a call without a `timeout`."""
     retries: int = _key(parse.INT_MAX, parse.AT_LEAST_0)
-    """How often a request is repeated, within the time of its call."""
+    """The number of times that a request is repeated, within the time of its call."""
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
@@ -510,14 +523,16 @@ class AdminSettings(CommonSettings):
             values["default_api_timeout_ms"] = least
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """Make the base's configuration, with the time of a whole call."""
+        """Make the core's configuration, with the time limit of a whole call."""
         return attrs.evolve(
             super().client_config(fail_fast=fail_fast), api_timeout=self.default_api_timeout_ms / 1000
         )
 
 
 def merged_properties(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge a configuration and keyword arguments (`linger_ms=5`) into one mapping of Kafka's keys; keywords win."""
+    """Merge a configuration and keyword arguments (`linger_ms=5`) into one mapping of Kafka's keys; keywords take
+    precedence.
+    """
     return {**(config or {}), **{name.replace("_", "."): value for name, value in keywords.items()}}
 
 
@@ -527,7 +542,7 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _check_other(key: str, value: Any, fields: Mapping[str, Any]) -> None:
-    """Check a key that is no field. Raises `ValueError` unless its value changes nothing."""
+    """Check a key that is no field. Raises `ValueError` unless its value has no effect."""
     neutral = NEUTRAL_ONLY.get(key)
     if neutral is not None:
         text = "" if value is None or value == [] else str(value).lower()

@@ -1,4 +1,4 @@
-"""Kafka's client keys for encryption and logins, as the client's connections take them. PURE."""
+"""Encryption and logins of the client's connections, from Kafka's client keys. PURE."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ STORE_TYPES = ("PEM", "PKCS12")
 
 @attrs.frozen
 class ClientSecurity:
-    """The security of a client's connections; None where there is none of the kind."""
+    """The security of a client's connections. A field is None if that kind of security is off."""
 
     tls: TlsSettings | None = None
     credentials: Credentials | None = None
     tokens: Tokens | None = attrs.field(default=None, repr=False)
-    """The application's own way to a token, for OAUTHBEARER."""
+    """The application's own source of tokens, for OAUTHBEARER."""
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +45,7 @@ class LoginKeys:
 
 
 def client_security(protocol: str, login: LoginKeys, stores: TlsSettings) -> ClientSecurity | None:
-    """Make the security that the keys describe; None for plaintext. Raises `ValueError`, which shows no secrets."""
+    """Make the security from the keys; None for plaintext. Raises `ValueError`, whose text has no secrets."""
     if protocol == "PLAINTEXT":
         return None
     tls = None
@@ -110,8 +110,8 @@ def _parsed(jaas: str) -> JaasLine:
 
 
 def _token_request(login: LoginKeys) -> TokenRequest:
-    """Make the request for a token (KIP-768). Before Kafka 4.1, id, secret and scope stood in the login module's
-    options.
+    """Make the request for a token (KIP-768). Before Kafka 4.1, id, secret and scope were options of the login
+    module.
     """
     options = {} if not login.jaas else _parsed(login.jaas).options
     url = login.token_endpoint

@@ -1,9 +1,8 @@
 """The coordinator of a group or of a transactional id: finds it, sends requests to it, and searches again when it
 is lost. PURE.
 
-Requests whose order matters have a lane of their own to the coordinator. Brokers answer the requests of a connection
-in order, and may hold a JoinGroup back for minutes. So requests that must not wait for a JoinGroup take the ordinary
-lane.
+Requests whose order matters have their own lane to the coordinator. Brokers answer the requests of a connection in
+order, and may delay a JoinGroup for minutes. So requests that must not wait for a JoinGroup use the ordinary lane.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["BESIDE_JOIN_LANE", "COORDINATOR_LANE", "MOVED", "CoordinatorFinder",
 COORDINATOR_LANE = 2
 BESIDE_JOIN_LANE = 0
 MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-"""The coordinator is another broker by now."""
+"""Errors after which the coordinator is another broker."""
 
 
 class CoordinatorKind(IntEnum):
@@ -46,10 +45,10 @@ class CoordinatorFinder:
         self._key = key
         name = "group" if kind is CoordinatorKind.GROUP else "transactional id"
         self.subject = f"{name} {key}"
-        """The words for errors."""
+        """The noun phrase for the coordinator's key in error texts."""
 
     def lost(self) -> None:
-        """Forget the coordinator, which moved or cannot be reached, so that it is searched again."""
+        """Forget the coordinator, because it has moved or cannot be reached, so that it is searched again."""
         self.node = None
 
     def find(self, *, deadline: float) -> Operation[int]:
@@ -86,7 +85,7 @@ class CoordinatorFinder:
     def request(
         self, message: Any, *, deadline: float, version_min: int = 0, version_max: int | None = None
     ) -> Operation[Any]:
-        """Send a request to the coordinator, which is searched if need be; a broken connection is tried again."""
+        """Send a request to the coordinator, after a search if it is unknown. A broken connection is tried again."""
         attempt = 0
         core = self._core
         while True:
@@ -110,6 +109,6 @@ class CoordinatorFinder:
             yield Wait(until=wake_at)
 
     def noted(self, code: ErrorCode) -> None:
-        """Look at an error code: if the coordinator has moved, it is looked for again."""
+        """Handle an error code: if the coordinator has moved, forget it, so that it is searched again."""
         if code in MOVED:
             self.lost()

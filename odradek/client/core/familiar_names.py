@@ -1,9 +1,9 @@
-"""Names that users of other Python clients know: what each is here. PURE.
+"""Names that users of other Python clients know, and their equivalents here. PURE.
 
-One table makes the errors of this client and the page docs/coming-from.md. A key of another client is taken only where its
-value, unit, default and result mean the same here (`ACCEPTED`). Some tune what this client does by itself
-(`IGNORED`): one line of the log names them. For all others (`REFUSED`) the error names their replacement.
-Names are those of the keys with dots, as they are in a configuration; keywords have underscores.
+One table makes the errors of this client and the page docs/coming-from.md. A key of another client is accepted only
+if its value, unit, default and result mean the same here (`ACCEPTED`). Keys that tune something that this client
+does by itself are ignored (`IGNORED`): one log line names them. For all others (`REFUSED`) the error names their
+replacement. Names have dots here, as in a configuration; keyword arguments have underscores.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ALL = (KAFKA_PYTHON, AIOKAFKA, CONFLUENT)
 
 
 class Treatment(Enum):
-    """The fate of a key that belongs to another client."""
+    """How a key of another client is treated."""
 
     ACCEPTED = "taken"
     IGNORED = "ignored"
@@ -43,19 +43,19 @@ class Treatment(Enum):
 
 @attrs.frozen
 class FamiliarKey:
-    """A key of other clients. `ours` is the key here if it is taken, else advice."""
+    """A key of other clients. `ours` is the equivalent key here if the key is accepted, otherwise advice."""
 
     name: str
     clients: tuple[str, ...]
     treatment: Treatment
     ours: str
     also: tuple[tuple[str, str], ...] = ()
-    """Keys of ours that this one implies, with their values."""
+    """Keys of this client that it also sets, with their values."""
 
 
 @attrs.frozen
 class FamiliarMethod:
-    """A method that other clients have and this one calls otherwise. `of` is this client's class that lacks it."""
+    """A method of other clients that has another name here. `of` is the class of this client that lacks it."""
 
     of: str
     name: str
@@ -84,7 +84,7 @@ _COUNT = "`statistics()`, `metrics()` and `partition_metrics()`, which count wit
 _VERSIONS = "the client asks each broker for its versions"
 
 FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
-    # Taken
+    # Accepted
     _taken(_PYTHON, "sasl.plain.username", "odradek.sasl.username"),
     _taken(_PYTHON, "sasl.plain.password", "odradek.sasl.password"),
     _taken(_C, "sasl.username", "odradek.sasl.username"),
@@ -201,7 +201,7 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
     _refused(_C, "queued.min.messages", _FETCH_AHEAD),
     _refused(_C, "queued.max.messages.kbytes", _FETCH_AHEAD),
     _refused(_C, "fetch.error.backoff.ms", "`retry.backoff.ms`"),
-    # Refused: what a program hears
+    # Refused: callbacks
     _refused(_C, "error.cb", "`odradek.on.error`, which is called with a level of `logging` and a text"),
     _refused(_C, "throttle.cb", "not there: throttled requests wait by themselves"),
     _refused(_C, "stats.cb", _COUNT),
@@ -277,27 +277,26 @@ FAMILIAR_ARGUMENTS: tuple[FamiliarMethod, ...] = (
     FamiliarMethod("Consumer.close", "autocommit", (KAFKA_PYTHON,), "the key `enable.auto.commit`"),
     FamiliarMethod("Consumer.close", "timeout_ms", (KAFKA_PYTHON,), "`timeout`, in seconds"),
 )
-"""Keyword arguments of methods that both have; `of` names the method."""
+"""Keyword arguments of methods that both clients have; `of` names the method."""
 
 _BY_NAME = {(each.name, AIOKAFKA in each.clients): each for each in FAMILIAR_KEYS}
 
 
 @attrs.frozen
 class Resolved:
-    """A configuration by this client's keys."""
+    """A configuration with this client's keys."""
 
     values: dict[str, Any]
     spelled: dict[str, str]
-    """How a key of `values` was spelled, where that is another name than its own."""
+    """The spelling of each key of `values` that was given under another name."""
     ignored: list[str]
 
 
 def resolved(given: Mapping[str, Any], known: Collection[str], *, on_trio: bool) -> Resolved:
-    """Return a configuration with this client's keys in the place of other clients'; `known` are all keys that it may
-    have.
+    """Replace other clients' keys in a configuration by this client's keys; `known` are all keys that it may have.
 
-    Raises `ValueError` for a key that is refused, or given by two names. A client on trio takes a name that two clients
-    use differently as aiokafka does, a blocking one as kafka-python.
+    Raises `ValueError` for a key that is refused, or given under two names. If two clients use a name differently,
+    a client on trio follows aiokafka, and a blocking client follows kafka-python.
     """
     found = Resolved({}, {}, [])
     implied: dict[str, tuple[str, str]] = {}
@@ -316,7 +315,7 @@ def resolved(given: Mapping[str, Any], known: Collection[str], *, on_trio: bool)
             )
         elif familiar.ours not in known:
             raise ValueError(
-                f"unknown configuration key {key!r}: here it is {familiar.ours}, of another client"
+                f"unknown configuration key {key!r}: this client calls it {familiar.ours}, and only a client of another kind has it"
             )
         elif value is not None:
             _put(found, familiar.ours, key, value)

@@ -1,7 +1,7 @@
-"""From the text or value of a configuration key to its typed value. PURE.
+"""Parsers from the text or value of a configuration key to its typed value. PURE.
 
-A parser returns the value, or raises `ValueError` with what it expects. Values may be texts, as in a properties file, or
-Python's own.
+A parser returns the value, or raises `ValueError` with the form that it expects. Values may be texts, as in a
+properties file, or Python's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INT_MAX = (1 << 31) - 1
 
 
 def integer(low: int, high: int) -> Parser:
-    """Make a parser of whole numbers in these bounds."""
+    """Make a parser of whole numbers within these bounds."""
 
     def parse(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, (int, str)):
@@ -44,14 +44,14 @@ def boolean(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """Take a text as it is."""
+    """Return a text unchanged."""
     if not isinstance(value, str):
         raise ValueError("expected a text")
     return value
 
 
 def optional_text(value: Any) -> str | None:
-    """Take a text that is not empty, or None."""
+    """Return a text that is not empty, or None."""
     if value is None:
         return None
     if not text(value):
@@ -60,7 +60,7 @@ def optional_text(value: Any) -> str | None:
 
 
 def one_of(*names: str) -> Parser:
-    """Make a parser that takes one of these names."""
+    """Make a parser that accepts one of these names."""
 
     def parse(value: Any) -> str:
         if value not in names:
@@ -77,7 +77,7 @@ def one_of_lower(*names: str) -> Parser:
 
 
 def compression(value: Any) -> str:
-    """Take the name of a codec; None is `none`."""
+    """Parse the name of a codec; None is `none`."""
     names = ("none", "gzip", "snappy", "lz4", "zstd")
     return "none" if value is None else str(one_of(*names)(value))
 
@@ -128,7 +128,7 @@ def offset_reset(value: Any) -> str:
 
 
 def assignors(value: Any) -> tuple[Any, ...]:
-    """Parse names of assignors, with commas between them, or take a list with assignors in it."""
+    """Parse names of assignors, separated by commas, or return a list that may have assignor objects."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, Sequence) or not parts:
         raise ValueError("expected names of assignors, or assignors")
@@ -136,14 +136,14 @@ def assignors(value: Any) -> tuple[Any, ...]:
 
 
 def callable_or_none(value: Any) -> Any:
-    """Take a callable, or None."""
+    """Return a callable, or None."""
     if value is not None and not callable(value):
         raise ValueError("expected a callable or None")
     return value
 
 
 def partitioner(value: Any) -> Any:
-    """Take a callable, None, or any class name that ends in RoundRobinPartitioner."""
+    """Return a callable or None; parse any class name that ends in RoundRobinPartitioner."""
     if isinstance(value, str) and value.rpartition(".")[2] == "RoundRobinPartitioner":
         return "RoundRobinPartitioner"
     if value is None or callable(value):
@@ -160,14 +160,14 @@ def _decode(data: bytes | None) -> str | None:
 
 
 def serializer(value: Any) -> Any:
-    """Take a callable, None, or the name of a serializer of Kafka's."""
+    """Return a callable or None; parse the name of a serializer of Kafka's."""
     if isinstance(value, str):
         value = _named(value, {"ByteArraySerializer": None, "StringSerializer": _encode})
     return callable_or_none(value)
 
 
 def deserializer(value: Any) -> Any:
-    """Take a callable, None, or the name of a deserializer of Kafka's."""
+    """Return a callable or None; parse the name of a deserializer of Kafka's."""
     if isinstance(value, str):
         value = _named(value, {"ByteArrayDeserializer": None, "StringDeserializer": _decode})
     return callable_or_none(value)
@@ -189,17 +189,17 @@ def protocol(value: Any) -> str:
 
 
 def mechanism(value: Any) -> str:
-    """Take the name of a SASL mechanism; None is Kafka's default."""
+    """Parse the name of a SASL mechanism; None is Kafka's default."""
     return "GSSAPI" if value is None else text(value)
 
 
 def upper(value: Any) -> str:
-    """Take a text in capital letters."""
+    """Convert a text to capital letters."""
     return text(value).upper()
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Parse texts with commas between them, or take a list."""
+    """Parse texts separated by commas, or return a list."""
     parts = value.split(",") if isinstance(value, str) else value
     return tuple(text(part).strip() for part in parts or () if part)
 
@@ -211,5 +211,5 @@ ANY_LONG = integer(-_LONG_MAX - 1, _LONG_MAX)
 
 
 def timeout_or_none(value: Any) -> int | None:
-    """Parse milliseconds; None and infinity stand for no end."""
+    """Parse milliseconds; None and infinity stand for no limit."""
     return None if value is None or value == float("inf") else int(LONG(value))

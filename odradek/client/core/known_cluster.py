@@ -1,15 +1,15 @@
-"""The cluster as the client knows it: brokers, topics, leaders, learnt from Metadata answers and leader hints. PURE.
+"""The cluster as the client knows it: brokers, topics and leaders, from Metadata answers and leader hints. PURE.
 
 Rules
 -----
-* Knowledge never goes back in time. A partition keeps its leader when an answer carries an older leader epoch
-  of the same topic id (KIP-320). Such answers come because brokers learn of changes at different moments.
-* A leader of an older epoch than a commit's is none: the broker that names it lags (KIP-320). After `STALE_TIMES`
-  answers in a row it is believed, for the commit may be that of a deleted topic.
-* A topic with a new id is a new topic: nothing of the old one is kept. An id that has been replaced is
-  accepted again only after `ANSWERS_IN_A_ROW` answers in a row. A broker that lags may still list the topic that
-  was deleted.
-* A failed answer for a topic (say UNKNOWN_TOPIC_OR_PARTITION) takes the topic away and is remembered as its error.
+* Knowledge never goes back in time. A partition keeps its leader when an answer has an older leader epoch of the
+  same topic id (KIP-320). There are such answers because brokers apply changes at different moments.
+* A leader whose epoch is older than that of a commit is ignored: the broker that names it is behind (KIP-320).
+  After `STALE_TIMES` answers in a row it is believed, because the commit may be that of a deleted topic.
+* A topic with a new id is a new topic: nothing of the old one is kept. An id that has been replaced is accepted
+  again only after `ANSWERS_IN_A_ROW` answers in a row. A broker that is behind may still list the topic that was
+  deleted.
+* An error for a topic (say UNKNOWN_TOPIC_OR_PARTITION) removes the topic, and is stored as the topic's error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _IDS_KEPT_MAX = 8
 
 @attrs.frozen
 class Broker:
-    """A broker as clients reach it."""
+    """A broker with the address for clients."""
 
     node_id: int
     host: str
@@ -68,7 +68,9 @@ class Partition:
 
 @attrs.define
 class _SeenEpoch:
-    """A leader epoch that is known from elsewhere than Metadata, and how many answers in a row had an older epoch."""
+    """A leader epoch that is known from another source than Metadata, and how many answers in a row had an older
+    epoch.
+    """
 
     leader_epoch: int
     denied: int = 0
@@ -99,12 +101,12 @@ class Cluster:
         self._ids: dict[str, deque[bytes]] = {}
         """Topic ids that were seen under each name, the present one last."""
         self._denied: dict[str, tuple[bytes, int]] = {}
-        """The former id of each name that brokers report again, and how many answers in a row had it."""
+        """The former id that brokers report again, by topic name, and how many answers in a row had it."""
         self._seen_epochs: dict[tuple[str, int], _SeenEpoch] = {}
         self.updates = 0
 
     def update(self, response: MetadataResponse, *, complete: bool = False) -> None:
-        """Apply a Metadata answer. With `complete` it lists every topic, so all others are deleted."""
+        """Apply a Metadata answer. With `complete`, it lists every topic, so all other topics are deleted."""
         self.updates += 1
         if response.cluster_id != self.cluster_id:
             self._ids.clear()
@@ -175,7 +177,7 @@ class Cluster:
         return True
 
     def _is_present_id(self, name: str, topic_id: bytes) -> bool:
-        """Take in the topic id of an answer. Return False if it belongs to a topic that was deleted."""
+        """Apply the topic id of an answer. Return False if it belongs to a topic that was deleted."""
         if topic_id == NO_TOPIC_ID:
             return True
         seen = self._ids.setdefault(name, deque(maxlen=_IDS_KEPT_MAX))
@@ -203,7 +205,7 @@ class Cluster:
             self.brokers[broker.node_id] = broker
 
     def set_leader(self, name: str, index: int, leader: int, leader_epoch: int) -> bool:
-        """Take in a leader hint from a refused Produce or Fetch (KIP-951); False when it is not news."""
+        """Apply a leader hint from a refused Produce or Fetch (KIP-951); false if it is not new."""
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None
         if (
@@ -231,7 +233,7 @@ class Cluster:
         return topic
 
     def partition(self, name: str, index: int) -> Partition:
-        """Return a partition. Raises as `topic` does, also for an index that the topic does not have."""
+        """Return a partition. Raises as `topic` does; also for a number that the topic does not have."""
         partition = self.topic(name).partitions.get(index)
         if partition is None:
             raise KafkaError(
@@ -241,14 +243,16 @@ class Cluster:
         return partition
 
     def leader(self, name: str, index: int) -> int:
-        """Return the broker id of the leader. Raises LEADER_NOT_AVAILABLE while there is none, else as `partition`."""
+        """Return the broker id of the leader. Raises LEADER_NOT_AVAILABLE if there is none, and the errors of
+        `partition`.
+        """
         partition = self.partition(name, index)
         if partition.leader < 0:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"the partition {name}-{index} has no leader")
         return partition.leader
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """Find the name of the topic with this id, where the client knows it."""
+        """Find the name of the topic with this id, if the client knows it."""
         return next((topic.name for topic in self.topics.values() if topic.topic_id == topic_id), None)
 
 

@@ -1,7 +1,8 @@
-"""Metadata kept fresh while a client lives: the partitions of its topics, and their leaders. PURE.
+"""Keeps a client's metadata fresh: the partitions of its topics, and their leaders. PURE.
 
-`run` asks again when `metadata.max.age.ms` have passed, when a caller calls `ask` (a leader moved), and when an
-unknown topic is wanted. After a failure, or while a topic stays unknown, it waits with backoff before it asks again.
+`run` fetches metadata when `metadata.max.age.ms` have passed, when a caller calls `ask` (a leader moved), and when
+an unknown topic is needed. After a failure, or while a topic stays unknown, it waits with backoff before the next
+request.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ __all__ = ["MetadataKeeper"]
 
 
 class MetadataKeeper:
-    """Keeps the metadata of topics fresh. `wanted()` gives the topics, None for all. `updated()` is called
-    after every answer, `refused(error)` after an error that a repetition cannot mend."""
+    """Keeps the metadata of topics fresh. `wanted()` returns the topics, None for all. `updated()` is called after
+    every answer, `refused(error)` after an error that a repetition cannot solve.
+    """
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class MetadataKeeper:
             self._news.notify()
 
     def run(self) -> Operation[None]:
-        """Keep metadata fresh until the operation is ended."""
+        """Keep metadata fresh until the operation is stopped."""
         core = self._core
         while True:
             wanted = self._wanted()

@@ -1,8 +1,9 @@
 """Lines of a client's log: kept by the core, written by a shell. PURE.
 
-A core may not call loggers: their handlers are the application's. So it keeps notes, and its shell writes them where they hold
-up nobody. Trouble that lasts is said at once, then once a minute. While the last note of a `key` is younger than that, others of
-that key are passed over, and counted. `settled` ends this, since the same trouble is news after it was over.
+A core may not call loggers: their handlers belong to the application. So it stores notes, and its shell logs them
+where that delays nothing. A lasting trouble is logged at once, then once a minute. While the last note of a `key`
+is younger than a minute, further notes of that key are only counted. `settled` ends this, because the same trouble
+is news after it was over.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """The levels of Python's `logging`."""
 AGAIN_SECONDS = 60.0
 NOTES_MAX = 1000
-"""Notes that wait for a shell; the oldest give way."""
+"""The most notes that wait for a shell; beyond it the oldest are dropped."""
 KEYS_MAX = 10_000
 
 
@@ -37,7 +38,7 @@ class _Said:
 
 
 class Notes:
-    """The notes of one core. `now` gives its time in seconds."""
+    """The notes of one core. `now` returns the core's time in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -45,7 +46,7 @@ class Notes:
         self._said: dict[Hashable, _Said] = {}
 
     def add(self, level: int, text: str, *, key: Hashable = None) -> None:
-        """Keep a note, unless one of this key was kept within the last minute."""
+        """Add a note, unless one of this key was added within the last minute."""
         if key is not None:
             now = self._now()
             said = self._said.get(key)
@@ -64,7 +65,7 @@ class Notes:
         return self._said.pop(key, None) is not None
 
     def take(self) -> list[Note]:
-        """Return the notes that wait, the oldest first; each once."""
+        """Return the waiting notes, the oldest first, each only once."""
         found = list(self._waiting)
         self._waiting.clear()
         return found

@@ -1,6 +1,6 @@
-"""Operations: client protocols written as plain generators, driven by the core, ignorant of IO.
+"""Operations: client protocols as plain generators without IO, which the core drives.
 
-An operation yields a `Wait` and is resumed when that is satisfied; it returns its result or raises its error.
+An operation yields a `Wait` and is resumed when the wait is satisfied; it returns its result or raises its error.
 It starts requests through `ClientCore.call` and reads the time from `ClientCore.now`. Because a generator neither
 awaits nor blocks, the blocking shell, the async shell and the tests all run the same protocol code.
 """
@@ -23,10 +23,10 @@ class Call:
 
     `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max` caps
     the version that is negotiated (for operations that lack an argument of newer versions). Below `version_min` an
-    important field would be left out; it may name a version that Kafka calls unstable. Calls of different `lane`s
-    never wait behind each other: each lane has a connection of its own to the broker. Once `done`, exactly one of
-    `response` and `error` is set. A request without an answer (Produce with acks=0) is the exception. It is done when
-    it is handed to the connection, and has neither.
+    important field would be left out; `version_min` may be a version that Kafka calls unstable. Calls of different
+    `lane`s never wait for each other: each lane has its own connection to the broker. Once `done`, exactly one of
+    `response` and `error` is set. A request without an answer (Produce with acks=0) is the exception: it is done
+    when the connection has it, and leaves both unset.
     """
 
     request: Any
@@ -68,8 +68,7 @@ class Call:
 
 @attrs.define(eq=False)
 class Work:
-    """A computation that would hold the core up and so runs beside it. Other code leaves its data alone
-    meanwhile."""
+    """A computation that would delay the core, so it runs in a thread. Other code must not use its data meanwhile."""
 
     function: Callable[[], Any]
     value: Any = None
@@ -91,11 +90,11 @@ class Work:
 
 
 class Signal:
-    """Wakes the operations that wait for it, for news that no answer to a call brings.
+    """Wakes the operations that wait for it, for news that does not come as the answer to a call.
 
-    It has no memory. An operation first looks for news; if it finds none, it yields a `Wait` for the signal.
-    The two steps are atomic, because other code runs only at a yield. Code that has news calls `notify`; the
-    operations go on at the core's next step (`tick`).
+    It has no memory. An operation first checks for news; if there is none, it yields a `Wait` for the signal. The
+    two steps are atomic, because other code runs only at a yield. Code that has news calls `notify`; the operations
+    continue at the core's next step (`tick`).
     """
 
     __slots__ = ("_ready", "_waiting")
@@ -109,7 +108,7 @@ class Signal:
         self._waiting[task] = wait_number
 
     def notify(self) -> None:
-        """Let every operation that waits go on, because there is news."""
+        """Let every waiting operation continue, because there is news."""
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             for task, wait_number in waiting.items():
@@ -130,7 +129,7 @@ class Wait:
 
     @property
     def satisfied(self) -> bool:
-        """True if the calls alone end this wait; a wait without calls is a sleep."""
+        """True if the calls alone end this wait. A wait without calls is a sleep."""
         if not self.calls:
             return False
         combine = any if self.first else all
@@ -141,7 +140,7 @@ Operation: TypeAlias = Generator[Wait, None, T]
 
 
 class Task(Generic[T]):
-    """A running operation. `done` once it returned or raised; `on_done` is called then, once."""
+    """A running operation. `done` is set when it has returned or raised; then `on_done` is called, once."""
 
     __slots__ = ("_error", "_result", "done", "on_done", "operation", "wait", "wait_number")
 
@@ -155,7 +154,7 @@ class Task(Generic[T]):
         self._error: BaseException | None = None
 
     def step(self) -> Wait | None:
-        """Run the operation to its next wait; None when it is over."""
+        """Run the operation to its next wait; return None when it has ended."""
         try:
             self.wait = next(self.operation)
         except StopIteration as stop:
@@ -168,7 +167,7 @@ class Task(Generic[T]):
         return self.wait
 
     def cancel(self, error: BaseException) -> None:
-        """End the operation where it stands; `result` raises `error`."""
+        """End the operation at its present wait; `result` raises `error`."""
         if not self.done:
             self.operation.close()
             self._finish(None, error)

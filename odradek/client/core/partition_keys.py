@@ -1,4 +1,6 @@
-"""Partitions as callers name them, by `TopicPartition` or by a plain tuple, and as operations hold them. PURE."""
+"""Partitions as callers name them, by `TopicPartition` or by a plain tuple, and in the form that operations use.
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class ByPartition(Protocol[V_co]):
-    """A mapping with a value for each partition, whichever its keys are. (To type checkers no `Mapping` is both.)"""
+    """A mapping with a value for each partition, with either kind of key. (Type checkers do not accept `Mapping`
+    for both.)
+    """
 
     def items(self) -> Iterable[tuple[tuple[str, int], V_co]]:
         """Iterate over pairs of (topic, partition) and value, as `Mapping.items` does."""

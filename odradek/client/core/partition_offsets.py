@@ -1,4 +1,4 @@
-"""The first and end offsets of partitions, and the offset of a time (ListOffsets). Operations, PURE."""
+"""The first and end offsets of partitions, and the offset for a time (ListOffsets). Operations, PURE."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_TIMESTAMP: Final = -3
 
 @attrs.frozen
 class ListedOffset:
-    """An offset found; -1 if no record is new enough. `timestamp` is -1 unless a timestamp was requested."""
+    """An offset that was found; -1 if no record is new enough. `timestamp` is -1 unless a timestamp was requested."""
 
     offset: int
     timestamp: int
@@ -42,9 +42,9 @@ def list_offsets(
 ) -> Operation[dict[TopicPartition, ListedOffset]]:
     """Find an offset of each partition, as ListOffsets does.
 
-    A time in milliseconds since 1970 finds the first record at or after it. -2 (`EARLIEST`) finds the first offset, -1
-    (`LATEST`) the end: one past the last record that consumers may read. -3 (`MAX_TIMESTAMP`) finds the record with the
-    highest timestamp. With `isolation_level` 1 the end is the last stable offset.
+    A time in milliseconds since 1970 finds the first record at or after it. -2 (`EARLIEST`) finds the first offset,
+    -1 (`LATEST`) the end, which is the offset behind the last record that consumers may read. -3 (`MAX_TIMESTAMP`)
+    finds the record with the highest timestamp. With `isolation_level` 1 the end is the last stable offset.
 
     Retriable errors are retried on fresh metadata until the deadline. Raises `KafkaError` and `ClientError`.
     """

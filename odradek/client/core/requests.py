@@ -38,7 +38,7 @@ def request(
     version_min: int = 0,
     repeat_after_loss: bool = True,
 ) -> Operation[Any]:
-    """Send one request and return its response, with any error codes that it holds.
+    """Send one request and return its response, which may have error codes.
 
     While no connection can be made, it is tried again until the deadline. If the connection breaks after the
     request was sent, it is repeated only with `repeat_after_loss`. With `ClientConfig.fail_fast`, a client
@@ -126,8 +126,8 @@ def topics_with_metadata(
     auto_create: bool = False,
     refresh: bool = False,
 ) -> Operation[None]:
-    """Fetch the metadata of these topics that the cluster lacks. Raises the `KafkaError` of the first that stays
-    unknown.
+    """Fetch metadata for those of these topics that are unknown. Raises the `KafkaError` of the first topic that
+    stays unknown.
 
     An unknown topic is requested again until the deadline only if the request may create it (`auto_create`).
     """
@@ -154,13 +154,15 @@ def topics_with_metadata(
 
 
 PARTITIONS_MAX = 8_000
-"""The partitions that one request names: with a topic for each, fewer elements than our brokers decode."""
+"""The most partitions in one request: with a topic for each, these are fewer elements than Odradek's brokers
+decode.
+"""
 
 
 def in_parts(
     by_leader: Mapping[int, Sequence[TopicPartition]],
 ) -> Iterator[tuple[int, Sequence[TopicPartition]]]:
-    """Yield each broker with its partitions, in parts that one request may name."""
+    """Yield each broker with its partitions, in parts that fit into one request."""
     for node, keys in by_leader.items():
         for begin in range(0, len(keys), PARTITIONS_MAX):
             yield node, keys[begin : begin + PARTITIONS_MAX]

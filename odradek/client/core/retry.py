@@ -19,6 +19,7 @@ class RetryPolicy:
 
     def delay(self, attempt: int, rng: random.Random) -> float:
         """Compute the seconds to wait after the failure number `attempt` (from 0)."""
-        # A float cannot hold 2 ** 1024: the exponent stops where every sensible maximum is long reached.
+        # The exponent is limited, because a float cannot be as large as 2 ** 1024; any sensible maximum is
+        # reached long before.
         delay = min(self.backoff * 2.0 ** min(attempt, 60), self.backoff_max)
         return delay * rng.uniform(1 - self.jitter, 1 + self.jitter)

@@ -1,11 +1,11 @@
-"""One call about many things, each with its own broker: split, sent, gathered, retried. PURE.
+"""One call about many items, each with its own broker: split, sent, gathered, retried. PURE.
 
 Theory of operation
 -------------------
-An administrator's call names items (topics, partitions, groups, configuration resources). A *route* says
-which broker answers for each item. The items of one broker share a request. Every item gets an outcome of its
-own, a value or an error. Retriable errors are tried again on a fresh route until the deadline: a moved leader
-or coordinator costs a round, not the call. An error of a whole request is the error of all its items.
+An administrator's call names items (topics, partitions, groups, configuration resources). A *route* finds the
+broker that answers for each item. The items of one broker share a request. Every item gets its own outcome, a value
+or an error. Retriable errors are tried again on a fresh route until the deadline: a moved leader or coordinator
+costs another round, but the call succeeds. An error of a whole request is the error of all its items.
 
 An item that is refused with THROTTLING_QUOTA_EXCEEDED is tried again when the broker's throttle time is over (KIP-599).
 If that is beyond the deadline, the refusal is the outcome.
@@ -59,8 +59,9 @@ _TRANSACTION_KEY = 1
 
 @attrs.define
 class Routed:
-    """Items by broker id (None: any broker), and the errors of items without a route: `missing` final, `errors`
-    retriable."""
+    """Items by broker id (None: any broker), and the errors of items without a route: `missing` has final errors,
+    `errors` retriable ones.
+    """
 
     by_node: dict[int | None, list[Any]] = attrs.field(factory=dict)
     errors: dict[Any, CallError] = attrs.field(factory=dict)
@@ -68,7 +69,7 @@ class Routed:
 
 
 Route: TypeAlias = "Callable[[ClientCore, Sequence[Any], float], Operation[Routed]]"
-"""`route(core, items, deadline)`: called for every attempt, with the items that still have no outcome."""
+"""Called as `route(core, items, deadline)` for every attempt, with the items that have no outcome yet."""
 
 
 def scatter(
@@ -85,9 +86,9 @@ def scatter(
     """Find the outcome of every item, in the order of `items`.
 
     `request(items, timeout_ms)` makes the message for the items of one broker, in a version of `versions` (lowest and
-    highest; None: any). `take(response, items)` reads their outcomes from its answer; a missing item has
-    UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, a request is not repeated when its connection broke, since it
-    may have been performed. Raises only the errors of `route`, such as `ClientError` when no broker is in reach.
+    highest; None: any). `take(response, items)` reads the items' outcomes from the answer; a missing item gets
+    UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, a request is not repeated after its connection broke, since it
+    may have been performed. Raises only the errors of `route`, such as `ClientError` when no broker can be reached.
     """
     wanted = list(dict.fromkeys(items))
     final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -139,7 +140,7 @@ def _may_change(outcome: object, final_codes: Collection[ErrorCode]) -> TypeGuar
 
 
 def _allowed_at(core: ClientCore, response: Any, error: KafkaError) -> float:
-    """Compute the time from which the quota allows another attempt; now for other errors."""
+    """Compute the time from which on the quota allows another attempt; the present time for other errors."""
     if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
         return core.now
     throttle_ms: int = response.throttle_time_ms
@@ -155,8 +156,8 @@ def within_quota(
 ) -> Operation[None]:
     """Ask about all names; names that a quota refuses are repeated when the throttle time is over (KIP-599).
 
-    `ask` performs the request; `take` reads its answer, keeps the outcomes, and gives the error of each name. A
-    refusal whose wait would end behind the deadline stays the outcome. Raises the errors of `ask`.
+    `ask` sends the request; `take` reads the answer, stores the outcomes, and returns the error of each name. If
+    the wait would end after the deadline, the refusal is the outcome. Raises the errors of `ask`.
     """
     attempt, pending = 0, set(names)
     while pending:
@@ -212,7 +213,7 @@ def decided(
     *,
     repeat_after_loss: bool = True,
 ) -> Operation[Any]:
-    """Ask the controller one question, by way of any broker.
+    """Send a request to the controller, which any broker forwards.
 
     `message(timeout_ms)` makes the request. `failure(response)` finds the error of the whole answer, which is
     raised. A retriable error (NOT_CONTROLLER: the quorum has no leader just now) is tried again until the
@@ -240,19 +241,21 @@ def decided(
 
 
 def any_broker(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
-    """Route to any broker, since the controller is behind each. Waits until one is reachable."""
+    """Route to any broker, because each forwards to the controller. Waits until one is reachable."""
     yield from reachable(core, deadline)
     return Routed({None: list(items)})
 
 
 def reachable(core: ClientCore, deadline: float) -> Operation[None]:
-    """Ask for metadata unless some broker has answered before. Raises `ClientError`."""
+    """Fetch metadata, unless some broker has answered before. Raises `ClientError`."""
     if not core.cluster.brokers:
         yield from refresh_metadata(core, (), timeout=deadline - core.now)
 
 
 def this_broker(node_of: Callable[[Any], int | None]) -> Route:
-    """Route to the broker that the item itself names, or to any broker for None. An id that is not in the cluster is a final error."""
+    """Route to the broker that the item itself names, or to any broker if it names none. An id that is not in the
+    cluster is a final error.
+    """
 
     def route(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
         yield from refresh_metadata(core, (), timeout=deadline - core.now)

@@ -1,27 +1,27 @@
-"""A producer's records between `send` and their acknowledgement: batches, by partition, within a limit of memory. PURE.
+"""A producer's records between `send` and their acknowledgement: batches by partition, within a memory limit. PURE.
 
 Theory of operation
 -------------------
-`Accumulator.append` puts a record into the open batch of its partition. It returns `None` when that takes
-more than an append: the topic is not known, or a new batch is due. Then the caller uses `open_batch`. The
-sender (`odradek.client.producer.sender`) takes batches from the queues (`Lane`) of the partitions, oldest first, and
-gives back what must be repeated.
+`Accumulator.append` adds a record to the open batch of its partition. It returns `None` if that is not enough: the
+topic is unknown, or a new batch is needed. Then the caller uses `open_batch`. The sender
+(`odradek.client.producer.sender`) takes batches from the queues (`Lane`) of the partitions, oldest first, and puts
+back batches that must be sent again.
 
-A `Batch` is done once, and then holds the outcome of its records. So a record's future holds only the batch and a
-place in it. To complete a batch costs the same for one record or for a thousand.
+A `Batch` is completed once, and then has the outcome of its records. So a record's future needs only the batch and
+a place in it. To complete a batch costs the same for one record as for a thousand.
 
 Rules
 -----
-* A batch takes memory when it is opened: `batch.size` or what its first record needs, and what Python keeps
-  for its first rows. It takes more when it gets more rows. Encoded it keeps what its bytes need, and gives
-  that back when it is done. There is never more than `buffer.memory` in use.
+* A batch reserves memory when it is opened: `batch.size` or the size of its first record, plus Python's objects for
+  the first rows. With more rows it reserves more. Once encoded, it keeps only the memory of its bytes, which is
+  released when the batch is done. Never more than `buffer.memory` is in use.
 * Records without key and partition go to one partition, the sticky one, and their bytes are counted as they are
-  appended. From `batch.size` on another is drawn when the next batch would open (KIP-794). The one before is full
-  then, or was sent when its linger was over. An open batch holds `batch.size` at most, so the next
-  partition comes at the latest after twice as much, at any rate.
+  appended. After `batch.size` bytes, another partition is drawn when the next batch would be opened (KIP-794). The
+  batch before is full then, or was sent after its linger time. An open batch has at most `batch.size` bytes, so the
+  partition changes at the latest after twice as many, at any rate.
 * With `partitioner.adaptive.partitioning.enable`, a partition is drawn less often the more batches wait there. With
-  `partitioner.availability.timeout.ms`, those are left out whose leader has taken nothing for so long, unless that
-  is true of all.
+  `partitioner.availability.timeout.ms`, partitions are left out if their leader has accepted nothing for so long,
+  unless this is true of all.
 """
 
 from __future__ import annotations
@@ -50,13 +50,15 @@ _RECORD_OVERHEAD = 16
 """The most bytes that lengths, deltas and the header count of a record take, while it is smaller than a megabyte."""
 _HEADER_OVERHEAD = 10
 _ROW_MEMORY = 200
-"""The bytes that a row costs in addition to key and value: a tuple, a number, two objects, a place in a list (measured)."""
+"""The bytes of memory of a row in addition to key and value: a tuple, a number, two objects, a place in a list
+(measured).
+"""
 _ROW_BYTES = 1024
-"""The bytes of `batch.size` for which a batch has memory for one row from the start."""
+"""A batch reserves memory for one row per this many bytes of `batch.size` from the start."""
 _ROWS_MORE = 64
-"""The number of rows for which more memory is taken at once, or for as many as a batch has from the start."""
+"""The number of rows for which more memory is reserved at once; or as many as at the start, if that is more."""
 _BATCH_MEMORY = 600
-"""The bytes of memory that a batch costs beside its data (measured)."""
+"""The bytes of memory of a batch in addition to its data (measured)."""
 
 
 @attrs.define(eq=False)
@@ -74,7 +76,7 @@ class Batch:
     memory: int
     rows: list[Row] = attrs.field(factory=list, repr=False)
     rows_max: int = 0
-    """The number of rows for which memory was taken."""
+    """The number of rows for which memory is reserved."""
     size: int = HEADER_SIZE
     closed: bool = False
     data: bytearray | None = attrs.field(default=None, repr=False)
@@ -88,23 +90,26 @@ class Batch:
     not_before: float = 0.0
     last_error: Exception | None = None
     maybe_appended: bool = False
-    """True if an attempt was sent that the broker may have appended: its answer is missing, and later answers leave
-    this open."""
+    """True if an attempt was sent that the broker may have appended: its answer is missing, and later answers do
+    not decide this.
+    """
     done: bool = False
     outcome_taken: bool = False
-    """True once the application has asked for the outcome of one of its records."""
+    """True once the application has read the outcome of one of its records."""
     whole: Batch | None = None
-    """The batch that was cut in two, of which this is a half."""
+    """The batch of which this one is a half, after a split."""
     base_offset: int = -1
     log_append_time_ms: int = -1
     error: Exception | None = None
     record_errors: dict[int, Exception] | None = None
     parts: list[tuple[int, Batch]] | None = None
-    """The batches that go instead after a split, each with the place of its first record."""
+    """The batches that replace this one after a split, each with the place of its first record."""
     on_done: list[Callable[[Batch], None]] = attrs.field(factory=list, repr=False)
 
     def outcome(self, index: int) -> tuple[int, int, Exception | None]:
-        """Return offset, broker's timestamp (each -1 if unknown) and error of the record at this place, once `done`."""
+        """Return offset, broker's timestamp (each -1 if unknown) and error of the record at this place, once the
+        batch is `done`.
+        """
         if self.parts is not None:
             first, part = self.parts[bisect_right(self.parts, index, key=lambda each: each[0]) - 1]
             return part.outcome(index - first)
@@ -115,18 +120,18 @@ class Batch:
 
     @property
     def is_heard_of(self) -> bool:
-        """True if the application has asked for the outcome of this batch, or of the batch of which it is a half."""
+        """True if the application has read the outcome of this batch, or of the batch of which it is a half."""
         return self.outcome_taken or (self.whole is not None and self.whole.is_heard_of)
 
     def failure(self) -> Exception | None:
-        """Find the first error of any of its records, once `done`."""
+        """Return the first error of any of its records, once the batch is `done`."""
         self.outcome_taken = True
         if self.parts is not None:
             return next((error for _, part in self.parts if (error := part.failure()) is not None), None)
         return self.error
 
     def finish(self) -> None:
-        """Call the callbacks, since the batch is done."""
+        """Call the callbacks, because the batch is done."""
         self.done = True
         self.rows = []
         self.data = None
@@ -153,9 +158,9 @@ class Lane:
     producer_epoch: int = -1
     next_sequence: int = 0
     batches_sent: int = 0
-    """Each batch counts once, however often it was repeated; a split one counts once more."""
+    """Each batch counts once, however often it was sent; a split batch counts once more."""
     established: bool = False
-    """True if the broker has a batch under these numbers, so that it refuses gaps."""
+    """True if the broker has a batch under these sequence numbers, so that it refuses gaps."""
     records_acknowledged: int = 0
     records_failed: int = 0
     batches_acknowledged: int = 0
@@ -163,7 +168,9 @@ class Lane:
     rebase: Exception | None = None
     """The error after which sequence numbers must start anew, under a new epoch, before any other batch (KIP-360)."""
     repeating: bool = False
-    """True while a batch must be repeated. Then the queue sends nothing until every batch in flight has its answer."""
+    """True while a batch must be sent again. Then the queue sends nothing until every batch in flight has its
+    answer.
+    """
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -175,7 +182,7 @@ class Lane:
         self.bytes_acknowledged += len(batch.data or b"")
 
     def metrics(self) -> dict[str, int]:
-        """Return the figures of one partition: since the start, and of this moment."""
+        """Return the figures of one partition: totals since the start, and present values."""
         waiting = [*self.batches, *self.in_flight]
         return {
             "records": self.records_acknowledged,
@@ -188,7 +195,7 @@ class Lane:
 
 
 class _TopicState:
-    """The state of a topic that `append` needs; good as long as the cluster knows it by the same `topic`."""
+    """The state of a topic that `append` needs; valid as long as the cluster has the same `topic` object."""
 
     __slots__ = ("available", "lanes", "sticky", "sticky_bytes", "topic")
 
@@ -210,11 +217,11 @@ class Accumulator:
         """The queues that have batches, waiting or in flight."""
         self.incomplete: dict[Batch, None] = {}
         self.on_room: Callable[[], None] | None = None
-        """Called when memory was given back."""
+        """Called when memory was released."""
         self.flushing = 0
-        """The number of callers that wait for everything to be sent. Batches linger only while it is 0."""
+        """The number of callers that wait until everything is sent. Batches linger only while it is 0."""
         self.blocked: frozenset[int] = frozenset()
-        """The leaders that have taken nothing for `partitioner.availability.timeout.ms`."""
+        """The leaders that have accepted nothing for `partitioner.availability.timeout.ms`."""
         self.starving = 0
         """The number of callers that wait for memory. Batches linger only while it is 0."""
         self._settings = settings
@@ -236,7 +243,8 @@ class Accumulator:
         value: bytes | None,
         headers: Sequence[Header],
     ) -> Batch | None:
-        """Put a record into its open batch, as the last of its `rows`; None if `open_batch` must do it.
+        """Add a record to its open batch, as the last of the batch's `rows`. Returns None if the caller must use
+        `open_batch`.
 
         Raises `KafkaError` for a partition that the topic does not have.
         """
@@ -279,11 +287,11 @@ class Accumulator:
         return {key: metrics for key, lane in self.lanes.items() if any((metrics := lane.metrics()).values())}
 
     def has_filled(self, batch: Batch) -> bool:
-        """True if this batch, opened just now, makes work for the sender: it is full, or the batch before it is."""
+        """True if the sender has work after this batch was opened: it is full, or the batch before it is."""
         return len(batch.lane.batches) > 1 or batch.size >= self._batch_bytes_max
 
     def out_of_memory(self) -> BufferFull:
-        """Make the error for a record that had no room within `max.block.ms`."""
+        """Make the error for a record that found no free memory within `max.block.ms`."""
         settings = self._settings
         return BufferFull(
             f"buffer.memory ({settings.buffer_memory} bytes) was full for max.block.ms "
@@ -307,12 +315,12 @@ class Accumulator:
         deadline: float | None = None,
         any_size: bool = False,
     ) -> Batch | None:
-        """Put a record that `append` had no place for into a new batch, which is returned; None when memory is
+        """Put a record for which `append` had no place into a new batch, and return the batch; None if memory is
         short.
 
-        The topic is known. `deadline` is the batch's if not `delivery.timeout.ms` says it; with `any_size` the
-        broker alone decides which records are too large. Raises `KafkaError`: MESSAGE_TOO_LARGE (above
-        `max.request.size` or `buffer.memory`), or UNKNOWN_TOPIC_OR_PARTITION.
+        The topic must be known. `deadline` is the batch's deadline instead of that by `delivery.timeout.ms`. With
+        `any_size`, only the broker decides which records are too large. Raises `KafkaError`: MESSAGE_TOO_LARGE
+        (above `max.request.size` or `buffer.memory`), or UNKNOWN_TOPIC_OR_PARTITION.
         """
         size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"") + _headers_size(headers)
         limit = min(self._settings.max_request_size, self._settings.buffer_memory)
@@ -355,7 +363,7 @@ class Accumulator:
         self, topic: str, partition: int, data: bytearray, record_count: int, now: float
     ) -> Batch | None:
         """Add a batch that the caller has encoded (`odradek.wire.batches.record_writer`) behind all batches of its
-        partition; None when memory is short.
+        partition; None if memory is short.
 
         The topic must be known. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`),
         UNKNOWN_TOPIC_OR_PARTITION.
@@ -388,14 +396,14 @@ class Accumulator:
             self.close(lane)
 
     def take(self, lane: Lane) -> Batch:
-        """Take the queue's first batch, to be sent."""
+        """Remove and return the queue's first batch, to be sent."""
         batch = lane.batches.popleft()
         if lane.open is batch:
             self.close(lane)
         return batch
 
     def encoded(self, batch: Batch) -> None:
-        """Give back the memory of a batch's rows, because the batch is encoded."""
+        """Release the memory of a batch's rows, because the batch is encoded."""
         batch.rows = []
         given = batch.memory - (len(batch.data or b"") + _BATCH_MEMORY)
         if given > 0:
@@ -405,7 +413,7 @@ class Accumulator:
                 self.on_room()
 
     def complete(self, batch: Batch) -> None:
-        """Give back the memory of a batch that is done."""
+        """Release the memory of a batch that is done."""
         self.memory_used -= batch.memory
         batch.memory = 0
         self.incomplete.pop(batch, None)
@@ -433,7 +441,7 @@ class Accumulator:
             self.incomplete[part] = None
 
     def settle(self, lane: Lane) -> None:
-        """Forget that a queue is active once none of its batches is under way."""
+        """Mark a queue as inactive if none of its batches is under way."""
         if not lane.batches and not lane.in_flight:
             self.active.pop(lane, None)
 
@@ -464,7 +472,9 @@ class Accumulator:
     def _choose(
         self, state: _TopicState, partition: int | None, key: bytes | None, value: bytes | None, size: int
     ) -> Lane:
-        """Choose the record's queue: by its own partition, a partitioner of the application, its key, or the sticky one."""
+        """Choose the record's queue: by its own partition, a partitioner of the application, its key, or the sticky
+        partition.
+        """
         if partition is not None:
             return self._lane(state, partition)
         if self._custom == "RoundRobinPartitioner":
@@ -485,7 +495,7 @@ class Accumulator:
         return lane if state.sticky_bytes < self._batch_bytes_max else self._draw(state)
 
     def _draw(self, state: _TopicState) -> Lane:
-        """Draw another sticky partition at random, among those with a leader that takes records; short queues are
+        """Draw another sticky partition at random, among those whose leader accepts records; short queues are
         likelier.
         """
         candidates = [state.lanes[index] for index in state.available] or state.lanes

@@ -1,7 +1,7 @@
 """The partition of a record, computed from its key. PURE.
 
-A key always goes to the same partition, whichever client wrote it: Kafka's clients hash keys with murmur2, and so do
-we. The accumulator chooses the partition of records without a key (KIP-794).
+A key always goes to the same partition, whichever client wrote it: Kafka's clients hash keys with murmur2, and so
+does this client. The accumulator chooses the partition of records without a key (KIP-794).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REMEMBERED_KEYS_MAX = 8192
 def murmur2(data: bytes) -> int:
     """Compute the 32-bit hash (unsigned) that Kafka's clients use: MurmurHash2 with Kafka's seed.
 
-    A key of 16 bytes takes 2 us. So the hashes of recent keys of usual size are remembered, because most keys come
+    A key of 16 bytes takes 2 us. So the hashes of recent keys of usual size are cached, because most keys are used
     again.
     """
     return _remembered(data) if len(data) <= _REMEMBERED_BYTES_MAX else _murmur2(data)

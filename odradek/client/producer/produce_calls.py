@@ -1,4 +1,4 @@
-"""Produce requests and their answers: queues and batches to messages and back. PURE."""
+"""Produce requests and their answers: conversion from queues and batches to messages and back. PURE."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def produce_request(
     for lane, batch in taken:
         if lane.topic_id == NO_TOPIC_ID:
             version_max = PRODUCE_TOPIC_IDS - 1
-        # By id, too: a queue with a request in flight still belongs to the topic that it was sent to.
+        # The key includes the topic id: a queue with a request in flight still belongs to the topic that the
+        # request was for.
         key = lane.topic, lane.topic_id
         topic = topics.get(key)
         if topic is None:
@@ -52,9 +53,9 @@ def produce_request(
 def answers_by_partition(
     cluster: Cluster, response: ProduceResponse | None
 ) -> dict[tuple[str | bytes, int], PartitionProduceResponse]:
-    """Sort answers by partition: by the topic's name, or its id where the answer has no names.
+    """Map each partition to its answer, by the topic's name, or by its id if the answer has no names.
 
-    The cluster learns the brokers that the answer names.
+    The brokers in the answer are added to the cluster.
     """
     answers: dict[tuple[str | bytes, int], PartitionProduceResponse] = {}
     if response is None:

@@ -1,4 +1,4 @@
-"""A sender's needs apart from batches: a producer id, and metadata that is fresh enough. PURE.
+"""A sender's needs apart from batches: a producer id, and fresh metadata. PURE.
 
 Separate operations fetch both, one of each kind at a time. `keep` starts an operation that is due, and returns when
 to look again. `news` is called when an operation ends.
@@ -23,7 +23,7 @@ __all__ = ["Identity", "IdentityKeeper", "TopicRefresher"]
 
 _NEVER = float("inf")
 _TRANSACTION_TIMEOUT_MS = (1 << 31) - 1
-"""The transaction timeout that Kafka's clients send where there are no transactions."""
+"""The transaction timeout that Kafka's clients send if they have no transactions."""
 
 
 @attrs.frozen
@@ -35,7 +35,7 @@ class Identity:
 
 
 class _Beside:
-    """Runs one operation at a time beside the sender."""
+    """Runs one operation at a time in addition to the sender."""
 
     def __init__(self, core: ClientCore, news: Callable[[], None]) -> None:
         self._core = core
@@ -67,7 +67,7 @@ class IdentityKeeper(_Beside):
     """The producer id, fetched when it is needed (KIP-98). `current` is None before it is known. `needed` is
     false when idempotence is off or the broker does not support it.
 
-    `refused` is called with an error that no repetition can mend, `troubled` with any other error.
+    `refused` is called with an error that a repetition cannot solve, `troubled` with any other error.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class IdentityKeeper(_Beside):
 
     @property
     def missing(self) -> bool:
-        """True if nothing may be sent before there is a producer id."""
+        """True if sending must wait, because there is no producer id yet."""
         return self.needed and self.current is None
 
     def keep(self) -> float:
-        """Start fetching a producer id if one is due. Return the time of the next look."""
+        """Start fetching a producer id if one is needed. Return the time of the next check."""
         if self._task is not None:
             return _NEVER
         if self._not_before > self._core.now:
@@ -149,7 +149,7 @@ class TopicRefresher(_Beside):
         self._refreshed_at = core.now
 
     def keep(self) -> float:
-        """Start refreshing metadata if that is due. Return the time of the next look."""
+        """Start refreshing metadata if that is due. Return the time of the next check."""
         core = self._core
         if self._task is not None:
             return _NEVER

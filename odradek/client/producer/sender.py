@@ -2,38 +2,42 @@
 
 Theory of operation
 -------------------
-`Sender.run` is one long operation on the core. At each step it looks at every active queue (`Lane`) of the accumulator,
-and sends batches that are ready to the leaders of their partitions. A Produce request has one batch of a
-partition, and as many partitions as fit. Up to `max.in.flight.requests.per.connection` requests go to a
-broker. Answers are taken in as they come (`Call.on_done`), then the operation takes its next step. Operations
-beside it fetch metadata and the producer id, so only the batches that need these wait for them.
+`Sender.run` is one long operation on the core. At each step it checks every active queue (`Lane`) of the
+accumulator, and sends ready batches to the leaders of their partitions. A Produce request has one batch of a
+partition, and as many partitions as fit. Up to `max.in.flight.requests.per.connection` requests go to a broker.
+Answers are handled as they come (`Call.on_done`), then the operation takes its next step. Separate operations fetch
+metadata and the producer id, so only the batches that need these wait for them.
 
-A batch is ready when it is full, has lingered, is repeated, or when the application flushes, closes or lacks memory.
+A batch is ready when it is full, its linger time is over, it is repeated, or when the application flushes, closes
+or lacks memory.
 
 Rules (KIP-98, KIP-360, KIP-951)
 -----
 * A batch gets its sequence number when it is first sent and keeps it through all repetitions. The broker
   refuses gaps and recognizes repetitions. So up to five requests may be in flight, and still no record is
   lost, doubled or out of order.
-* A broker knows the last five batches of a producer. Behind a batch without an answer only four more are sent, even
-  if those are answered. After a change of leaders, the new leader may have taken the later batches, while the old
-  leader still owes the answer to the first. A sixth batch would make the broker forget the first, and its repetition
-  would be appended again.
+* A broker knows the last five batches of a producer. Behind a batch without an answer only four more batches are
+  sent, even if these are answered. After a change of leaders, the new leader may have taken the later batches,
+  while the old leader still owes the answer to the first. A sixth batch would make the broker forget the first, and
+  its repetition would be appended again.
 * A broker that does not know a producer accepts any number as its first. So the first batch under new numbers goes
   alone. Otherwise, if it were refused, the broker would accept the next batch, and order would be lost.
 * Once a batch of a queue must be repeated, the queue first waits for the answers to all its requests. Then it sends
   again from the oldest on.
-* The queue is rebased (a new epoch, numbers from 0) in two cases. A batch leaves without having used its sequence
-  number: refused for good, or given up. Or the broker lacks the numbers before the oldest batch. Batches that may be
-  in the log at that moment fail with the same error: sent under new numbers, they might appear twice.
-* A batch that is too large for the broker is cut in two, which keep its range of numbers. It fails instead if
-  an earlier attempt may have written all of it, or if it is a single record.
-* A refusal that names the new leader is repeated at once, any other retriable one after a backoff on fresh metadata.
-* `delivery.timeout.ms` bounds everything, also batches that are in flight: their answers then only settle the numbers.
+* The queue is rebased (a new epoch, numbers from 0) in two cases. Either a batch ends without having used its
+  sequence number, because it was finally refused or given up. Or the broker lacks the numbers before the oldest
+  batch. Batches that may be in the log at that moment fail with the same error: sent again under new numbers, they
+  might appear twice.
+* A batch that is too large for the broker is cut in two halves, which keep its range of numbers. It fails instead
+  if an earlier attempt may have written all of it, or if it is a single record.
+* After a refusal that names the new leader, the batch is sent again at once. After any other retriable refusal, it
+  is sent after a backoff, with fresh metadata.
+* `delivery.timeout.ms` bounds everything, even batches in flight: their answers then only decide about the sequence
+  numbers.
 * Without idempotence, repetitions may double or reorder records, as Kafka documents for `retries` above 0.
-* With a `transactional.id` a queue is never rebased. A batch that leaves unwritten fails the transaction. Waiting
-  batches are dropped then, batches in flight are awaited. `Transactions` says which queues may send, and under which
-  epoch.
+* With a `transactional.id` a queue is never rebased. A batch that ends unwritten fails the transaction. Then
+  waiting batches are dropped, and batches in flight are awaited. `Transactions` decides which queues may send, and
+  under which epoch.
 """
 
 from __future__ import annotations
@@ -81,13 +85,14 @@ _EPOCH_MAX = (1 << 15) - 1
 _NEVER = float("inf")
 _FAILED_KEPT_MAX = 1000
 _BATCHES_KNOWN = 5
-"""The number of batches of each producer that a broker remembers, to know repetitions (Kafka's constant)."""
+"""The number of batches of each producer that a broker remembers to recognize repetitions (Kafka's constant)."""
 _REQUEST_OVERHEAD = 128
-"""Bytes of a request and of a partition in it besides the batch, about."""
+"""The approximate bytes of a request, and of a partition in it, apart from the batch."""
 _REFUSED_BEFORE_APPEND = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
-"""Refusals that came before the append. After any other retriable refusal the batch may be in the log. A leader that is
-deposed while it waits for followers answers NOT_LEADER_OR_FOLLOWER for an appended batch, and the next leader may have
-it."""
+"""Refusals that are made before the append. After any other retriable refusal the batch may be in the log. A leader
+that is deposed while it waits for followers answers NOT_LEADER_OR_FOLLOWER for an appended batch, and the next
+leader may have that batch.
+"""
 _NUMBERS_UNKNOWN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _IDENTITY_LOST = frozenset(
     {
@@ -99,7 +104,7 @@ _IDENTITY_LOST = frozenset(
 
 
 class Sender:
-    """The operation that sends a producer's batches. `signal` is to be notified when there is something new to send."""
+    """The operation that sends a producer's batches. Notify `signal` when there is something new to send."""
 
     def __init__(
         self,
@@ -115,7 +120,7 @@ class Sender:
         self.closing = False
         self.counts: Counter[str] = Counter()
         self.failed: deque[Batch] = deque(maxlen=_FAILED_KEPT_MAX)
-        """The latest batches that failed; `Producer` warns about those whose failure the application never saw."""
+        """The latest batches that failed. `Producer` warns about those whose failure the application has not read."""
         self._core = core
         self._settings = settings
         self._accumulator = accumulator
@@ -132,7 +137,7 @@ class Sender:
         timeout = settings.request_timeout_ms / 1000
         self.transactions: Transactions | None = None
         if settings.transactional_id is not None:
-            # Its messages cost time at the start of producers that have no use for them.
+            # Imported only when needed: its messages take time at the start of producers without transactions.
             from odradek.client.producer.transactions import Transactions
 
             self.transactions = Transactions(core, settings, accumulator, self._look_again)
@@ -190,7 +195,7 @@ class Sender:
         self.abort(error)
 
     def abort(self, error: Exception) -> None:
-        """Fail everything that is not done."""
+        """Fail all batches that are not done."""
         accumulator = self._accumulator
         for batch in list(accumulator.incomplete):
             if not batch.done and batch.parts is None:
@@ -204,12 +209,12 @@ class Sender:
             accumulator.settle(lane)
 
     def _look_again(self) -> None:
-        """Repeat the step that is under way, or wake the operation that waits."""
+        """Repeat the present step, or wake the waiting operation."""
         self._again = True
         self.signal.notify()
 
     def _blame(self, error: Exception) -> None:
-        """Keep the error for batches that wait for a producer id, in case they must be given up."""
+        """Store the error for batches that wait for a producer id, in case they must be given up."""
         for lane in self._accumulator.active:
             for batch in lane.batches:
                 batch.last_error = batch.last_error or error
@@ -217,7 +222,7 @@ class Sender:
     # One step
 
     def _step(self) -> float:
-        """Send all batches that can be sent. Return the time of the next look, if nothing happens before."""
+        """Send all batches that can be sent. Return the time of the next step, if nothing happens before."""
         core = self._core
         self._expire()
         transactions = self.transactions
@@ -277,7 +282,7 @@ class Sender:
         return partition.leader
 
     def _send_to(self, node: int, lanes: list[Lane]) -> float:
-        """Send requests to one broker, while there is something ready and room in its pipeline."""
+        """Send requests to one broker, while batches are ready and its pipeline has room."""
         settings = self._settings
         until = _NEVER
         waiting = deque(lanes)
@@ -312,7 +317,7 @@ class Sender:
         return until
 
     def _encode(self, lane: Lane, batch: Batch) -> bool:
-        """Make the batch's bytes, under the queue's numbers; False if that is impossible, and the batch was given up."""
+        """Encode the batch under the queue's numbers; false if that is impossible, and the batch was given up."""
         fresh = batch.data is None or not batch.attempts
         if batch.data is None:
             if lane.open is batch:
@@ -437,8 +442,8 @@ class Sender:
             self._split(lane, batch)
         elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0 and not (self.transactions and oldest):
             reached("client.numbers_unknown_to_broker")
-            # This attempt is not in the log, but an earlier attempt without an answer may be. Apache Kafka
-            # remembers only one batch of each producer over a restart, and answers a repetition of any other
+            # This attempt is not in the log, but an earlier attempt without an answer may be. After a restart,
+            # Apache Kafka remembers only one batch of each producer, and answers a repetition of any other
             # batch with a gap error.
             if code is ErrorCode.UNKNOWN_PRODUCER_ID:
                 batch.maybe_appended = False
@@ -481,7 +486,9 @@ class Sender:
             self._accumulator.complete(batch)
 
     def _trouble(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool = False) -> None:
-        """Repeat the batch if that is allowed, else fail it and settle the sequence numbers of later batches."""
+        """Send the batch again if that is allowed; otherwise fail it, and settle the sequence numbers of later
+        batches.
+        """
         if (
             not batch.done
             and is_retriable(error)
@@ -495,7 +502,9 @@ class Sender:
             self._finish(batch, error)
 
     def _repeat(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool) -> None:
-        """Put the batch back in its place: after batches with older numbers, before all batches that were never sent."""
+        """Put the batch back at its place: after batches with older numbers, before all batches that were never
+        sent.
+        """
         batch.last_error = error
         waited = self._core.now - batch.opened_at
         if waited >= _WORTH_A_NOTE_SECONDS:
@@ -512,7 +521,7 @@ class Sender:
         lane.batches.insert(place, batch)
 
     def _split(self, lane: Lane, batch: Batch) -> None:
-        """Send two halves instead; together they have the batch's sequence numbers."""
+        """Replace the batch by two halves; together they have the batch's sequence numbers."""
         assert batch.data is not None
         self.counts["batches split"] += 1
         found = records(batch.data, decompressed_bytes_max=_SEQUENCE_END, crc=False)
@@ -539,14 +548,14 @@ class Sender:
             part.not_before = 0.0
 
     def _given_up(self, lane: Lane, batch: Batch, error: Exception) -> None:
-        """Give new sequence numbers to the batches behind an unacknowledged batch that leaves."""
+        """Give new sequence numbers to the batches behind an unacknowledged batch that is given up."""
         if self.transactions is not None:
             self.transactions.record_failed(error, numbered=batch.base_sequence >= 0)
         elif batch.base_sequence >= 0 and lane.rebase is None:
             lane.rebase = error
 
     def _drop_discarded(self, transactions: Transactions) -> None:
-        """Fail waiting batches, once the transaction has failed or is being aborted; batches in flight are awaited."""
+        """Fail waiting batches, once the transaction has failed or is being aborted. Batches in flight are awaited."""
         error = transactions.discarded_because()
         if error is None:
             return
@@ -573,7 +582,7 @@ class Sender:
     # Numbers
 
     def _prepare(self, lane: Lane) -> None:
-        """Prepare a queue between two requests: give it the topic's id, and new numbers if it needs some."""
+        """Prepare a queue between two requests: set the topic's id, and new sequence numbers if needed."""
         if lane.in_flight or not lane.batches:
             return
         topic = self._core.cluster.topics.get(lane.topic)
@@ -597,7 +606,7 @@ class Sender:
             self._rebase(lane, lane.rebase, identity)
 
     def _rebase(self, lane: Lane, error: Exception, identity: Identity) -> None:
-        """Begin new sequence numbers under the next epoch, or under another producer id where there is one."""
+        """Begin new sequence numbers under the next epoch, or under another producer id if there is one."""
         if identity.producer_id != lane.producer_id:
             lane.producer_id, lane.producer_epoch = identity.producer_id, identity.producer_epoch
         elif lane.producer_epoch < _EPOCH_MAX:
@@ -623,7 +632,7 @@ class Sender:
     # Time
 
     def _expire(self) -> None:
-        """Fail batches that were not delivered in time."""
+        """Fail batches whose delivery timeout has passed."""
         now = self._core.now
         for lane in list(self._accumulator.active):
             for batch in lane.in_flight:
@@ -655,7 +664,9 @@ class Sender:
 
 
 def _older(batch: Batch, other: Batch) -> bool:
-    """True if `batch`, which is repeated, goes before `other`. Sequence numbers (which wrap) decide, if both have some."""
+    """True if `batch`, which is sent again, goes before `other`. Sequence numbers (which wrap) decide, if both have
+    one.
+    """
     if batch.base_sequence < 0:
         return batch.number < other.number
     if other.base_sequence < 0:

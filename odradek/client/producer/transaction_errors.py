@@ -1,4 +1,6 @@
-"""The meaning of each error code for a transaction, by request: the rules of Kafka's TransactionManager as tables. PURE."""
+"""The reaction to each error code in a transaction, by request: the rules of Kafka's TransactionManager as tables.
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ __all__ = ["Verdict", "produce_is_fatal", "verdict", "worst"]
 
 
 class Verdict(IntEnum):
-    """The next step after an error; of several codes in an answer the greatest counts."""
+    """The reaction to an error; if an answer has several codes, the greatest reaction counts."""
 
     DONE = 0
     RETRY = 1
@@ -40,7 +42,7 @@ _OF_REQUEST: dict[ApiKey, dict[ErrorCode, Verdict]] = {
     },
     ApiKey.ADD_PARTITIONS_TO_TXN: {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
-        # Not attempted because of an error of another partition, which is the cause.
+        # Not attempted because of another partition's error, which decides.
         ErrorCode.OPERATION_NOT_ATTEMPTED: Verdict.RETRY,
         ErrorCode.PRODUCER_FENCED: Verdict.FATAL,
         ErrorCode.INVALID_PRODUCER_EPOCH: Verdict.FATAL,
@@ -64,7 +66,7 @@ _OF_REQUEST: dict[ApiKey, dict[ErrorCode, Verdict]] = {
     ApiKey.END_TXN: {},
 }
 _OTHERWISE = {ApiKey.ADD_PARTITIONS_TO_TXN: Verdict.ABORT}
-"""The verdict on a code that no table has, where it is not FATAL."""
+"""The reaction to a code that is in no table, if it is not FATAL."""
 _FATAL_OF_PRODUCE = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -89,5 +91,7 @@ def worst(key: ApiKey, codes: Iterable[ErrorCode]) -> tuple[Verdict, ErrorCode]:
 
 
 def produce_is_fatal(code: ErrorCode) -> bool:
-    """True if a refused batch ends the producer. INVALID_PRODUCER_EPOCH does not: the abort finds out (KIP-588)."""
+    """True if a refused batch ends the producer. INVALID_PRODUCER_EPOCH does not: the abort will show whether it
+    must (KIP-588).
+    """
     return code in _FATAL_OF_PRODUCE

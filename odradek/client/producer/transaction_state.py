@@ -32,7 +32,7 @@ __all__ = ["Step", "TransactionMachine", "TransactionState"]
 
 
 class TransactionState(Enum):
-    """The states of the table above; the value says in an error why a call is refused."""
+    """The states of the table above; the value explains in an error why a call is refused."""
 
     UNINITIALIZED = "init_transactions was not called"
     INITIALIZING = "init_transactions has not succeeded yet"
@@ -46,7 +46,7 @@ class TransactionState(Enum):
 
 
 class Step(Enum):
-    """The calls and news that change the state; the value is the call's name."""
+    """The calls and events that change the state; the value is the call's name."""
 
     INITIALIZE = "init_transactions"
     INITIALIZED = "a producer id came"
@@ -78,14 +78,14 @@ _TRANSITIONS: dict[tuple[TransactionState, Step], TransactionState] = {
     (_S.ABORTABLE_ERROR, Step.ABORT): _S.ABORTING,
 }
 _NEWS = frozenset({Step.INITIALIZED, Step.FOUND_PREPARED, Step.END})
-"""Steps that no caller makes: an impossible one is a bug."""
+"""Steps that are events, not calls: an impossible one is a bug."""
 _MAY_FAIL = frozenset({_S.IN_TRANSACTION, _S.PREPARED, _S.COMMITTING})
-"""States in which a failure leaves nothing but to abort; while aborting it changes nothing."""
+"""States in which a failure only allows to abort; while aborting, a failure changes nothing."""
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
 class TransactionMachine:
-    """The state of one producer's transactions, and the facts that ending one needs.
+    """The state of one producer's transactions, and the facts needed for ending one.
 
     `error` is the exception that ABORTABLE_ERROR and FATAL_ERROR raise, with the reason as its cause.
     """
@@ -98,14 +98,14 @@ class TransactionMachine:
         self.perhaps_started = False
         """True if a request that starts the transaction has no answer."""
         self.ended = False
-        """True once the coordinator has taken the outcome; an epoch may still have to be bumped."""
+        """True once the coordinator has accepted the outcome; the epoch may still have to be bumped."""
         self.bump_needed = False
         """True if sequence numbers were given to records that may not be in the log (KIP-360)."""
         self.id_is_lost = False
         """True if the coordinator has forgotten the producer id: no EndTxn is sent then."""
 
     def make(self, step: Step) -> None:
-        """Change the state. Raises `IllegalTransactionCall`, or the error that the state stands for."""
+        """Change the state. Raises `IllegalTransactionCall`, or the error of the present state."""
         after = _TRANSITIONS.get((self.state, step))
         if after is None:
             self._refuse(step)
@@ -123,30 +123,30 @@ class TransactionMachine:
         raise IllegalTransactionCall(f"{step.value} was refused: {self.state.value}")
 
     def check(self, call: str) -> None:
-        """Let `call` pass if a transaction is open and sound. Raises as `make`."""
+        """Check that a transaction is open and without failures, as `call` requires. Raises as `make` does."""
         if self.state is TransactionState.IN_TRANSACTION:
             return
         self.raise_error()
         raise IllegalTransactionCall(f"{call} was refused: {self.state.value}")
 
     def raise_error(self) -> None:
-        """Raise the error that the transaction or the producer ended with, if it did."""
+        """Raise the error with which the transaction or the producer has failed, if it has."""
         if self.error is not None and self.state in (
             TransactionState.ABORTABLE_ERROR,
             TransactionState.FATAL_ERROR,
         ):
-            # Each caller gets an exception of its own: tracebacks must not be shared.
+            # Each caller gets its own exception object, because tracebacks must not be shared.
             raise type(self.error)(*self.error.args) from self.error.__cause__
 
     def fail(self, cause: Exception) -> None:
-        """Leave nothing but to abort; the first cause counts."""
+        """Move to the state that only allows to abort; the first cause is kept."""
         if self.state in _MAY_FAIL:
             self.error = TransactionAbortableError(f"the transaction must be aborted: {cause}")
             self.error.__cause__ = cause
             self.state = TransactionState.ABORTABLE_ERROR
 
     def fail_for_good(self, cause: Exception) -> None:
-        """Leave nothing but to close the producer; the first cause counts."""
+        """Move to the state that only allows to close the producer; the first cause is kept."""
         if self.state is TransactionState.FATAL_ERROR:
             reached("client.second_fatal_error_passed_over")
             return

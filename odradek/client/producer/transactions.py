@@ -3,9 +3,9 @@ PURE.
 
 Theory of operation
 -------------------
-`TransactionMachine` knows which call may come next. `Transactions` talks to the transaction coordinator and to the
-groups' coordinators. The calls are operations (`initialize`, `send_offsets`, `end`), of which one runs at a time. The
-sender asks `admits` before it sends a partition's batches, and reports records that failed.
+`TransactionMachine` decides which call may come next. `Transactions` sends requests to the transaction coordinator
+and to the groups' coordinators. The calls are operations (`initialize`, `send_offsets`, `end`), of which one runs
+at a time. The sender calls `admits` before it sends a partition's batches, and reports records that failed.
 
 There are two protocols, by the level of the finalized feature `transaction.version`:
 
@@ -17,14 +17,14 @@ There are two protocols, by the level of the finalized feature `transaction.vers
 
 Rules
 -----
-* Sequence numbers start again from 0 under each new epoch: the sender sees another `current`.
+* Sequence numbers start again from 0 under each new epoch, which the sender reads from `current`.
 * EndTxn is sent when all records have their outcomes: a batch that came after the marker would belong to no
   transaction.
 * A commit is sent only if all records are written. After a record that failed, the transaction can only abort.
-* An epoch that has ended a transaction of the first protocol is not used in the second. EndTxn is answered before the
-  markers are written, so offsets that join by themselves might count for the transaction before.
-* A call that runs out of time is made again, since what the coordinator did is unknown. Offsets are the exception: a
-  transaction whose offsets are in doubt can only be aborted.
+* An epoch that has ended a transaction of the first protocol is not used in the second. EndTxn is answered before
+  the markers are written, so offsets that join by themselves might count for the previous transaction.
+* A call that timed out must be made again, since the coordinator may or may not have performed it. Offsets are the
+  exception: a transaction whose offsets are in doubt can only be aborted.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ __all__ = ["Transactions"]
 _NEVER = float("inf")
 _FEATURE = "transaction.version"
 _IMPLICIT_LEVEL = 2
-"""The level from which partitions and offsets join by themselves, and EndTxn gives a new epoch."""
+"""The level from which on partitions and offsets join by themselves, and EndTxn returns a new epoch."""
 _CONCURRENT_SECONDS = 0.02
-"""The first wait for the markers of the transaction before: they are written within milliseconds."""
+"""The first wait for the markers of the previous transaction, which are written within milliseconds."""
 _VERSIONS_MAX_EXPLICIT = {
     ApiKey.END_TXN: END_TXN_EPOCHS_GROW - 1,
     ApiKey.TXN_OFFSET_COMMIT: TXN_OFFSET_COMMIT_ADDS_GROUP - 1,
@@ -91,7 +91,8 @@ _PRODUCER_ID_LOST = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_
 class Transactions:
     """The transactions of one producer.
 
-    `news` is called when the sender should look again. The sender notifies `settled` after each of its steps.
+    `news` is called when the sender should take another step. The sender notifies `settled` after each of its
+    steps.
     """
 
     needed = True
@@ -113,7 +114,9 @@ class Transactions:
         self._coordinator = CoordinatorFinder(core, CoordinatorKind.TRANSACTION, self.transactional_id)
         self._groups: dict[str, CoordinatorFinder] = {}
         self.level_max = _IMPLICIT_LEVEL
-        """The highest level of `transaction.version` to work by. Below 2: as clients do that do not know KIP-890."""
+        """The highest level of `transaction.version` to use. Below 2, the client works like clients without
+        KIP-890.
+        """
         self._is_implicit = False
         self._epoch_is_explicit = False
         """True once a transaction of the first protocol has ended under the present epoch."""
@@ -123,9 +126,9 @@ class Transactions:
         self._join: Task[None] | None = None
         self._prepared = ""
         self._call = ""
-        """The call that runs; empty while there is none."""
+        """The name of the running call; empty if there is none."""
 
-    # What the sender asks
+    # Called by the sender
 
     @property
     def missing(self) -> bool:
@@ -133,16 +136,18 @@ class Transactions:
         return self.current is None
 
     def keep(self) -> float:
-        """Do nothing: only `initialize` asks for a producer id."""
+        """Do nothing: only `initialize` requests a producer id."""
         return _NEVER
 
     @property
     def produce_version_max(self) -> int:
-        """The greatest version of Produce that may be sent: from 12 on a batch adds its partition to the transaction."""
+        """The greatest version of Produce that may be sent: from 12 on, a batch adds its partition to the
+        transaction.
+        """
         return _PRODUCE_VERSION_MAX if self._is_implicit else PRODUCE_ADDS_PARTITIONS - 1
 
     def admits(self, lane: Lane) -> bool:
-        """True if batches of this partition may be sent; if not yet, the partition is added to the transaction."""
+        """True if batches of this partition may be sent. If not, the partition is being added to the transaction."""
         if self._is_implicit:
             self.machine.started = True
             return True
@@ -157,7 +162,7 @@ class Transactions:
         return False
 
     def discarded_because(self) -> Exception | None:
-        """Return the error of records that must not be sent any more; None while they may."""
+        """Return the error for records that must not be sent any more; None while they may be sent."""
         machine = self.machine
         if machine.keeps_records:
             return None
@@ -166,7 +171,7 @@ class Transactions:
         )
 
     def record_failed(self, error: Exception, *, numbered: bool) -> None:
-        """Take note that a record will not be written; `numbered` if it had a sequence number."""
+        """Note that a record will not be written; `numbered` if it had a sequence number."""
         self.machine.bump_needed |= numbered
         if isinstance(error, KafkaError) and produce_is_fatal(error.code):
             self.machine.fail_for_good(error)
@@ -212,7 +217,9 @@ class Transactions:
             return self._prepared
 
     def prepare(self, timeout: float) -> Operation[str]:
-        """Wait until all records are written, and leave the outcome to another system (KIP-939). The state, as text."""
+        """Wait until all records are written, and leave the outcome to another system (KIP-939). Returns the
+        prepared state as text.
+        """
         with self._alone(Step.PREPARE.value):
             self._check_two_phase(Step.PREPARE.value)
             is_first = self.machine.state is TransactionState.IN_TRANSACTION
@@ -229,7 +236,7 @@ class Transactions:
             raise IllegalTransactionCall(f"{call} needs transaction.two.phase.commit.enable=true")
 
     def begin(self) -> None:
-        """Open a transaction; the coordinator hears of it with the first partition or offset."""
+        """Open a transaction; the coordinator learns of it with the first partition or offset."""
         with self._alone(Step.BEGIN.value):
             self.machine.make(Step.BEGIN)
             self._is_implicit = self._may_be_implicit() and not self._epoch_is_explicit
@@ -289,7 +296,7 @@ class Transactions:
     def _take_identity(
         self, known: Identity, deadline: float, *, keep_prepared: bool = False
     ) -> Operation[InitProducerIdResponse]:
-        """Get a new epoch, or a producer id where none is `known` (KIP-360)."""
+        """Get a new epoch, or a producer id if none is `known` (KIP-360)."""
         two_phase = self._settings.transaction_two_phase_commit_enable
         message = InitProducerIdRequest(
             transactional_id=self.transactional_id,
@@ -328,7 +335,7 @@ class Transactions:
             return
         assert current is not None
         message = EndTxnRequest(self.transactional_id, current.producer_id, current.producer_epoch, commit)
-        # The coordinator may know nothing of a transaction that perhaps never began.
+        # The transaction may never have begun, so the coordinator may not know it.
         harmless = ErrorCode.NONE if commit or machine.started else ErrorCode.INVALID_TXN_STATE
         try:
             response = yield from self._ask(
@@ -397,9 +404,10 @@ class Transactions:
     # AddPartitionsToTxn
 
     def _add_partitions(self) -> Operation[None]:
-        """Add the partitions that wait to be added, and those that come meanwhile.
+        """Add the waiting partitions to the transaction, and those that come meanwhile.
 
-        Repeats until there is an answer: without an answer, nobody knows whether there is something to abort.
+        The request is repeated until there is an answer: without one, it is unknown whether there is a transaction
+        to abort.
         """
         from odradek.wire.messages.add_partitions_to_txn import (
             AddPartitionsToTxnRequest,
@@ -456,7 +464,7 @@ class Transactions:
         coordinator: CoordinatorFinder | None = None,
         harmless: ErrorCode = ErrorCode.NONE,
     ) -> Operation[Any]:
-        """Send a request, repeated as long as that may help. Raises `TransactionError`, and `RequestTimedOut`.
+        """Send a request, and repeat it as long as that may help. Raises `TransactionError`, and `RequestTimedOut`.
 
         The code `harmless` counts as success.
         """
@@ -476,7 +484,7 @@ class Transactions:
                 )
             except KafkaError as error:  # of the search for the coordinator
                 if is_retriable(error):
-                    raise RequestTimedOut(f"{error} (until the time was up): call again") from error
+                    raise RequestTimedOut(f"{error} (repeated until the timeout): call again") from error
                 self._fail(error, fatal=error.code is not ErrorCode.GROUP_AUTHORIZATION_FAILED)
             except ClientError as error:
                 if is_retriable(error):
@@ -496,7 +504,7 @@ class Transactions:
             if code is ErrorCode.CONCURRENT_TRANSACTIONS:
                 delay = min(delay, _CONCURRENT_SECONDS * 2.0 ** min(attempt, 20))
             if core.now + delay >= deadline:
-                raise RequestTimedOut(f"{failure} (until the time was up): call again") from failure
+                raise RequestTimedOut(f"{failure} (repeated until the timeout): call again") from failure
             attempt += 1
             yield Wait(until=core.now + delay)
 
@@ -521,7 +529,7 @@ class Transactions:
 
 
 def _as_text(identity: Identity) -> str:
-    """Format the state of a prepared transaction as Kafka's PreparedTxnState does."""
+    """Format the state of a prepared transaction in the form of Kafka's PreparedTxnState."""
     return f"{identity.producer_id}:{identity.producer_epoch}"
 
 

@@ -30,7 +30,9 @@ class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
-        """Opens no connection yet. Raises `ValueError` for a key or a value that is not Kafka's."""
+        """Create the client; it opens no connection yet. Raises `ValueError` for a key or a value that is not
+        Kafka's.
+        """
         self.settings = AdminSettings.from_properties(merged_properties(config, keys))
         self._io = IoThread(
             list(self.settings.bootstrap_servers),
@@ -55,7 +57,8 @@ class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
     def describe_group_lag(
         self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
     ) -> list[PartitionLag]:
-        """Describe how far a group is in every partition that it committed an offset for or that a member is assigned.
+        """Describe a group's progress in every partition for which it committed an offset, or that is assigned to a
+        member.
 
         `now_ms` is the present in milliseconds since 1970 (None: this machine's). Raises the `KafkaError` of the
         group, and `ClientError`.
@@ -64,6 +67,6 @@ class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
         return super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
 
     def statistics(self) -> dict[str, int]:
-        """Return figures of this moment: connections, calls in flight and waiting, running operations."""
+        """Return the present figures: connections, calls in flight and waiting, running operations."""
         with self._io.lock:
             return self._io.core.statistics()

@@ -1,8 +1,8 @@
 """The async client: the core over the ports. PORTED: the simulator runs it, and any program on trio may.
 
 Each connection has a task that reads. When the kernel does not take all bytes at once, another task writes the rest
-and ends. One more task waits for the core's next deadline. They run in the `TaskGroup` that the owner gives, and end
-with `close` or with that group. Several operations may run at a time.
+and ends. One more task waits for the core's next deadline. They run in the `TaskGroup` of the client's owner, and
+end with `close` or with that group. Several operations may run at a time.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ class AsyncClient:
         return await self.run(refresh_metadata(self.core, topics, timeout=self.config.request_timeout))
 
     def step(self) -> None:
-        """Step the core after a `Signal` was notified outside of a call (`odradek.client.core.operation`)."""
+        """Step the core after a `Signal` was notified outside of a call to the core
+        (`odradek.client.core.operation`).
+        """
         self.core.tick(self._env.clock.monotonic())
         self._perform_effects()
 
@@ -131,12 +133,12 @@ class AsyncClient:
             self._deadline_moved.set()
 
     def defer(self, function: Callable[[], None]) -> None:
-        """Let a callback run once the core has ended its step. Its exceptions are logged."""
+        """Schedule a callback for after the core's present step. Its exceptions are logged."""
         self._deferred.append(function)
 
     def _speak(self) -> None:
-        """Write the core's notes to the log, and call callbacks. A callback that uses this client only appends: its
-        notes follow.
+        """Write the core's notes to the log, and call callbacks. If a callback uses this client, its notes and
+        callbacks are only appended, and follow.
         """
         if not self._is_speaking:
             self._is_speaking = True
@@ -230,8 +232,8 @@ class AsyncClient:
             self._lost(connection, error)
 
     async def _write(self, connection: _Connection, conn: Conn) -> None:
-        """Send the bytes that wait, then end. Most requests fit into the first call, so most connections need no
-        such task.
+        """Send the waiting bytes, then end. Most requests fit into the first call, so most connections need no such
+        task.
         """
         outgoing = connection.outgoing
         try:

@@ -19,7 +19,8 @@ __all__ = ["AsyncAdmin"]
 
 
 class AsyncAdmin(AsyncAdminMethods, FamiliarFace, known_as="Admin"):
-    """An administrator whose tasks run in `tasks`; `config` has Kafka's keys, keywords the same with underscores.
+    """An administrator whose tasks run in `tasks`. `config` has Kafka's keys; keyword arguments are the same keys
+    with underscores.
 
     Ends with `close`, or with the task group. Raises `ValueError` for a bad configuration.
     """
@@ -36,7 +37,9 @@ class AsyncAdmin(AsyncAdminMethods, FamiliarFace, known_as="Admin"):
     async def describe_group_lag(
         self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
     ) -> list[PartitionLag]:
-        """Describe how far a group is, as `Admin.describe_group_lag` does; `now_ms` None is the environment's present."""
+        """Describe a group's progress, as `Admin.describe_group_lag` does; with `now_ms` None, as of the
+        environment's present time.
+        """
         present = self._env.clock.wall_ms() if now_ms is None else now_ms
         return await super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
 

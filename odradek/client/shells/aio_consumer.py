@@ -1,10 +1,11 @@
 """The async consumer: `ConsumerMachine` on an `AsyncClient`. PORTED; `odradek.trio` binds it to trio, the simulator runs it.
 
 Its methods are those of `odradek.client.shells.consumer.Consumer`, with `await` for those that wait. Fetches,
-heartbeats and rebalances go on in the background as long as the task group lives. Listeners' methods may be async.
+heartbeats and rebalances go on in the background as long as the task group is open. Listeners' methods may be
+async.
 
 One task at a time may use a consumer: a poll during another poll raises `RuntimeError`. Only `wakeup` may be called
-at any time. A poll that is cancelled has lost no records.
+at any time. A cancelled poll loses no records.
 """
 
 from __future__ import annotations
@@ -54,13 +55,15 @@ _CLOSE_SECONDS = 30.0
 class AsyncConsumer(ConsumerSteering):
     """A consumer for programs on trio.
 
-    Configuration by Kafka's keys, as a mapping, or as keywords with underscores, or both.
+    The configuration has Kafka's keys, as a mapping, as keyword arguments with underscores, or both.
     """
 
     def __init__(
         self, env: Env, tasks: TaskGroup, config: Mapping[str, Any] | None = None, /, **keywords: Any
     ) -> None:
-        """Connects in the background. Raises `ValueError` for unknown keys and invalid values."""
+        """Create the consumer, which connects in the background. Raises `ValueError` for unknown keys and invalid
+        values.
+        """
         properties = merged_properties(config, keywords)
         self.settings = ConsumerSettings.from_properties(properties, on_trio=True)
         self._env = env
@@ -75,7 +78,7 @@ class AsyncConsumer(ConsumerSteering):
 
     @knows_other_names("Consumer.close")
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Commit (`enable.auto.commit`), give partitions up, leave the group, end. Safe to call twice.
+        """Commit (`enable.auto.commit`), give up partitions, leave the group and end. Safe to call twice.
 
         All of it takes at most `timeout` seconds, not counting the time that a listener takes.
         """
@@ -105,7 +108,7 @@ class AsyncConsumer(ConsumerSteering):
         self.client.core.start(operation, self._env.clock.monotonic())
         self.client.step()
 
-    # What to read
+    # Subscriptions
 
     @knows_other_names("Consumer.subscribe")
     def subscribe(
@@ -123,7 +126,7 @@ class AsyncConsumer(ConsumerSteering):
         self.client.step()
 
     async def unsubscribe(self) -> None:
-        """Give all partitions up, and leave the group."""
+        """Give up all partitions, and leave the group."""
         self._machine.settle()
         await self._leave_group("the consumer unsubscribed", self._env.clock.monotonic() + self._timeout)
 
@@ -132,7 +135,9 @@ class AsyncConsumer(ConsumerSteering):
     @warns_of_milliseconds
     @knows_other_names("Consumer.poll")
     async def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
-        """Return records, at most `max.poll.records`, in order within each partition; an empty list after `timeout` seconds."""
+        """Return records in order within each partition, at most `max.poll.records`; an empty list after `timeout`
+        seconds.
+        """
         return await self._poll(poll_seconds(timeout), self._machine.take_records)
 
     async def poll_batches(self, timeout: float = 1.0) -> list[RawBatch]:
@@ -140,7 +145,7 @@ class AsyncConsumer(ConsumerSteering):
         return await self._poll(poll_seconds(timeout), self._machine.take_batches)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Yield records one by one, as the blocking consumer's iterator does, with the same positions meanwhile."""
+        """Yield records one by one. As with the blocking consumer, positions include only yielded records."""
         timeout_ms = self.settings.odradek_consumer_timeout_ms
         while True:
             records = await self.poll(timeout=_ITERATION_SECONDS if timeout_ms is None else timeout_ms / 1000)
@@ -150,7 +155,7 @@ class AsyncConsumer(ConsumerSteering):
                 yield record
 
     def wakeup(self) -> None:
-        """Make the `poll` that runs, or else the next, raise `Wakeup`."""
+        """Make the running or next `poll` raise `Wakeup`."""
         self._machine.wakeup()
         self.client.step()
 
@@ -200,7 +205,7 @@ class AsyncConsumer(ConsumerSteering):
     # Positions
 
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
-        """Return the next offset that `poll` would return. Raises `RequestTimedOut` when it is not known in time."""
+        """Return the next offset that `poll` would return. Raises `RequestTimedOut` if it is not known in time."""
         operation = self._machine.position(as_topic_partition("partition", partition), self._seconds(timeout))
         return await self.client.run(operation)
 
@@ -221,7 +226,9 @@ class AsyncConsumer(ConsumerSteering):
     async def offsets_for_times(
         self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Find the first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
+        """Find the first record at or after a time (milliseconds since 1970) in each partition; None if there is
+        none.
+        """
         return await self.client.run(
             self._machine.offsets_for_times(times_of(times_ms), self._seconds(timeout))
         )
@@ -247,7 +254,7 @@ class AsyncConsumer(ConsumerSteering):
         offsets: Committable | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit these offsets, a record, or all positions, and wait for it, as the blocking consumer does."""
+        """Commit these offsets, those of a record, or all positions, and wait for the outcome."""
         await self.client.run(
             self._machine.commits.commit(self._offsets(offsets), timeout=self._seconds(timeout))
         )

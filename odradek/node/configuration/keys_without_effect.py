@@ -95,14 +95,7 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "share.coordinator.write.timeout.ms",
         "share.fetch.purgatory.purge.interval.requests",
     ),
-    "groups of KIP-848 and streams groups are not served": (
-        "group.consumer.assignors",
-        "group.consumer.max.size",
-        "group.consumer.migration.policy",
-        "group.consumer.regex.refresh.interval.ms",
-        "group.coordinator.rebalance.protocols",
-        "group.streams.max.size",
-    ),
+    "streams groups are not served": ("group.streams.max.size",),
     "the rate of moves holds over a second, and each target directory has one task": (
         "alter.log.dirs.replication.quota.window.num",
         "alter.log.dirs.replication.quota.window.size.seconds",

@@ -357,7 +357,7 @@ def _mechanisms(keys: _Keys, *, is_controllers: bool) -> tuple[str, ...]:
                 else ""
             )
             raise ConfigError(
-                keys.place(key), each, f"this mechanism does not exist here, only {', '.join(BUILT)}{hint}"
+                keys.place(key), each, f"this mechanism is not supported, only {', '.join(BUILT)}{hint}"
             )
     if is_controllers:
         without = tuple(each for each in found if each not in SCRAM)
@@ -378,7 +378,7 @@ def _node_mechanism(key: str, explicit: Mapping[str, str]) -> str:
     definition = broker_defs()[key]
     mechanism = str(definition.parse(explicit[key]) if key in explicit else definition.default)
     if mechanism not in BUILT:
-        raise ConfigError(key, mechanism, f"this mechanism does not exist here, only {', '.join(BUILT)}")
+        raise ConfigError(key, mechanism, f"this mechanism is not supported, only {', '.join(BUILT)}")
     return mechanism
 
 

@@ -240,13 +240,13 @@ class NodeConfig:
 
     def get_int(self, key: str) -> int:
         value = self.values[key]
-        assert isinstance(value, int), f"{key} has no whole number"
+        assert isinstance(value, int), f"the value of {key} is not a whole number"
         return value
 
     def get_optional_int(self, key: str) -> int | None:
         """Return the value; None for a key that has no default and is absent from the file."""
         value = self.values[key]
-        assert value is None or isinstance(value, int), f"{key} has no whole number"
+        assert value is None or isinstance(value, int), f"the value of {key} is not a whole number"
         return value
 
     def get_bool(self, key: str) -> bool:
@@ -528,7 +528,9 @@ def _check_controller_names(
         for name in names:
             if name in controller_names:
                 raise ConfigError(
-                    key, name, "the name must not be one of the listeners of a node that is only a broker"
+                    key,
+                    name,
+                    "a node that is only a broker must not have a controllers' listener in listeners",
                 )
         return
     for name in controller_names:

@@ -126,7 +126,7 @@ def _address(url: str, options: Mapping[str, str]) -> DocumentAddress:
         raise ConfigError(
             "ssl.truststore.type",
             options["ssl.truststore.type"],
-            "the truststore for servers of tokens must be of type PEM",
+            "the truststore for connections to token servers must be of type PEM",
         )
     return DocumentAddress(url, location, options.get("ssl.truststore.certificates"))
 

@@ -202,8 +202,8 @@ class Entrance:
         claimed = size if size > LARGE_FRAME_BYTES else 0
         if claimed and self._large_bytes + claimed > LARGE_BYTES_MAX:
             raise RemoteProtocolError(
-                f"the client sent a frame of {size} bytes before its login, while large frames of "
-                f"other clients that have not logged in take {self._large_bytes} bytes"
+                f"the client sent a frame of {size} bytes before its login, and large frames of other "
+                f"clients without a login take {self._large_bytes} bytes already"
             )
         self._large_bytes += claimed
         try:
@@ -240,9 +240,8 @@ class Entrance:
         api_key, version, correlation_id, client_id_bytes = _HEADER.unpack_from(frame)
         if api_key not in _ASKED[login.state]:
             name = ApiKey(api_key).name if api_key in APIS else f"API {api_key}"
-            raise RemoteProtocolError(
-                f"the client sent {name} before its login, where the {login.state.value} was due"
-            )
+            expected = " or ".join(ApiKey(each).name for each in _ASKED[login.state])
+            raise RemoteProtocolError(f"the client sent {name} before its login: {expected} must come first")
         entry = self._table.get(api_key, version)
         offset = _HEADER.size + max(0, client_id_bytes)
         if offset > size:

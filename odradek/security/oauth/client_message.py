@@ -43,7 +43,9 @@ def decode_client_message(data: bytes) -> ClientMessage:
         raise MalformedClientMessage("the client's message has a byte that is not ASCII") from error
     match = _HEADER.fullmatch(header)
     if match is None or pairs[-2:] != ["", ""]:
-        raise MalformedClientMessage("the client's message lacks its header or its end")
+        raise MalformedClientMessage(
+            "the client's message must begin with n,, or n,a=USER, and end with two bytes 0x01"
+        )
     auth = _values_of(pairs[:-2]).get("auth")
     bearer = None if auth is None else _BEARER.fullmatch(auth)
     if bearer is None or bearer[1].lower() != "bearer":

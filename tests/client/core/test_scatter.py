@@ -13,6 +13,7 @@ from odradek.client.admin import (
     ConfigResource,
     ResourceType,
     create_partitions,
+    describe_clients,
     describe_log_dirs,
     incremental_alter_configs,
     list_group_offsets,
@@ -56,6 +57,7 @@ SCRIPTED = (
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     ApiKey.CREATE_PARTITIONS,
     ApiKey.DESCRIBE_LOG_DIRS,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
     ApiKey.RENEW_DELEGATION_TOKEN,
 )
 
@@ -303,6 +305,20 @@ def test_a_broker_that_is_down_fails_its_items_only() -> None:
     first, second = two.run(describe_log_dirs(two.wire.core, timeout=3.0))
     assert [each.path for each in first.directories] == ["/a"]
     assert isinstance(second.error, BrokerUnavailable)
+
+
+def test_a_broker_without_a_list_of_clients_says_so() -> None:
+    """Another server answers our own question with a subscription: broker 2 has no list, broker 1 an empty one."""
+    from odradek.client.errors import UnsupportedByBroker
+    from odradek.wire.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
+
+    two = TwoBrokers()
+    for node, clients in ((1, []), (2, None)):
+        answer = GetTelemetrySubscriptionsResponse(clients=clients)
+        two.answer(node, ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, answer)
+    first, second = two.run(describe_clients(two.wire.core, timeout=3.0))
+    assert (first.clients, first.error) == ((), None)
+    assert isinstance(second.error, UnsupportedByBroker)
 
 
 def test_nobody_to_ask() -> None:

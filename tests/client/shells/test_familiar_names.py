@@ -136,7 +136,9 @@ def test_two_spellings_and_contradictions_are_named() -> None:
         ProducerSettings.from_properties({**SERVERS, "ssl_cafile": "a", "ssl.truststore.type": "JKS"})
     with pytest.raises(ValueError, match=r"^sasl_plain_password=(?!5)"):
         ProducerSettings.from_properties({**SERVERS, "sasl_plain_password": 5})
-    with pytest.raises(ValueError, match=r"fetch\.max\.wait\.ms, of another client"):
+    with pytest.raises(
+        ValueError, match=r"calls it fetch\.max\.wait\.ms, and only a client of another kind has it"
+    ):
         ProducerSettings.from_properties({**SERVERS, "fetch.wait.max.ms": 5})
     with pytest.raises(TypeError, match="a configuration key is a int"):
         ProducerSettings.from_properties({**SERVERS, 5: 5})  # type: ignore[dict-item]

@@ -14,6 +14,8 @@ from odradek.wire.messages import txn_offset_commit as txn_committing
 from odradek.wire.messages import write_txn_markers as markers
 from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from odradek.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -175,6 +177,18 @@ ask(
     "describe_groups",
     (0, 6),
     lambda n: DescribeGroupsRequest([n.group, n.group + "-2"], True),
+    *("DESCRIBE group", "READ group", "DELETE group"),
+)
+ask(
+    "consumer_group_heartbeat",
+    (0, 1),
+    lambda n: ConsumerGroupHeartbeatRequest(n.group, "m", 5, None, None, -1, [n.known, n.absent]),
+    *("READ group", "DESCRIBE group", "DESCRIBE known", "DESCRIBE absent"),
+)
+ask(
+    "consumer_group_describe",
+    (0, 1),
+    lambda n: ConsumerGroupDescribeRequest([n.group, n.group + "-2"], True),
     *("DESCRIBE group", "READ group", "DELETE group"),
 )
 ask("list_groups", (0, 5), lambda n: ListGroupsRequest(), "DESCRIBE group", "DESCRIBE cluster")

@@ -54,8 +54,8 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "KIP-98: a group's new coordinator finds the offsets of open transactions in its log.",
         "odradek.data_plane.groups.state:state_of",
         """
-        - LayeredMap(_pending(latest, skipped)))
-        + LayeredMap({}))
+        - LayeredMap(_pending(latest, skipped))
+        + LayeredMap({})
         """,
         CAMPAIGN,
         40,

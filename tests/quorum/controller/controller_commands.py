@@ -182,6 +182,7 @@ class PartitionCommands:
                 Feature("metadata.version", level, level),
                 Feature("eligible.leader.replicas.version", 0, 1),
                 Feature("transaction.version", 0, 2),
+                Feature("group.version", 0, 1),
             ],
         )
         records, response = self.decide(request)

@@ -207,6 +207,7 @@ class ControllerScript(PartitionCommands):
                 Feature("metadata.version", level, level),
                 Feature("eligible.leader.replicas.version", 0, 1),
                 Feature("transaction.version", 0, 2),
+                Feature("group.version", 0, 1),
             ],
             rack=options.get("rack"),
             log_dirs=[self.id_of(name) for name in options.get("dirs", f"D{broker_id}").split(",") if name],

@@ -141,6 +141,7 @@ class ControllerMachine(RuleBasedStateMachine):
                     Feature("metadata.version", 30, 30),
                     Feature("eligible.leader.replicas.version", 0, 1),
                     Feature("transaction.version", 0, 2),
+                    Feature("group.version", 0, 1),
                 ],
                 log_dirs=self.disks[broker_id],
                 previous_broker_epoch=known.epoch if clean and known is not None else -1,

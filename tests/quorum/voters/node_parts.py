@@ -102,6 +102,7 @@ def registration(incarnation: bytes, previous_epoch: int = -1) -> BrokerRegistra
             Feature("metadata.version", 30, 30),
             Feature("eligible.leader.replicas.version", 0, 1),
             Feature("transaction.version", 0, 2),
+            Feature("group.version", 0, 1),
         ],
         None,
         False,

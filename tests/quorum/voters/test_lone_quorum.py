@@ -199,6 +199,7 @@ def test_a_cluster_without_bootstrap_records_begins_with_our_levels() -> None:
             async with running_controller(env) as service:
                 assert service.committed_image.features == {
                     "transaction.version": 2,
+                    "group.version": 1,
                     "metadata.version": 30,
                     "eligible.leader.replicas.version": 1,
                 }
@@ -459,7 +460,7 @@ def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
     """The writer of a log states its feature levels; a version that lacks one of them must refuse to serve."""
     world = make_world()
     root = world.machine(NODE).disk.open_dir(PATH)
-    records = bootstrap_records({"metadata.version": 30, "group.version": 1})
+    records = bootstrap_records({"metadata.version": 30, "share.version": 1})
     root.write_atomic("bootstrap.checkpoint", encode_snapshot(records, epoch=0, timestamp_ms=1))
 
     async def first_start(env: Env) -> None:
@@ -468,7 +469,7 @@ def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
 
     with pytest.raises(
         InvalidMetadata,
-        match=r"group\.version is finalized at level 1, and this version supports the levels 0 to 0",
+        match=r"share\.version is finalized at level 1, and this version supports the levels 0 to 0",
     ):
         world.run(run, world, first_start)
 

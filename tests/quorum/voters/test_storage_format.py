@@ -61,6 +61,7 @@ def test_a_formatted_node_has_an_identity_features_and_a_voter() -> None:
         FeatureLevelRecord("metadata.version", 30),
         FeatureLevelRecord("eligible.leader.replicas.version", 1),
         FeatureLevelRecord("transaction.version", 2),
+        FeatureLevelRecord("group.version", 1),
     )
     voters = decode_snapshot(
         first.read_bytes("__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"), source="voters"

@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "gssapi": (
         {"sasl.enabled.mechanisms": "GSSAPI"},
-        "this mechanism does not exist here, only PLAIN, SCRAM-SHA-256",
+        "this mechanism is not supported, only PLAIN, SCRAM-SHA-256",
     ),
     "plain without users": ({"sasl.enabled.mechanisms": "PLAIN"}, "user_NAME"),
     "a module of another mechanism": (
@@ -166,7 +166,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
         },
         "or set odradek.sasl.username",
     ),
-    "nodes by gssapi": ({"inter.broker.listener.name": "SASL"}, "does not exist here"),
+    "nodes by gssapi": ({"inter.broker.listener.name": "SASL"}, "is not supported"),
     "nodes without a token": (
         {
             **OAUTH_KEYS,

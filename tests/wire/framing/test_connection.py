@@ -331,7 +331,7 @@ class TestClient:
         client.send(CALLS[4][0], 3)
         client.send(CALLS[4][0], 3)
         client.receive_data(struct.pack(">ii", 10, 1) + bytes(6))
-        with pytest.raises(RemoteProtocolError, match="response 1, but response 0 is due next"):
+        with pytest.raises(RemoteProtocolError, match="response 1, but the next response must be 0"):
             client.next_event()
         with pytest.raises(LocalProtocolError):
             client.send(CALLS[4][0], 3)

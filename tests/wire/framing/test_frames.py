@@ -119,7 +119,7 @@ class TestRequestHeader:
         with pytest.raises(MalformedMessage):
             parse_request_header(frame, 0, len(frame))
 
-    @pytest.mark.parametrize("key", [-1, 4, 7, 72, 32767])
+    @pytest.mark.parametrize("key", [-1, 4, 7, 76, 32767])
     def test_unknown_api(self, key: int) -> None:
         """Kafka closes the connection; the error says which API it was."""
         with pytest.raises(UnknownApiKey) as caught:

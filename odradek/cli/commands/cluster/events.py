@@ -137,7 +137,7 @@ def _connected_to_leader(
 
 
 def _named_once(args: argparse.Namespace, client: Client, known: Collection[str]) -> None:
-    """Raise `CliError` for a topic that is neither in the log nor in the cluster now."""
+    """Raise `CliError` for a topic that is neither in the log nor in the present cluster."""
     for name, _ in args.topic or ():
         if name not in known and name not in client.metadata([name]).topics:
             raise CliError(
@@ -165,7 +165,7 @@ def _wanted(args: argparse.Namespace, events: Iterable[Event]) -> Iterator[Event
 
 
 def _authors(args: argparse.Namespace) -> EventAuthors | None:
-    """Read the changes in the audit logs that were given. Raises `CliError`."""
+    """Read the changes in the given audit logs. Raises `CliError`."""
     if not args.audit:
         if args.by:
             raise CliError(
@@ -200,7 +200,7 @@ def _asked_by(args: argparse.Namespace, authors: EventAuthors, events: Iterable[
 
 
 def _print_gaps(authors: EventAuthors, events: list[Event], controllers: Mapping[int, int]) -> None:
-    """Report what the audit logs leave out."""
+    """Print which events the audit logs do not cover."""
     gaps = authors.gaps(events, controllers)
     if gaps:
         complain(f"the events do not say who caused {'; '.join(gaps)}")
@@ -236,7 +236,7 @@ def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors 
 
 
 def _sentences(events: Iterable[Event], authors: EventAuthors | None = None) -> list[list[Event]]:
-    """Join events: a broker's death is one sentence, not one for each of the partitions that it led."""
+    """Write events as sentences: a broker's death is one sentence, not one for each partition that it led."""
     groups: dict[tuple[int, str, str, Author | None], list[Event]] = {}
     for event in events:
         author = None if authors is None else authors.author(event)

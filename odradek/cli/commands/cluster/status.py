@@ -84,7 +84,7 @@ def _features(args: argparse.Namespace) -> int:
     from odradek.metadata_quorum import features as known
 
     with connected(args) as client:
-        # The levels come with the first answer of any broker.
+        # The first answer of any broker contains the levels.
         client.admin.describe_cluster()
         levels = dict(client.core.cluster.features)
     supported = known.THIS_RELEASE.features
@@ -123,7 +123,7 @@ T = TypeVar("T")
 
 
 def _asked(question: Callable[[], T]) -> T | None:
-    """Return the answer; None if the cluster cannot give one now. The status is then shown without it.
+    """Return the answer; None if the cluster cannot give one now. Then the status is shown without this answer.
 
     A refusal for lack of rights is raised.
     """
@@ -222,7 +222,7 @@ def _document(
 
 
 def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
-    """True if the leader has not heard of the voter for long, by the leader's own clock."""
+    """True if the leader has received no fetch of the voter for long, by the leader's own clock."""
     leader = quorum.leader
     if leader is None or voter.node_id == quorum.leader_id:
         return False
@@ -230,7 +230,7 @@ def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
 
 
 def _is_current(quorum: QuorumDescription | None) -> bool:
-    """True if there is an active controller. Without one, all other figures are those of the last one."""
+    """True if there is an active controller. Without one, all figures are those of the last active controller."""
     return quorum is not None and quorum.leader is not None
 
 
@@ -311,7 +311,7 @@ def _vote(quorum: QuorumDescription | None, node: int) -> str | None:
 
 
 def _some(names: list[str], colour: str, most: int = 3) -> str | int:
-    """Write the number of names and the first of them, in a colour; 0 for none."""
+    """Write how many names there are, and the first of them, in a colour; 0 if there are none."""
     if not names:
         return 0
     return paint(colour, f"{len(names)}: " + ", ".join(names[:most]) + (", ..." if len(names) > most else ""))

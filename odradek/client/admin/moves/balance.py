@@ -1,4 +1,4 @@
-"""Plans of moves that even the load of brokers, or that empty brokers. PURE.
+"""Plans of moves that balance the load of brokers, or that empty brokers. PURE.
 
 Theory of operation
 -------------------
@@ -7,18 +7,20 @@ replica by replica, in this order:
 
 1. **Leaving**: replicas on brokers that leave go to the remaining brokers: the largest first, each to the lightest
    broker allowed.
-2. **Spread**: a partition with two replicas in a rack, although another rack is without, gets one of them moved.
-3. **Bytes**: a broker above the mean gives replicas to brokers below it. The largest replica goes that fits into both
-   the excess and the lack, so each byte moves at most once. Where none fits, the smallest goes that still makes the
-   two brokers more alike. It ends when all are within `tolerance` of the mean, or nothing allowed helps.
-4. **Counts**: replicas even out in number by the smallest ones, as far as bytes stay within the tolerance.
-5. **Leaders**: the first broker in a partition's list leads it. Swapping within a list costs no bytes; along chains
-   of such swaps every broker comes to lead as many as the others.
+2. **Spread**: if a partition has two replicas in a rack and none in another, one of them moves.
+3. **Bytes**: replicas move from brokers above the mean to brokers below it. The largest replica moves that fits
+   into both the excess and the lack, so each byte moves at most once. If none fits, the smallest replica moves that
+   still narrows the gap between the two brokers. This step ends when all brokers are within `tolerance` of the
+   mean, or no allowed move helps.
+4. **Counts**: small replicas move so that brokers have similar numbers of replicas, as far as bytes stay within the
+   tolerance.
+5. **Leaders**: the first broker in a partition's list leads it. A swap within a list moves no bytes; by chains of
+   such swaps all brokers come to lead similar numbers.
 
 Rules
 -----
 * A partition's replicas stay on different brokers, and a move never lets it span fewer racks or fewer hosts.
-* Every step makes a sum of squares smaller, so planning ends; the same input gives the same plan.
+* Every step makes a sum of squares smaller, so planning ends. The same input leads to the same plan.
 * Replicas on brokers that are not in the list (dead ones) stay where they are, unless the broker leaves.
 
 Deliberately absent: traffic, and disks within a broker (a broker places new replicas on its disks by itself).
@@ -45,11 +47,13 @@ def balance(
     tolerance: float = 0.05,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """Plan the moves that even the load with the fewest bytes, in order of topics and partitions; `only` of these."""
+    """Plan the moves that balance the load with the fewest bytes, sorted by topic and partition; with `only`, only
+    of these partitions.
+    """
     cluster = PlannedCluster(sites, partitions, only)
     widen_partitions(cluster)
     evening = Evening(cluster, tolerance)
-    # Evening the counts may open new ways for bytes; every round improves the plan, and few are ever needed.
+    # Balancing the counts may allow new moves of bytes. Every round improves the plan, and few are ever needed.
     for _ in range(4):
         if not (evening.even_bytes() | evening.even_counts()):
             break
@@ -65,8 +69,8 @@ def drain(
     tolerance: float = 0.05,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """Plan the moves that empty the brokers `leaving`, which `sites` may list; with `only`, of these partitions
-    alone.
+    """Plan the moves that empty the brokers `leaving`, which `sites` may list; with `only`, only of these
+    partitions.
 
     Raises `CannotPlan` when a partition has more replicas than there are brokers left.
     """
@@ -84,7 +88,9 @@ def resize(
     *,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """Plan the moves that give every partition this number of replicas; preferred leaders stay. Raises `CannotPlan`."""
+    """Plan the moves that change every partition to this number of replicas; preferred leaders stay. Raises
+    `CannotPlan`.
+    """
     if not 0 < replicas <= len(sites):
         raise CannotPlan(f"{replicas} replicas need {replicas} brokers, and there are {len(sites)}")
     cluster = PlannedCluster(sites, partitions, only)

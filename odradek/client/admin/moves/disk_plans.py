@@ -1,6 +1,7 @@
 """Plans of moves between the directories of one broker: a disk is emptied, or its load is spread (KIP-113). PURE.
 
-A move puts a replica only on a disk that is online and open to new ones. `ROOM_SHARE` of that disk stays free. Disks of different sizes are compared by the share that is used, not by bytes.
+A replica moves only to a disk that is online and accepts new replicas. `ROOM_SHARE` of that disk stays free. Disks
+of different sizes are compared by the share that is used, not by bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = [
 ROOM_SHARE = 0.05
 """The share of a disk that a plan leaves free."""
 SLACK_BYTES = 1 << 20
-"""Differences below this are no reason to move anything."""
+"""Smaller differences are no reason for a move."""
 
 
 @attrs.frozen
@@ -68,7 +69,7 @@ class DiskMove:
 def disks_of(directories: Iterable[LogDirDescription], closed: Collection[str] = ()) -> list[Disk]:
     """List the online disks of a broker, from its `LogDirDescription`s. Disks in `closed` take no replicas.
 
-    A replica that moves between disks counts on its target alone.
+    A replica that is moving between disks counts only on its target.
     """
     online = [each for each in directories if each.error is None]
     moving = {
@@ -105,7 +106,7 @@ class Loads:
         self.count = {disk.path: len(disk.replicas) for disk in disks}
 
     def room(self, path: str) -> float:
-        """Compute the bytes that a disk may still take; infinite where its size is unknown."""
+        """Compute the bytes that a disk may still accept; infinite if its size is unknown."""
         disk = self.disks[path]
         if disk.total_bytes <= 0 or disk.usable_bytes < 0:
             return float("inf")
@@ -160,7 +161,7 @@ def plan_disk_retirement(disks: Sequence[Disk], path: str) -> list[DiskMove]:
 def plan_disk_balance(disks: Sequence[Disk], tolerance: float = 0.05) -> list[DiskMove]:
     """Plan the moves that bring a broker's disks within `tolerance` of each other's load, as a share of the mean.
 
-    Each move narrows the gap between the fullest and an emptier disk, and each replica moves once at most.
+    Each move narrows the gap between the fullest and an emptier disk, and each replica moves at most once.
     """
     loads = Loads(disks)
     moves: list[DiskMove] = []

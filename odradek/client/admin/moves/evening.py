@@ -1,4 +1,4 @@
-"""Steps that make brokers alike in bytes and in the number of their replicas. PURE."""
+"""Steps that balance brokers by bytes and by the number of their replicas. PURE."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["Evening"]
 
 _SLACK_BYTES = 1 << 20
-"""Differences below this are no reason to move anything."""
+"""Smaller differences are no reason for a move."""
 _ROUNDS_MAX = 8
 
 
 class Evening:
-    """Moves one replica at a time from a broker with a high load to one with a low load, while a move helps."""
+    """Moves one replica at a time from a broker with a high load to a broker with a low load, while a move helps."""
 
     def __init__(self, cluster: PlannedCluster, tolerance: float) -> None:
         self._cluster = cluster
         self._loads = cluster.loads
         self._mean = cluster.loads.mean()
-        """The mean in bytes, which moves between brokers leave as it is."""
+        """The mean in bytes, which moves between brokers do not change."""
         self._slack = max(self._mean * tolerance, _SLACK_BYTES)
         self._blocked: set[tuple[int, int]] = set()
-        """Pairs of brokers between which nothing could move."""
+        """Pairs of brokers without an allowed move."""
 
     def even_bytes(self) -> bool:
-        """Step 3; whether anything moved."""
+        """Take step 3; return True if any replica moved."""
         return self._repeat(self._byte_step)
 
     def even_counts(self) -> bool:
-        """Step 4; whether anything moved."""
+        """Take step 4; return True if any replica moved."""
         return self._repeat(self._count_step)
 
     def _repeat(self, step: Callable[[], tuple[TopicPartition, int, int] | None]) -> bool:
@@ -70,7 +70,7 @@ class Evening:
         return None
 
     def _fitting(self, giver: int, taker: int, wanted: float, gap: float) -> TopicPartition | None:
-        """Choose the largest replica of `giver` up to the bytes wanted, else the smallest that narrows the gap."""
+        """Choose the largest replica of `giver` up to `wanted` bytes, or else the smallest that narrows the gap."""
         held = self._loads.held(giver)
         middle = bisect_right(held, wanted, key=lambda entry: entry[0])
         for place in range(middle - 1, -1, -1):
@@ -112,7 +112,7 @@ class Evening:
         start = 0
         while start < len(held) and held[start][0] <= room:
             end = bisect_right(held, held[start][0], lo=start, key=lambda entry: entry[0])
-            # Of equal replicas, take one of the topic with the most replicas here, so that topics spread,
+            # Of equal replicas, choose one from the topic with the most replicas here, so that topics spread,
             # too.
             for key in self._by_crowd(giver, held[start:end]):
                 if self._cluster.may_move(key, giver, taker):

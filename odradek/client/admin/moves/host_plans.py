@@ -1,10 +1,11 @@
-"""Plans of moves between brokers that even the share of their disks that is used, and name the disk. PURE.
+"""Plans of moves between the disks of different brokers, which balance the used share of the brokers' disks. PURE.
 
-`balance.py` evens bytes, which is right for equal hosts. Here a host with twice the room gets twice the bytes. A replica
-goes from the broker that is used most to the emptiest disk of another, if that narrows the gap between the two.
+`balance.py` balances bytes, which is right for equal hosts. Here a host with twice the space gets twice the bytes.
+A replica moves from the fullest broker to the emptiest disk of another broker, if that narrows the gap between the
+two.
 
 Rules
-* A replica moves once at most, only to a disk that takes it, and `ROOM_SHARE` of that disk stays free.
+* A replica moves at most once, only to a disk that accepts new replicas, and `ROOM_SHARE` of that disk stays free.
 * Replicas of a partition stay on different brokers, and never span fewer racks or hosts than before.
 """
 
@@ -24,7 +25,7 @@ __all__ = ["HostMove", "plan_balance_over_hosts"]
 
 @attrs.frozen
 class HostMove:
-    """A replica that goes from a disk of one broker to a disk of another."""
+    """A replica that moves from a disk of one broker to a disk of another."""
 
     source: int
     source_path: str
@@ -42,11 +43,11 @@ class _Host:
         self.held = {disk.path: list(disk.replicas) for disk in disks}
         self.bytes = sum(replica.size for disk in disks for replica in disk.replicas)
         self.scale = float(sum(disk.total_bytes for disk in disks)) if knows_sizes else 1.0
-        """Bytes in one unit of the share that is used."""
+        """Bytes in one unit of the used share."""
 
     @property
     def share(self) -> float:
-        """The share of all its disks that logs take."""
+        """The used share of all its disks."""
         return self.bytes / self.scale
 
     def target_for(self, size: int) -> str | None:
@@ -65,7 +66,7 @@ def plan_balance_over_hosts(
     """Plan the moves that bring the loads of the brokers of `disks` within `tolerance` of each other, as a share of
     the mean.
 
-    `partitions` are those that may move: partitions that are moving already are left out.
+    `partitions` are the partitions that may move, without those that are moving already.
     """
     knows_sizes = all(disk.total_bytes > 0 for each in disks.values() for disk in each)
     hosts = {node: _Host(each, knows_sizes) for node, each in disks.items() if each}

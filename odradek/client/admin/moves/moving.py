@@ -1,13 +1,13 @@
-"""Carrying out a plan of moves: a survey of the cluster, throttles, waves of reassignments, progress. Operations,
+"""Execution of a plan of moves: a survey of the cluster, throttles, waves of reassignments, progress. Operations,
 PURE.
 
-The controller is asked for a reassignment, which then runs by itself. Brokers copy; once the new replicas are in
-sync, the controller drops the old ones. A plan keeps a few partitions moving: when one is done, the next is begun. A
-plan may be stopped at any time, and every partition stays whole. Reassignments that have begun go on; the other
-partitions stay where they are.
+A request to the controller begins a reassignment, which then runs by itself. Brokers copy the data; once the new
+replicas are in sync, the controller drops the old replicas. A plan keeps a few partitions moving: when one is done,
+the next is begun. A plan may be stopped at any time, and every partition stays whole. Reassignments that have begun
+go on; the other partitions stay where they are.
 
 A throttle is configuration (KIP-73): a rate on each broker, and on each topic the list of replicas that it applies
-to. It is removed when all is done, as far as moves of others need it no more.
+to. It is removed at the end, unless moves of other commands still need it.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class ClusterSurvey:
     """The facts that a plan is made from.
 
     `sizes` has the bytes of the largest replica of each partition. `unmeasured` has the brokers that did not report
-    their replicas. `usable` has the free bytes on the disks of each broker that did. `is_current` is False where no
-    controller answered: then all facts are the last ones known to one broker.
+    their replicas; `usable` has the free bytes on the disks of all other brokers. `is_current` is False if no
+    controller answered: then all facts come from the image of one broker.
     """
 
     cluster: ClusterDescription
@@ -85,7 +85,7 @@ class ClusterSurvey:
 
     @property
     def sites(self) -> list[Site]:
-        """The brokers that may get replicas: those that are alive."""
+        """The brokers that may get replicas: all live brokers."""
         return [
             Site(broker.node_id, broker.rack, broker.host)
             for broker in self.cluster.brokers
@@ -94,7 +94,7 @@ class ClusterSurvey:
 
     @property
     def placements(self) -> list[Placement]:
-        """The partitions that are not on their way already."""
+        """The partitions that are not moving already."""
         return [
             Placement(topic.name, index, each.replicas, self.sizes.get(TopicPartition(topic.name, index), 0))
             for topic in self.topics
@@ -104,7 +104,7 @@ class ClusterSurvey:
 
     @property
     def placements_to_be(self) -> list[Placement]:
-        """All partitions; those on their way have the replicas that they will have."""
+        """All partitions; a moving partition has the replicas of its target."""
         return [
             Placement(
                 topic.name,
@@ -146,7 +146,7 @@ class ClusterSurvey:
 
 @attrs.frozen
 class MoveProgress:
-    """The progress of a plan: partitions done of all, bytes copied of all."""
+    """The progress of a plan: finished and all partitions, copied and all bytes."""
 
     done: int
     partitions: int
@@ -155,18 +155,19 @@ class MoveProgress:
 
 
 def _is_refused(error: Exception) -> bool:
-    """True if the caller may not ask: waiting does not mend that."""
+    """True if the client lacks the right, so that waiting does not help."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def survey_cluster(
     core: ClientCore, *, patience: float | None = None, measured: bool = True
 ) -> Operation[ClusterSurvey]:
-    """Collect brokers, topics, sizes (if `measured`: every broker is asked), and the moves under way.
+    """Collect brokers, topics, sizes (with `measured`, from every broker), and the moves under way.
 
-    `patience` (seconds) is for callers that only look at a cluster in trouble. A broker that is silent for so long is
-    listed as unmeasured. If the controller is silent for so long, `reassignments` is empty and `is_current` false.
-    Without `patience`, that raises its error. Raises `KafkaError` and `ClientError`.
+    `patience` (seconds) is for callers that only describe a cluster in trouble. A broker that does not answer in
+    that time is listed as unmeasured. If the controller does not answer in that time, `reassignments` is empty and
+    `is_current` false. Without `patience`, a missing answer of the controller is raised as an error. Raises
+    `KafkaError` and `ClientError`.
     """
     cluster = yield from describe_cluster(core, include_fenced=True)
     topics = yield from describe_topics(core)
@@ -206,12 +207,13 @@ def move_partitions(
     watch: Callable[[MoveProgress], None] | None = None,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Carry out a plan to its end, at most `at_once` partitions at a time, then let the preferred replicas lead.
+    """Execute a plan to its end, at most `at_once` partitions at a time, then elect the preferred replicas.
 
-    Returns the error or None for each partition: the controller's, or why the preferred replica does not lead. If another
-    client cancelled a move, the error is INVALID_REPLICA_ASSIGNMENT. `watch` is called with the progress. A broker may be
-    down for long, so only `timeout` (seconds) sets a deadline. A partition that has not moved by then has
-    `RequestTimedOut`; a move that has begun goes on by itself. Raises `KafkaError` and `ClientError`.
+    Returns the error or None for each partition: that of the controller, or the reason why the preferred replica
+    does not lead. If another client cancelled a move, the error is INVALID_REPLICA_ASSIGNMENT. `watch` is called
+    with the progress. A broker may be down for long, so only `timeout` (seconds) sets a deadline. A partition that
+    has not moved by then has `RequestTimedOut`; a move that has begun goes on by itself. Raises `KafkaError` and
+    `ClientError`.
     """
     deadline = None if timeout is None else core.now + timeout
     waiting = list(moves)
@@ -268,14 +270,14 @@ def _begun(
 
 
 def _left(core: ClientCore, deadline: float | None) -> float | None:
-    """Return the seconds for one more call of a plan with this deadline. Moves that have begun may finish after it."""
+    """Return the seconds for one more call within this deadline. (Moves that have begun may finish later.)"""
     return None if deadline is None else max(_FINISH_SECONDS, deadline - core.now)
 
 
 def _copied(
     core: ClientCore, moving: Mapping[TopicPartition, Move], timeout: float | None
 ) -> Operation[dict[TopicPartition, int]]:
-    """Measure the bytes that the new replicas of these partitions have already."""
+    """Measure the bytes that the new replicas of these partitions already have."""
     takers = sorted({node for move in moving.values() for node in move.adding})
     copied: dict[TopicPartition, int] = {}
     for found in (yield from describe_log_dirs(core, takers, timeout=timeout)):
@@ -296,8 +298,8 @@ def _checked(
 ) -> Operation[dict[TopicPartition, KafkaError]]:
     """Find the partitions that ended in another way than planned, and return an error for each.
 
-    The controller knows which moves have ended, and any broker knows the replicas. A broker whose image is behind
-    still shows old and new replicas together, and is asked again.
+    The controller reports which moves have ended, and any broker reports the replicas. A broker whose image is
+    behind still reports old and new replicas together, and is asked again.
     """
     done = [move for move in moves if outcomes[_key(move)] is None]
     if not done:
@@ -326,7 +328,9 @@ def _checked(
 def elect_preferred(
     core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, KafkaError]]:
-    """Let the first replica lead each of these partitions; return an error for each partition where it could not."""
+    """Let the first replica lead each of these partitions; return an error for each partition whose first replica
+    cannot lead.
+    """
     if not partitions:
         return {}
     found = yield from elect_leaders(core, partitions, timeout=timeout)
@@ -334,7 +338,7 @@ def elect_preferred(
 
 
 def throttle_moves(core: ClientCore, moves: Sequence[Move], bytes_per_second: int) -> Operation[None]:
-    """Limit replication for these moves to a rate, on every live broker that takes part.
+    """Limit replication for these moves to a rate, on every live broker that is involved.
 
     Other moves may be throttled at the same time: their replicas stay listed, and the last rate applies. Raises
     `KafkaError` and `ClientError`.
@@ -367,7 +371,7 @@ def release_throttles(core: ClientCore, moves: Sequence[Move]) -> Operation[None
 
 
 def _replicas_of(moves: Sequence[Move]) -> dict[str, tuple[list[str], list[str]]]:
-    """List the replicas from which these moves copy, and to which they copy, as configuration lists them by topic."""
+    """List the replicas that these moves copy from, and to, by topic and in the form of the configuration."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     for move in moves:
         if move.adding:
@@ -383,7 +387,7 @@ def _changed_lists(
     """Compute the changes that add the replicas of these moves to their topics' lists of throttled replicas, or
     remove them.
 
-    If a topic lists every replica, an operator has set this, and it stays.
+    If a topic's list covers every replica, an operator has set it, and it stays.
     """
     own = _replicas_of(moves)
     lists = yield from _throttled_lists(core, list(own))
@@ -401,7 +405,7 @@ def _changed_lists(
 
 
 def _throttled_lists(core: ClientCore, topics: Sequence[str]) -> Operation[dict[str, tuple[str, ...]]]:
-    """Return the throttled replicas of each topic that still exists: of its leaders, and of its followers."""
+    """Return two lists of throttled replicas, for leaders and for followers, of each topic that still exists."""
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     described = (yield from describe_configs(core, resources, _REPLICAS)) if resources else []
     return {

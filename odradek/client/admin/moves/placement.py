@@ -1,4 +1,4 @@
-"""The terms of a plan of moves: the brokers' racks and hosts, the replicas' places, the moves. PURE."""
+"""The data types of a plan of moves: the brokers' racks and hosts, the replicas' places, the moves. PURE."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["CannotPlan", "Move", "Placement", "Site", "seconds_of", "traffic_of"
 
 
 class CannotPlan(ValueError):
-    """The plan has no allowed place for some replica; the text says which."""
+    """Raised if the plan has no allowed place for some replica; the text says which."""
 
 
 @attrs.frozen
 class Site:
-    """A broker that may hold replicas, and its place. `host` is any unit below a rack that fails as a whole."""
+    """A broker that may have replicas, and its place. `host` is any unit below a rack that fails as a whole."""
 
     node_id: int
     rack: str | None = None
@@ -35,7 +35,7 @@ class Placement:
 
     @property
     def key(self) -> TopicPartition:
-        """Topic and partition."""
+        """The partition as (topic, number)."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -51,17 +51,17 @@ class Move:
 
     @property
     def adding(self) -> tuple[int, ...]:
-        """Brokers that copy the partition."""
+        """The brokers that copy the partition."""
         return tuple(node for node in self.after if node not in self.before)
 
     @property
     def removing(self) -> tuple[int, ...]:
-        """Brokers that drop it."""
+        """The brokers that drop the partition."""
         return tuple(node for node in self.before if node not in self.after)
 
     @property
     def bytes(self) -> int:
-        """The bytes that are copied in all."""
+        """The bytes that are copied in total."""
         return self.size * len(self.adding)
 
 

@@ -12,7 +12,7 @@ __all__ = ["clear_brokers", "resize_partitions", "widen_partitions"]
 
 
 def clear_brokers(cluster: PlannedCluster, leaving: Collection[int]) -> list[TopicPartition]:
-    """Move everything off these brokers. The partitions that were moved; raises `CannotPlan`."""
+    """Move all replicas off these brokers. Returns the partitions that were moved; raises `CannotPlan`."""
     partitions = cluster.partitions
     affected = [key for key in cluster.movable if any(node in leaving for node in partitions[key].replicas)]
     affected.sort(key=lambda key: (-partitions[key].size, key))
@@ -24,7 +24,7 @@ def clear_brokers(cluster: PlannedCluster, leaving: Collection[int]) -> list[Top
 
 
 def _refuge(cluster: PlannedCluster, key: TopicPartition, node: int, leaving: Collection[int]) -> int:
-    """Choose the best broker for a replica that cannot stay."""
+    """Choose the best broker for a replica that must leave its broker."""
     others = [each for each in cluster.replicas(key) if each != node]
     staying = [each for each in others if each not in leaving]
     free = [each for each in cluster.sites if each not in others]
@@ -37,13 +37,13 @@ def _refuge(cluster: PlannedCluster, key: TopicPartition, node: int, leaving: Co
 
 
 def _rank(cluster: PlannedCluster, others: Iterable[int], candidate: int) -> tuple[int, int, int, int, int]:
-    """Rank a place beside `others`: the lower, the better."""
+    """Rank a broker for a replica beside `others`: the lower, the better."""
     racks, hosts = cluster.spread.span([*others, candidate])
     return -racks, -hosts, cluster.loads.size(candidate), cluster.loads.count(candidate), candidate
 
 
 def resize_partitions(cluster: PlannedCluster, count: int) -> None:
-    """Add replicas on the best places, drop them from the worst. Raises `CannotPlan`."""
+    """Add replicas on the best brokers, or drop them from the worst. Raises `CannotPlan`."""
     for key in cluster.movable:
         replicas = cluster.replicas(key)
         while len(replicas) < count:
@@ -58,7 +58,7 @@ def resize_partitions(cluster: PlannedCluster, count: int) -> None:
 
 
 def _dispensable(cluster: PlannedCluster, replicas: Iterable[int], node: int) -> tuple[int, int, int, int]:
-    """Rank a replica by how little the partition loses with it: a higher rank means a smaller loss. Of equal
+    """Rank a replica by how little the partition loses without it: a higher rank means a smaller loss. Of equal
     replicas, one on a dead broker ranks highest.
     """
     racks, hosts = cluster.spread.span(each for each in replicas if each != node)

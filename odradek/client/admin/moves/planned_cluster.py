@@ -1,7 +1,8 @@
 """The cluster as it would be after the moves planned so far. PURE.
 
-Three parts own the facts that the steps of a plan need. `Spread` knows the racks and hosts of brokers. `BrokerLoads`
-knows what each broker holds. `PlannedCluster` has the replicas of each partition, and changes them with the loads.
+Three classes have the facts for the steps of a plan. `Spread` has the racks and hosts of brokers. `BrokerLoads` has
+the replicas of each broker. `PlannedCluster` has the replicas of each partition, and changes them together with the
+loads.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ __all__ = ["BrokerLoads", "PlannedCluster", "Spread"]
 
 
 class Spread:
-    """The racks and hosts of the brokers, and the number of them that some replicas span."""
+    """The racks and hosts of the brokers. It counts how many of them a partition's replicas span."""
 
     def __init__(self, sites: Collection[Site]) -> None:
-        # If only some brokers name a rack, racks are ignored.
+        # If only some brokers have a rack, racks are ignored.
         knows_racks = all(site.rack is not None for site in sites)
         self.racks = len({site.rack for site in sites}) if knows_racks else 1
-        """The number of racks; 1 when they are not known."""
+        """The number of racks; 1 if they are unknown."""
         self._rack_of: dict[int, object] = {
             site.node_id: site.rack if knows_racks else None for site in sites
         }
@@ -78,7 +79,7 @@ class BrokerLoads:
         return self._crowds[node][topic]
 
     def mean(self) -> float:
-        """Compute the bytes that each broker holds when all hold the same."""
+        """Compute the bytes that each broker would have if all had the same."""
         return sum(self._size.values()) / max(1, len(self._size))
 
     def add(self, node: int, key: TopicPartition, size: int) -> None:
@@ -102,10 +103,10 @@ class PlannedCluster:
         self, sites: Iterable[Site], partitions: Iterable[Placement], only: Collection[TopicPartition] | None
     ) -> None:
         self.sites = {site.node_id: site for site in sorted(sites, key=lambda site: site.node_id)}
-        """The brokers that may take replicas."""
+        """The brokers that may get replicas."""
         self.spread = Spread(self.sites.values())
         self.partitions = {each.key: each for each in sorted(partitions, key=lambda each: each.key)}
-        """The partitions as they are now."""
+        """The present partitions."""
         self.movable = [key for key in self.partitions if only is None or key in only]
         """The partitions that the plan may change."""
         self._fixed = self.partitions.keys() - set(self.movable)
@@ -129,7 +130,7 @@ class PlannedCluster:
         ]
 
     def may_move(self, key: TopicPartition, giver: int, taker: int) -> bool:
-        """True if the plan may move this replica: `taker` has no replica of the partition. The replicas must also
+        """True if the plan may move this replica. `taker` must have no replica of the partition. The replicas must
         span as many racks and hosts as before.
         """
         replicas = self._replicas[key]
@@ -138,29 +139,29 @@ class PlannedCluster:
         return not self.spread.is_narrowed([node for node in replicas if node != giver], giver, taker)
 
     def move(self, key: TopicPartition, giver: int, taker: int) -> None:
-        """Let another broker have a replica."""
+        """Move a replica to another broker."""
         replicas = self._replicas[key]
         place = replicas.index(giver)
         self.drop_replica(key, giver)
         self.add_replica(key, taker)
         if place:
-            # The new replica takes the old one's place in the list, except the first place: a replica with data
-            # keeps the lead.
+            # The new replica takes the old replica's place in the list, except the first place: a replica with
+            # data keeps the leadership.
             replicas.insert(place, replicas.pop())
 
     def add_replica(self, key: TopicPartition, node: int) -> None:
-        """Let a broker have a replica more, as the last of its partition."""
+        """Add a replica on this broker, as the last of its partition."""
         self._replicas[key].append(node)
         self.loads.add(node, key, self.partitions[key].size)
 
     def drop_replica(self, key: TopicPartition, node: int) -> None:
-        """Take a replica away."""
+        """Remove a replica."""
         self._replicas[key].remove(node)
         if node in self.loads:
             self.loads.remove(node, key, self.partitions[key].size)
 
     def prefer(self, key: TopicPartition, leader: int) -> None:
-        """Let one of a partition's brokers change places with the preferred leader."""
+        """Swap one of a partition's brokers with the preferred leader."""
         replicas = self._replicas[key]
         place = replicas.index(leader)
         replicas[0], replicas[place] = replicas[place], replicas[0]

@@ -1,4 +1,4 @@
-"""The step that lets every broker lead as many partitions as the others, without copying a byte. PURE."""
+"""The step that balances the number of partitions that brokers lead, without copying a byte. PURE."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ class PreferredLeaders:
                 leads[replicas[0]] += 1
         self._slack = max(1, int(sum(leads.values()) / max(1, len(leads)) * tolerance))
         self._between: dict[int, dict[int, dict[TopicPartition, None]]] = {node: {} for node in cluster.sites}
-        """The partitions of `keys` that one broker leads and another could, for each pair of brokers."""
+        """For each pair of brokers, the partitions of `keys` that the first leads and the second could lead."""
         for key in keys:
             self._offer(key)
 
     def even(self) -> None:
-        """Balance the leaders of the given partitions (step 5); all other partitions' leaders count, but stay."""
+        """Balance the leaders of the given partitions (step 5). The leaders of all other partitions count, but
+        stay.
+        """
         while (chain := self._chain()) is not None:
             for leader, successor in pairwise(chain):
                 key = next(iter(self._between[leader][successor]))
@@ -40,7 +42,7 @@ class PreferredLeaders:
             self._leads[chain[-1]] += 1
 
     def _chain(self) -> list[int] | None:
-        """Find the shortest chain of swaps that hands one leadership from a broker with many to one with few."""
+        """Find the shortest chain of swaps that moves one leadership from a broker with many to a broker with few."""
         leads = self._leads
         for giver in sorted(leads, key=lambda node: (-leads[node], node)):
             came_from: dict[int, int | None] = {giver: None}
@@ -70,7 +72,7 @@ class PreferredLeaders:
                     self._between[leader].setdefault(node, {})[key] = None
 
     def _withdraw(self, key: TopicPartition) -> None:
-        """Take back what `_offer` noted."""
+        """Undo what `_offer` noted."""
         leader, *others = self._cluster.replicas(key)
         for node in others:
             if node in self._cluster.sites:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -22,7 +24,8 @@ from tests.client.consumer.coordinated.fake_coordinator import (
     new_consumer,
 )
 from tests.client.consumer.fake_group import FakeConsumer
-from tests.client.fake_broker import SILENCE
+from tests.client.fake_broker import HANG_UP, SILENCE
+from tests.schedule import seeds
 
 BEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
 T1 = TopicPartition("t", 1)
@@ -472,3 +475,84 @@ def test_a_rebalance_cannot_be_enforced() -> None:
     found.sleep(0.5)
     assert len(broker.heartbeats()) == before
     assert any("enforce_rebalance" in note.text for note in found.machine.core.notes.take())
+
+
+class Watched(CoordinatorBroker):
+    """A coordinator that compares each report of a member with the partitions that the consumer really reads."""
+
+    consumer: FakeConsumer
+
+    def _note(self, request: Any) -> None:
+        if request.topic_partitions is not None:
+            names = {topic.topic_id: name for name, topic in self.topics.items()}
+            reported = {
+                TopicPartition(names[topic.topic_id], index)
+                for topic in request.topic_partitions
+                for index in topic.partitions
+            }
+            assert set(self.consumer.machine.subscription.partitions) <= reported
+        super()._note(request)
+
+
+TROUBLES = (
+    SILENCE,
+    HANG_UP,
+    int(ErrorCode.NOT_COORDINATOR),
+    int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    int(ErrorCode.FENCED_MEMBER_EPOCH),
+    int(ErrorCode.UNKNOWN_MEMBER_ID),
+    int(ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    int(ErrorCode.UNKNOWN_SERVER_ERROR),
+)
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_whatever_happens_the_member_ends_with_its_target(seed: int) -> None:
+    """In any order of assignments, losses and refusals: no report leaves out a partition that is still read.
+
+    The listener hears of each partition in turn: assigned, then revoked or lost. In the end the member has the last target.
+    """
+    random = Random(seed)
+    broker = Watched()
+    broker.add_topic("t", 6)
+    found = FakeConsumer(
+        broker=broker,
+        group_id="g",
+        group_protocol="consumer",
+        request_timeout_ms=3000,
+        max_poll_interval_ms=9000,
+    )
+    broker.consumer = found
+    found.machine.subscribe(["t"])
+    for _ in range(60):
+        match random.randrange(6):
+            case 0:
+                broker.assign(t=random.sample(range(6), random.randint(0, 6)))
+            case 1:
+                broker.forget()
+            case 2:
+                broker.trouble[random.choice((BEAT, ApiKey.OFFSET_COMMIT))].append(random.choice(TROUBLES))
+            case 3:
+                found.sleep(random.uniform(0, 12))
+            case _:
+                with suppress(KafkaError, ClientError):
+                    found.poll(random.uniform(0, 3))
+    broker.trouble.clear()
+    broker.assign(t=[0, 3, 5])
+    for _ in range(10):
+        with suppress(KafkaError, ClientError):
+            found.poll(3)
+    wanted = {TopicPartition("t", index) for index in (0, 3, 5)}
+    assert set(found.machine.subscription.partitions) == wanted
+    assert [sorted(indexes) for indexes in broker.owned.values()] == [[0, 3, 5]]
+    assert state(found) == "stable"
+    heard: set[str] = set()
+    for kind, keys in found.events:
+        if kind == "assigned":
+            assert not heard & set(keys)
+            heard |= set(keys)
+        else:
+            assert set(keys) <= heard
+            assert kind == "revoked" or set(keys) == heard
+            heard -= set(keys)
+    assert heard == set(map(str, wanted))

@@ -170,7 +170,7 @@ def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> 
     commands = [[sys.executable, "-m", "venv", "--without-pip", directory]]
     wheels = os.path.join(directory, "wheels")
     pip = os.path.join(wheels, facts["pip"], "pip")
-    install = "install --no-index --no-warn-script-location --disable-pip-version-check --quiet --find-links"
+    install = "install --no-index --no-compile --no-warn-script-location --disable-pip-version-check --quiet --find-links"
     python = os.path.join(directory, "bin", "python")
     commands.append([sys.executable, pip, "--python", python, *install.split(), wheels, facts["requirement"]])
     for command in commands:
@@ -179,10 +179,19 @@ def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> 
             module.fail_json(
                 msg=f"Release {name} cannot be installed: {done.stderr.strip() or done.stdout.strip()}"
             )
+    _compile(directory)
     shutil.rmtree(wheels)
     for file_name, content in ((SIGNATURE, signature), (MANIFEST, manifest)):
         if content is not None:
             _write_whole(os.path.join(directory, file_name), content)
+
+
+def _compile(directory: str) -> None:
+    """Write bytecode on all cores, without that of the packages' own tests: a node writes none, and would compile at each start."""
+    python = os.path.join(directory, "bin", "python")
+    command = [python, "-m", "compileall", "-q", "-j", "0", "-x", "/tests/", os.path.join(directory, "lib")]
+    # A file that does not compile is a matter of whoever imports it.
+    subprocess.run(command, capture_output=True, check=False)
 
 
 def _write_whole(path: str, content: bytes) -> None:

@@ -1,0 +1,210 @@
+"""Server-side assignors (KIP-848): which member should have which partitions. PURE.
+
+An assignor is a function of the members, with what they read and what they should have so far, and of the topics. Like
+those of Apache Kafka 4.3, none looks at racks: a change of racks only has the assignment computed anew.
+
+`uniform` spreads partitions evenly and moves as few as it can. `range` gives each member neighbouring partitions of
+every topic, so that topics with the same partitions are joined at one member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
+from typing import TypeAlias
+
+import attrs
+
+from odradek.data_plane.groups.consumers.consumer_group import Owned, Target
+from odradek.data_plane.groups.group_settings import ASSIGNOR_NAMES
+
+__all__ = ["ASSIGNORS", "Assignor", "Subscriber"]
+
+BALANCING_ROUNDS_MAX = 16
+"""Rounds over all topics until `uniform` leaves members with different subscriptions as they are."""
+
+
+@attrs.frozen
+class Subscriber:
+    """A member as an assignor sees it."""
+
+    member_id: str
+    instance_id: str | None
+    topics: frozenset[bytes]
+    """Ids of the topics that it reads and that exist."""
+    target: Target
+    """The partitions that it should have so far."""
+
+
+Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[bytes, int]], dict[str, Target]]
+"""Makes the target of each member. The arguments are the members by id, and the number of partitions of each topic."""
+
+
+def assign_uniformly(members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Target]:
+    """Spread partitions evenly; members keep what they have as far as that is even."""
+    if not members:
+        return {}
+    if all(each.topics == members[0].topics for each in members):
+        return _uniform_for_equals(members, counts)
+    return _Uneven(members, counts).assign()
+
+
+def _kept(member: Subscriber, counts: Mapping[bytes, int], taken: set[Owned]) -> list[Owned]:
+    """List the partitions that a member may keep, sorted. Those that another member keeps are left out."""
+    kept = [
+        (topic_id, partition)
+        for topic_id in sorted(member.target)
+        if topic_id in member.topics
+        for partition in sorted(member.target[topic_id])
+        if partition < counts[topic_id] and (topic_id, partition) not in taken
+    ]
+    taken.update(kept)
+    return kept
+
+
+def _as_target(owned: Sequence[Owned]) -> Target:
+    topics: dict[bytes, list[int]] = {}
+    for topic_id, partition in owned:
+        topics.setdefault(topic_id, []).append(partition)
+    return {topic_id: frozenset(partitions) for topic_id, partitions in topics.items()}
+
+
+def _uniform_for_equals(members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Target]:
+    """Assign to members that read the same topics: each gets an equal share, or one more."""
+    topics = sorted(members[0].topics)
+    least, extras = divmod(sum(counts[topic_id] for topic_id in topics), len(members))
+    taken: set[Owned] = set()
+    shares = [_kept(each, counts, taken) for each in members]
+    # Members with more than the least keep one more, as long as there are such places.
+    quotas = []
+    for share in shares:
+        has_extra = extras > 0 and len(share) > least
+        extras -= has_extra
+        quotas.append(least + has_extra)
+    for index, share in enumerate(shares):
+        if extras and quotas[index] == least:
+            quotas[index] += 1
+            extras -= 1
+        taken.difference_update(share[quotas[index] :])
+        del share[quotas[index] :]
+    free = (
+        (topic_id, partition)
+        for topic_id in topics
+        for partition in range(counts[topic_id])
+        if (topic_id, partition) not in taken
+    )
+    for share, quota in zip(shares, quotas, strict=True):
+        share.extend(islice(free, quota - len(share)))
+    return {each.member_id: _as_target(share) for each, share in zip(members, shares, strict=True)}
+
+
+class _Uneven:
+    """An assignment to members that read different topics.
+
+    What has no owner goes to the least loaded reader of its topic. Then partitions of each topic move from the most loaded
+    owner to the least loaded reader, until no move makes the two more even, or for some rounds.
+    """
+
+    def __init__(self, members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> None:
+        self._members = members
+        self._counts = counts
+        readers: dict[bytes, list[int]] = {}
+        for index, member in enumerate(members):
+            for topic_id in sorted(member.topics):
+                readers.setdefault(topic_id, []).append(index)
+        self._readers = readers
+        self._topics = sorted(
+            readers, key=lambda each: (-counts[each] / len(readers[each]), len(readers[each]), each)
+        )
+        self._shares: list[dict[bytes, list[int]]] = []
+        taken: set[Owned] = set()
+        for member in members:
+            share: dict[bytes, list[int]] = {}
+            for topic_id, partition in _kept(member, counts, taken):
+                share.setdefault(topic_id, []).append(partition)
+            self._shares.append(share)
+        self._loads = [sum(map(len, share.values())) for share in self._shares]
+        self._taken = taken
+
+    def assign(self) -> dict[str, Target]:
+        for topic_id in self._topics:
+            self._give_free(topic_id)
+        for _ in range(BALANCING_ROUNDS_MAX):
+            if not sum(self._balance(topic_id) for topic_id in self._topics):
+                break
+        return {
+            member.member_id: {
+                topic_id: frozenset(partitions) for topic_id, partitions in share.items() if partitions
+            }
+            for member, share in zip(self._members, self._shares, strict=True)
+        }
+
+    def _give_free(self, topic_id: bytes) -> None:
+        readers = [(self._loads[index], index) for index in self._readers[topic_id]]
+        heapify(readers)
+        for partition in range(self._counts[topic_id]):
+            if (topic_id, partition) not in self._taken:
+                load, index = readers[0]
+                heapreplace(readers, (load + 1, index))
+                self._loads[index] += 1
+                self._shares[index].setdefault(topic_id, []).append(partition)
+
+    def _balance(self, topic_id: bytes) -> int:
+        """Move partitions of one topic as long as that helps; return how many have moved."""
+        loads, shares = self._loads, self._shares
+        least = [(loads[index], index) for index in self._readers[topic_id]]
+        most = [(-loads[index], index) for index in self._readers[topic_id] if shares[index].get(topic_id)]
+        heapify(least)
+        heapify(most)
+        moved = 0
+        while most:
+            # Entries of earlier loads are dropped where they come up.
+            if -most[0][0] != loads[most[0][1]] or not shares[most[0][1]].get(topic_id):
+                heappop(most)
+                continue
+            if least[0][0] != loads[least[0][1]]:
+                heappop(least)
+                continue
+            giver, taker = most[0][1], least[0][1]
+            if loads[giver] - loads[taker] <= 1:
+                break
+            shares[taker].setdefault(topic_id, []).append(shares[giver][topic_id].pop())
+            loads[giver] -= 1
+            loads[taker] += 1
+            moved += 1
+            for index in (giver, taker):
+                heappush(least, (loads[index], index))
+                heappush(most, (-loads[index], index))
+        return moved
+
+
+def assign_ranges(members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Target]:
+    """Give each member neighbouring partitions of each topic that it reads; static members come first."""
+    readers: dict[bytes, int] = {}
+    for member in members:
+        for topic_id in member.topics:
+            readers[topic_id] = readers.get(topic_id, 0) + 1
+    next_partition = dict.fromkeys(readers, 0)
+    extras = {topic_id: counts[topic_id] % count for topic_id, count in readers.items()}
+    targets: dict[str, Target] = {}
+    for member in sorted(members, key=_range_order):
+        target: dict[bytes, frozenset[int]] = {}
+        for topic_id in sorted(member.topics):
+            start = next_partition[topic_id]
+            size = counts[topic_id] // readers[topic_id] + (extras[topic_id] > 0)
+            extras[topic_id] -= extras[topic_id] > 0
+            next_partition[topic_id] = start + size
+            if size:
+                target[topic_id] = frozenset(range(start, start + size))
+        targets[member.member_id] = target
+    return targets
+
+
+def _range_order(member: Subscriber) -> tuple[bool, str]:
+    if member.instance_id is not None:
+        return False, member.instance_id
+    return True, member.member_id
+
+
+ASSIGNORS: Mapping[str, Assignor] = dict(zip(ASSIGNOR_NAMES, (assign_uniformly, assign_ranges), strict=True))

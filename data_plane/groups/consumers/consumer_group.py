@@ -1,0 +1,489 @@
+"""One group of the consumer protocol (KIP-848): an immutable value, changed by the replay of its records. PURE.
+
+Theory of operation
+-------------------
+Three things have epochs. The group's epoch grows with each change of its members, of their subscriptions or of their
+topics. The target assignment says which partitions each member should have; its epoch is that of the group for which it
+was computed. A member has the epoch of the target that it has reached, and the partitions that it has now.
+
+A member goes to its target in steps (`reconciliation`). It first gives partitions up, and gets others as soon as their
+owners have given them up. So a partition has one owner at most. `owners` says which, and is computed from the members.
+
+The group is empty without members, and assigning while its epoch is ahead of the target's. It is reconciling while a
+member is on its way, and stable then. The replay counts who names a topic, a pattern, an assignor. So a decision need not
+look at all members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Generic, TypeAlias, TypeVar
+
+import attrs
+
+from odradek.serving.layered_map import LayeredMap
+from odradek.wire.messages.coordinator_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    TopicPartitions,
+)
+from odradek.wire.structure import Message
+
+JOINING_EPOCH = 0
+LEAVING_EPOCH = -1
+STATIC_LEAVING_EPOCH = -2
+"""The epoch of a static member that has left and may come back: it keeps its place and its partitions."""
+FIRST_EPOCH = 1
+"""The epoch of a new group, and of its first, empty target. The first member makes it 2."""
+
+ConsumerKey: TypeAlias = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+"""The key of a consumer group's record."""
+Epochs: TypeAlias = Mapping[bytes, Mapping[int, int]]
+"""Partitions of topics, by topic id; each with the epoch at which its member got it."""
+Target: TypeAlias = Mapping[bytes, frozenset[int]]
+"""Partitions of topics, by topic id."""
+Owned: TypeAlias = tuple[bytes, int]
+"""Topic id and partition, as a plain tuple."""
+NO_EPOCHS: Epochs = {}
+NO_TARGET: Target = {}
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class MemberState(Enum):
+    """The state of a member as its record has it."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+    UNKNOWN = 127
+    """A state that a later version wrote."""
+
+
+class GroupState(Enum):
+    """The states of a group; clients get the values."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+@attrs.frozen
+class ClassicSide:
+    """What a member that speaks the classic protocol has said when it joined."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """(name, metadata) in the order of the member's preference."""
+
+
+@attrs.frozen
+class Profile:
+    """What a member says of itself."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    """The topics that it names, sorted, each once."""
+    pattern: str = ""
+    """The regular expression that it subscribes to; empty if there is none."""
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    classic: ClassicSide | None = None
+    """None for a member that speaks the consumer protocol."""
+
+
+@attrs.frozen
+class Member:
+    """One member."""
+
+    member_id: str
+    profile: Profile = attrs.field(factory=Profile)
+    epoch: int = JOINING_EPOCH
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: Epochs = NO_EPOCHS
+    revoking: Epochs = NO_EPOCHS
+    """Partitions that it must give up before it gets others."""
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == epoch
+
+    def assignment_epoch(self, topic_id: bytes, partition: int) -> int | None:
+        """Find the epoch at which the member got a partition that it has, or has to give up."""
+        for epochs in (self.assigned, self.revoking):
+            found = epochs.get(topic_id, NO_PARTITIONS).get(partition)
+            if found is not None:
+                return found
+        return None
+
+    def moved_to(self, epoch: int) -> Member:
+        """Return the member at its next epoch; the present one becomes the previous one."""
+        return attrs.evolve(self, epoch=epoch, previous_epoch=self.epoch)
+
+
+NO_PARTITIONS: Mapping[int, int] = {}
+
+
+@attrs.frozen
+class Resolved:
+    """The topics that a pattern matches, as they were found last."""
+
+    topics: frozenset[str]
+    version: int
+    """The offset of the metadata in which they were found."""
+    timestamp_ms: int
+
+
+@attrs.frozen
+class ConsumerGroup:
+    """One group."""
+
+    group_id: str
+    epoch: int = FIRST_EPOCH
+    metadata_hash: int = 0
+    """The hash of the topics that the members read, when the group's epoch was raised last."""
+    target_epoch: int = FIRST_EPOCH
+    target_timestamp_ms: int = 0
+    """The time when the target was computed; 0 if it is unknown."""
+    members: LayeredMap[str, Member] = attrs.field(factory=LayeredMap)
+    targets: LayeredMap[str, Target] = attrs.field(factory=LayeredMap)
+    """The target of each member that has one."""
+    owners: LayeredMap[Owned, str] = attrs.field(factory=LayeredMap)
+    """The member that has each partition, or has still to give it up."""
+    static_members: LayeredMap[str, str] = attrs.field(factory=LayeredMap)
+    """Member ids by instance id."""
+    topic_counts: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
+    """Members that name each topic."""
+    pattern_counts: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
+    assignor_counts: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
+    protocol_counts: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
+    """Members of the classic protocol that know each assignment protocol."""
+    classic_count: int = 0
+    resolved: LayeredMap[str, Resolved] = attrs.field(factory=LayeredMap)
+    """The topics of each pattern."""
+    has_topic_record: bool = False
+    """True if the log has the record of topics that versions before 4.1 wrote."""
+
+    @property
+    def state(self) -> GroupState:
+        """The state of the group; it looks at each member unless the group is empty or assigning."""
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return GroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.target_epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def target_of(self, member_id: str) -> Target:
+        target: Target = self.targets.get(member_id, NO_TARGET)
+        return target
+
+    def is_static(self, instance_id: str | None) -> bool:
+        """True if a member has this instance id."""
+        return instance_id is not None and instance_id in self.static_members
+
+    def static_member(self, instance_id: str | None) -> Member | None:
+        member_id = None if instance_id is None else self.static_members.get(instance_id)
+        return None if member_id is None else self.members.get(member_id)
+
+    def topics_of(self, profile: Profile) -> frozenset[str]:
+        """List the topics that a member reads; a pattern that is still to be resolved matches none."""
+        resolved = self.resolved.get(profile.pattern) if profile.pattern else None
+        named = frozenset(profile.topics)
+        return named if resolved is None else named | resolved.topics
+
+    def subscribed_topics(self) -> list[str]:
+        """List the topics that some member names or matches, sorted."""
+        topics = dict.fromkeys(self.topic_counts)
+        for resolved in self.resolved.values():
+            topics.update(dict.fromkeys(resolved.topics))
+        return sorted(topics)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """True if some member names or matches the topic."""
+        return topic in self.topic_counts or any(topic in each.topics for each in self.resolved.values())
+
+    def preferred_assignor(self, offered: Sequence[str]) -> str:
+        """Choose the assignor that most members name; among equals, and if no member names one, the first offered."""
+        counts = self.assignor_counts
+        return max(offered, key=lambda name: counts.get(name, 0))
+
+    def supports_protocols(self, names: tuple[str, ...]) -> bool:
+        """True if a member of the classic protocol may join: all such members know one of its protocols."""
+        return any(self.protocol_counts.get(name, 0) == self.classic_count for name in names)
+
+
+GroupRecord: TypeAlias = tuple[Message, Message | None]
+"""The key of a group's record, and its value or None."""
+
+
+def replayed(
+    group_id: str, before: ConsumerGroup | None, records: Iterable[GroupRecord]
+) -> ConsumerGroup | None:
+    """Return the group after these records of it, None if there is no such group then. A record makes the group that
+    it is about, a tombstone does not.
+    """
+    draft = _Draft(ConsumerGroup(group_id) if before is None else before, before is not None)
+    for key, value in records:
+        draft.replay(key, value)
+    return draft.group()
+
+
+class _Edit(Generic[K, V]):
+    """The changes of a map, before they are made at once."""
+
+    __slots__ = ("_before", "_changes")
+
+    def __init__(self, before: LayeredMap[K, V]) -> None:
+        self._before = before
+        self._changes: dict[K, V | None] = {}
+
+    def get(self, key: K) -> V | None:
+        found: V | None = self._changes[key] if key in self._changes else self._before.get(key)
+        return found
+
+    def put(self, key: K, value: V | None) -> None:
+        self._changes[key] = value
+
+    def after(self) -> LayeredMap[K, V]:
+        return self._before.changed(self._changes)
+
+
+def _count(counts: _Edit[str, int], name: str, step: int) -> None:
+    counts.put(name, ((counts.get(name) or 0) + step) or None)
+
+
+class _Draft:
+    """A group in the middle of a replay."""
+
+    def __init__(self, group: ConsumerGroup, is_there: bool) -> None:
+        self._begin(group, is_there)
+
+    def _begin(self, group: ConsumerGroup, is_there: bool) -> None:
+        self._is_there = is_there
+        self._before = group
+        self._epoch = group.epoch
+        self._hash = group.metadata_hash
+        self._target_epoch = group.target_epoch
+        self._target_timestamp_ms = group.target_timestamp_ms
+        self._classic_count = group.classic_count
+        self._has_topic_record = group.has_topic_record
+        self._members = _Edit(group.members)
+        self._targets = _Edit(group.targets)
+        self._owners = _Edit(group.owners)
+        self._static = _Edit(group.static_members)
+        self._topics = _Edit(group.topic_counts)
+        self._patterns = _Edit(group.pattern_counts)
+        self._assignors = _Edit(group.assignor_counts)
+        self._protocols = _Edit(group.protocol_counts)
+        self._resolved = _Edit(group.resolved)
+
+    def group(self) -> ConsumerGroup | None:
+        """Return the group as it is now, None if it is deleted."""
+        if not self._is_there:
+            return None
+        return ConsumerGroup(
+            self._before.group_id,
+            self._epoch,
+            self._hash,
+            self._target_epoch,
+            self._target_timestamp_ms,
+            self._members.after(),
+            self._targets.after(),
+            self._owners.after(),
+            self._static.after(),
+            self._topics.after(),
+            self._patterns.after(),
+            self._assignors.after(),
+            self._protocols.after(),
+            self._classic_count,
+            self._resolved.after(),
+            self._has_topic_record,
+        )
+
+    def replay(self, key: Message, value: Message | None) -> None:
+        if value is None:
+            if not self._is_there:
+                return
+            if isinstance(key, ConsumerGroupMetadataKey):
+                return self._begin(ConsumerGroup(key.group_id), False)
+        self._is_there = True
+        _REPLAYS[type(key)](self, key, value)
+
+    def _replay_group(self, key: Message, value: Message | None) -> None:
+        assert isinstance(value, ConsumerGroupMetadataValue)
+        self._epoch, self._hash = value.epoch, value.metadata_hash
+
+    def _replay_topics(self, key: Message, value: Message | None) -> None:
+        self._has_topic_record = value is not None
+
+    def _replay_member(self, key: Message, value: Message | None) -> None:
+        assert isinstance(key, ConsumerGroupMemberMetadataKey)
+        before = self._members.get(key.member_id)
+        if value is None:
+            if before is not None:
+                self._put(before, None)
+            return
+        assert isinstance(value, ConsumerGroupMemberMetadataValue)
+        member = Member(key.member_id) if before is None else before
+        self._put(before, attrs.evolve(member, profile=_profile(value)))
+
+    def _replay_current(self, key: Message, value: Message | None) -> None:
+        assert isinstance(key, ConsumerGroupCurrentMemberAssignmentKey)
+        before = self._members.get(key.member_id)
+        if value is None:
+            if before is not None:
+                self._put(before, Member(key.member_id, before.profile, LEAVING_EPOCH, LEAVING_EPOCH))
+            return
+        assert isinstance(value, ConsumerGroupCurrentMemberAssignmentValue)
+        profile = Profile() if before is None else before.profile
+        self._put(
+            before,
+            Member(
+                key.member_id,
+                profile,
+                value.member_epoch,
+                value.previous_member_epoch,
+                _MEMBER_STATES.get(value.state, MemberState.UNKNOWN),
+                _epochs(value.assigned_partitions, value.member_epoch),
+                _epochs(value.partitions_pending_revocation, value.member_epoch),
+            ),
+        )
+
+    def _replay_target(self, key: Message, value: Message | None) -> None:
+        assert isinstance(key, ConsumerGroupTargetAssignmentMemberKey)
+        if value is None:
+            return self._targets.put(key.member_id, None)
+        assert isinstance(value, ConsumerGroupTargetAssignmentMemberValue)
+        target = {each.topic_id: frozenset(each.partitions) for each in value.topic_partitions}
+        self._targets.put(key.member_id, target)
+
+    def _replay_target_epoch(self, key: Message, value: Message | None) -> None:
+        if value is None:
+            self._target_epoch, self._target_timestamp_ms = -1, 0
+            return
+        assert isinstance(value, ConsumerGroupTargetAssignmentMetadataValue)
+        self._target_epoch, self._target_timestamp_ms = value.assignment_epoch, value.assignment_timestamp
+
+    def _replay_pattern(self, key: Message, value: Message | None) -> None:
+        assert isinstance(key, ConsumerGroupRegularExpressionKey)
+        if value is None:
+            return self._resolved.put(key.regular_expression, None)
+        assert isinstance(value, ConsumerGroupRegularExpressionValue)
+        resolved = Resolved(frozenset(value.topics), value.version, value.timestamp)
+        self._resolved.put(key.regular_expression, resolved)
+
+    def _put(self, before: Member | None, after: Member | None) -> None:
+        """Put a member in the place of another of the same id, and update the counters."""
+        if before is not None:
+            self._count_profile(before.profile, -1)
+            for owned in _owned(before):
+                if self._owners.get(owned) == before.member_id:
+                    self._owners.put(owned, None)
+            instance_id = before.profile.instance_id
+            if instance_id is not None and self._static.get(instance_id) == before.member_id:
+                self._static.put(instance_id, None)
+        if after is None:
+            assert before is not None
+            return self._members.put(before.member_id, None)
+        self._members.put(after.member_id, after)
+        self._count_profile(after.profile, 1)
+        for owned in _owned(after):
+            self._owners.put(owned, after.member_id)
+        if after.profile.instance_id is not None:
+            self._static.put(after.profile.instance_id, after.member_id)
+
+    def _count_profile(self, profile: Profile, step: int) -> None:
+        for topic in profile.topics:
+            _count(self._topics, topic, step)
+        if profile.pattern:
+            _count(self._patterns, profile.pattern, step)
+        if profile.assignor is not None:
+            _count(self._assignors, profile.assignor, step)
+        if profile.classic is not None:
+            self._classic_count += step
+            for name in dict.fromkeys(name for name, _ in profile.classic.protocols):
+                _count(self._protocols, name, step)
+
+
+_REPLAYS: Mapping[type[Message], Callable[[_Draft, Message, Message | None], None]] = {
+    ConsumerGroupMetadataKey: _Draft._replay_group,
+    ConsumerGroupPartitionMetadataKey: _Draft._replay_topics,
+    ConsumerGroupMemberMetadataKey: _Draft._replay_member,
+    ConsumerGroupTargetAssignmentMetadataKey: _Draft._replay_target_epoch,
+    ConsumerGroupTargetAssignmentMemberKey: _Draft._replay_target,
+    ConsumerGroupCurrentMemberAssignmentKey: _Draft._replay_current,
+    ConsumerGroupRegularExpressionKey: _Draft._replay_pattern,
+}
+"""The replay of each record, by the type of its key."""
+_MEMBER_STATES = {state.value: state for state in MemberState}
+
+
+def _owned(member: Member) -> list[Owned]:
+    return [
+        (topic_id, partition)
+        for epochs in (member.assigned, member.revoking)
+        for topic_id, partitions in epochs.items()
+        for partition in partitions
+    ]
+
+
+def _profile(value: ConsumerGroupMemberMetadataValue) -> Profile:
+    classic = value.classic_member_metadata
+    return Profile(
+        value.instance_id,
+        value.rack_id,
+        value.client_id,
+        value.client_host,
+        tuple(sorted(dict.fromkeys(value.subscribed_topic_names))),
+        value.subscribed_topic_regex or "",
+        value.rebalance_timeout_ms,
+        value.server_assignor,
+        None
+        if classic is None
+        else ClassicSide(
+            classic.session_timeout_ms,
+            tuple((each.name, bytes(each.metadata)) for each in classic.supported_protocols),
+        ),
+    )
+
+
+def _epochs(topics: list[TopicPartitions], member_epoch: int) -> Epochs:
+    """Read partitions with their epochs. A record of a version without epochs has the member's for all."""
+    found: dict[bytes, dict[int, int]] = {}
+    for topic in topics:
+        epochs = topic.assignment_epochs
+        if epochs is None or len(epochs) != len(topic.partitions):
+            epochs = [member_epoch] * len(topic.partitions)
+        found.setdefault(topic.topic_id, {}).update(zip(topic.partitions, epochs, strict=True))
+    return found

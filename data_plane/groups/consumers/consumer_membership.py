@@ -1,0 +1,600 @@
+"""ConsumerGroupHeartbeat: members join, are led to their target, leave and are fenced (KIP-848). PURE.
+
+Theory of operation
+-------------------
+A heartbeat is a member's only request. It says what has changed at the member since the last one, and the answer what
+has changed for it. One decision goes four steps, each of which may write records:
+
+1. The member is found or made, and its profile is updated.
+2. If what the group reads has changed, the group's epoch rises.
+3. If the epoch is ahead of the target's, a target is computed, `group.consumer.assignment.interval.ms` after the last one.
+4. The member goes one step towards its target (`reconciliation`).
+
+A heartbeat without news takes a few look-ups, and that is all. Nothing happens to a member between its heartbeats,
+except that it is fenced: when its session ends, or when it gives up partitions too slowly.
+
+A static member (KIP-345) may leave for a while: it gets the epoch -2, and keeps its place until its session ends. Its
+successor with the same instance id gets its target and its partitions.
+
+Every check is in Kafka's order, since clients see which error comes first. The texts are Kafka's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from odradek.data_plane.coordination.asking import Ask, Deadlines
+from odradek.data_plane.groups.classic_group import GroupPhase
+from odradek.data_plane.groups.consumers.consumer_group import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    STATIC_LEAVING_EPOCH,
+    ConsumerGroup,
+    Epochs,
+    Member,
+    MemberState,
+    Profile,
+)
+from odradek.data_plane.groups.consumers.consumer_records import (
+    current_record,
+    epoch_record,
+    group_tombstones,
+    member_record,
+    member_tombstones,
+    pattern_record,
+    pattern_tombstone,
+    target_record,
+    topics_tombstone,
+    upgraded_records,
+)
+from odradek.data_plane.groups.consumers.group_change import GroupChange
+from odradek.data_plane.groups.consumers.group_times import (
+    assignment_interval_ms,
+    heartbeat_interval_ms,
+    session_timeout_ms,
+)
+from odradek.data_plane.groups.consumers.member_timers import MemberTimers
+from odradek.data_plane.groups.consumers.migration import downgraded as downgrade
+from odradek.data_plane.groups.consumers.migration import may_downgrade
+from odradek.data_plane.groups.consumers.migration import upgraded as upgrade
+from odradek.data_plane.groups.consumers.patterns import (
+    FindTopics,
+    MaySee,
+    Patterns,
+    PatternStatus,
+    TopicsFound,
+)
+from odradek.data_plane.groups.consumers.reconciliation import OwnedPartitions, is_subset, reconcile
+from odradek.data_plane.groups.consumers.target_assignment import may_compute, target_records, topic_ids
+from odradek.data_plane.groups.consumers.topic_hashes import TopicHashes
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.membership import Membership
+from odradek.data_plane.groups.records import group_metadata_record, group_metadata_tombstone
+from odradek.data_plane.groups.turn import Turn
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.named_states import reached
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from odradek.wire.uuid_text import uuid_to_text
+
+__all__ = [
+    "ConsumerMembership",
+    "heartbeat_refused",
+    "known_member",
+    "known_static_member",
+    "successor_of",
+]
+
+MARKS_MAX = 10_000
+"""Pairs of a group and a changed topic that are compared. With more of them, all groups count as affected."""
+
+
+def heartbeat_refused(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
+    """Make the answer to a refused heartbeat."""
+    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+
+
+class ConsumerMembership:
+    """The members of all consumer groups of one coordinator."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        deadlines: Deadlines,
+        image: Callable[[], MetadataImage],
+        hashes: TopicHashes,
+        classic: Membership,
+    ) -> None:
+        self._settings = settings
+        self._newest_image = image
+        self._hashes = hashes
+        self._classic = classic
+        self.timers = MemberTimers(deadlines, self._fence_by_timer)
+        self._patterns = Patterns(settings.consumer_regex_refresh_interval_ms)
+        self._checked: set[str] = set()
+        """Groups whose epoch counts all changes of their topics so far. Soft state: others are checked at a heartbeat."""
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest metadata: the topics, and the configuration of groups."""
+        return self._newest_image()
+
+    def settings_changed(self, settings: GroupSettings) -> None:
+        """Follow the broker's configuration."""
+        self._settings = settings
+
+    def restore(self, turn: Turn) -> None:
+        """Take over: sessions begin now, and so does the time for giving partitions up."""
+        self._patterns.topics_created(self.image.offset)
+        for group_id in sorted(turn.state.consumers):
+            self.begin_anew(turn, group_id)
+
+    def begin_anew(self, turn: Turn, group_id: str) -> None:
+        """Begin the soft state of a group anew: sessions of its members, and when its topics were compared."""
+        self._checked.discard(group_id)
+        group = turn.state.consumers.get(group_id)
+        if group is None:
+            return
+        timeout_ms = session_timeout_ms(self._settings, self.image, group_id)
+        for member_id in sorted(group.members):
+            self.timers.renew_session(turn, group_id, member_id, timeout_ms)
+            self._watch_revocation(turn, group_id, group.members[member_id])
+
+    def topics_changed(self, groups: Sequence[ConsumerGroup], topics: Sequence[str]) -> None:
+        """Mark the groups that read one of these topics: their next heartbeat looks at the topics."""
+        if len(groups) * len(topics) > MARKS_MAX:
+            self._checked.clear()
+            return
+        for group in groups:
+            if any(group.is_subscribed_to(topic) for topic in topics):
+                self._checked.discard(group.group_id)
+
+    @property
+    def member_count(self) -> int:
+        return len(self.timers)
+
+    # -- heartbeats -----------------------------------------------------------------------------------------------
+
+    def heartbeat(self, turn: Turn, ask: Ask) -> None:
+        request: ConsumerGroupHeartbeatRequest = ask.request
+        try:
+            if request.member_epoch in (LEAVING_EPOCH, STATIC_LEAVING_EPOCH):
+                response = self._leave(turn, request)
+            else:
+                response = self._beat(turn, ask, request)
+        except KafkaError as error:
+            response = heartbeat_refused(error)
+        turn.answer(ask.reply, response)
+
+    def _beat(
+        self, turn: Turn, ask: Ask, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
+        joins = request.member_epoch == JOINING_EPOCH
+        change = self._find(turn, request.group_id, joins)
+        self.check_room(change.group, request.member_id)
+        member_id = request.member_id or uuid_to_text(turn.new_uuid())
+        if request.instance_id is None:
+            before = _dynamic_member(change.group, member_id, joins, request)
+        else:
+            before = _static_member(change, member_id, request.instance_id, joins, request)
+        profile = _profile(before.profile, ask, request)
+        member = self.advance(turn, change, before, profile, request.topic_partitions, may_see=ask.may_see)
+        turn.records += change.records
+        if change.classic is not None:
+            self._take_over_classic(turn, change)
+        timeout_ms = session_timeout_ms(self._settings, self.image, request.group_id)
+        self.timers.renew_session(turn, request.group_id, member_id, timeout_ms)
+        response = ConsumerGroupHeartbeatResponse(
+            0,
+            ErrorCode.NONE,
+            None,
+            member_id,
+            member.epoch,
+            heartbeat_interval_ms(self._settings, self.image, request.group_id),
+        )
+        if joins or _is_full(request) or member.assigned != before.assigned:
+            response.assignment = _assignment(member.assigned)
+        return response
+
+    def _find(self, turn: Turn, group_id: str, may_create: bool) -> GroupChange:
+        """Find the group, or make a new one, also in place of a classic group. Raises GROUP_ID_NOT_FOUND."""
+        group = turn.state.consumers.get(group_id)
+        if group is not None:
+            return GroupChange(group)
+        classic = self._classic.find(turn, group_id)
+        if not may_create:
+            fault = f"Consumer group {group_id} not found."
+            if classic is not None:
+                fault = f"Group {group_id} is not a consumer group."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, fault)
+        change = GroupChange(ConsumerGroup(group_id))
+        if classic is None:
+            return change
+        change.classic = classic
+        change.add([group_metadata_tombstone(group_id)])
+        if classic.phase is not GroupPhase.EMPTY:
+            reached("consumer_groups.group_upgraded")
+            upgraded, members = upgrade(classic, self._settings, self.image)
+            topics = sorted({name for each in members for name in each.profile.topics})
+            topics_hash = self._hashes.of_group(topics, self.image)
+            change.add(upgraded_records(upgraded, members, topics_hash))
+        return change
+
+    def _take_over_classic(self, turn: Turn, change: GroupChange) -> None:
+        """Begin the sessions of the members that a classic group has brought, and forget that group."""
+        group_id = change.group.group_id
+        self._classic.hand_over(turn, group_id)
+        for member_id in sorted(change.group.members):
+            classic = change.group.members[member_id].profile.classic
+            if classic is not None:
+                self.timers.renew_session(turn, group_id, member_id, classic.session_timeout_ms)
+
+    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
+        """Refuse another member in a full group. Raises GROUP_MAX_SIZE_REACHED."""
+        size_max = self._settings.consumer_group_size_max
+        if len(group.members) >= size_max and member_id not in group.members:
+            reached("consumer_groups.full_group_refused")
+            text = f"The consumer group has reached its maximum capacity of {size_max} members."
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+
+    def advance(
+        self,
+        turn: Turn,
+        change: GroupChange,
+        before: Member,
+        profile: Profile,
+        owned: OwnedPartitions,
+        *,
+        may_see: MaySee | None = None,
+        may_assign: bool = True,
+    ) -> Member:
+        """Take the four steps with a member that was found or made; returns it as it is then.
+
+        With `may_assign` false the target stays: the group is about to become a classic one.
+        """
+        image = self.image
+        member, has_new_topics = self._update_profile(turn, change, before, profile, may_see)
+        group = change.group
+        if group.target_epoch < group.epoch:
+            if not may_assign:
+                return member
+            interval_ms = assignment_interval_ms(self._settings, image, group.group_id)
+            if may_compute(group, interval_ms, turn.wall_ms):
+                offered = self._settings.consumer_assignors
+                change.add(target_records(group, offered, image, turn.wall_ms))
+        member = self._reconcile(turn, change, member, has_new_topics, owned)
+        self._checked.add(group.group_id)
+        return member
+
+    def _update_profile(
+        self,
+        turn: Turn,
+        change: GroupChange,
+        before: Member,
+        profile: Profile,
+        may_see: MaySee | None,
+    ) -> tuple[Member, bool]:
+        """Take over what the member says of itself, and raise the group's epoch if it reads other topics than before.
+
+        Returns the member, and whether its own subscription has changed.
+        """
+        known = before.profile
+        member = before
+        if profile is not known and profile != known:
+            member = attrs.evolve(before, profile=profile)
+            change.add([member_record(change.group.group_id, member)])
+        status = self._patterns.update(
+            change, known.pattern, profile.pattern, self.image, may_see, turn.wall_ms
+        )
+        names_others = profile.topics != known.topics
+        # A pattern whose topics are still to be found raises the epoch when they are.
+        self._raise_epoch(change, names_others or status is PatternStatus.RESOLVED)
+        return member, names_others or status is not PatternStatus.UNCHANGED
+
+    def _raise_epoch(self, change: GroupChange, is_needed: bool, anew: bool = False) -> None:
+        """Raise the group's epoch if that is needed, or if its topics are others than when it was raised last. With
+        `anew` the topics are compared in any case.
+        """
+        group = change.group
+        group_id = group.group_id
+        if not is_needed and not anew and group_id in self._checked:
+            return
+        topics_hash = self._hashes.of_group(group.subscribed_topics(), self.image)
+        if is_needed or topics_hash != group.metadata_hash:
+            change.add([epoch_record(group_id, group.epoch + 1, topics_hash)])
+        if group.has_topic_record:
+            change.add([topics_tombstone(group_id)])
+
+    def _reconcile(
+        self,
+        turn: Turn,
+        change: GroupChange,
+        member: Member,
+        has_new_topics: bool,
+        owned: OwnedPartitions,
+    ) -> Member:
+        """Go one step with the member; returns it as it is then."""
+        group = change.group
+        if not has_new_topics and member.is_reconciled_to(group.target_epoch):
+            return member
+        owners = group.owners
+        after = reconcile(
+            member,
+            group.target_epoch,
+            group.target_of(member.member_id),
+            topic_ids(group, member.profile, self.image),
+            has_new_topics=has_new_topics,
+            is_free=lambda topic_id, partition: (topic_id, partition) not in owners,
+            owned=owned,
+        )
+        if after != member:
+            change.add([current_record(group.group_id, after)])
+            self._watch_revocation(turn, group.group_id, after)
+        return after
+
+    def _watch_revocation(self, turn: Turn, group_id: str, member: Member) -> None:
+        if member.profile.classic is None and member.state is MemberState.UNREVOKED_PARTITIONS:
+            timeout_ms = member.profile.rebalance_timeout_ms
+            self.timers.watch_revocation(turn, group_id, member.member_id, member.epoch, timeout_ms)
+        else:
+            self.timers.end_revocation(group_id, member.member_id)
+
+    # -- patterns -------------------------------------------------------------------------------------------------
+
+    def take_wanted(self) -> Sequence[FindTopics]:
+        """Take the work of finding topics that decisions have asked for."""
+        return self._patterns.take_wanted()
+
+    def topics_created(self, offset: int) -> None:
+        """Let patterns be resolved anew: the metadata at this offset has new topics."""
+        self._patterns.topics_created(offset)
+
+    def take_found_topics(self, turn: Turn, ask: Ask) -> None:
+        """Write the topics that a worker has found for a group's patterns."""
+        request: TopicsFound = ask.request
+        self._patterns.ended(request.group_id)
+        group = turn.state.consumers.get(request.group_id)
+        if group is None:
+            return
+        change = GroupChange(group)
+        has_others = False
+        for pattern in sorted(request.found):
+            if pattern not in group.pattern_counts:
+                continue
+            known, found = group.resolved.get(pattern), request.found[pattern]
+            has_others = has_others or found.topics != (frozenset() if known is None else known.topics)
+            change.add([pattern_record(group.group_id, pattern, found)])
+        if change.records:
+            self._raise_epoch(change, has_others, anew=True)
+            self._checked.add(group.group_id)
+        turn.records += change.records
+
+    # -- leaving --------------------------------------------------------------------------------------------------
+
+    def _leave(self, turn: Turn, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        group = turn.state.consumers.get(request.group_id)
+        if group is None:
+            is_there = turn.state.has_group(request.group_id)
+            fault = "is not a consumer group" if is_there else "not found"
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} {fault}.")
+        member_id, epoch = request.member_id, request.member_epoch
+        if request.instance_id is None:
+            member = known_member(group, member_id)
+        else:
+            member = known_static_member(group, member_id, request.instance_id)
+        if request.instance_id is not None and epoch == STATIC_LEAVING_EPOCH:
+            reached("consumer_groups.static_member_left_for_a_while")
+            left = attrs.evolve(
+                member, epoch=STATIC_LEAVING_EPOCH, assigned=_since_zero(member.assigned), revoking={}
+            )
+            turn.records.append(current_record(group.group_id, left))
+        else:
+            self.fence(turn, group, [member.member_id])
+        return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=epoch)
+
+    def fence(self, turn: Turn, group: ConsumerGroup, member_ids: Sequence[str]) -> None:
+        """Remove members. The group's epoch rises, so that the others get their partitions. If these speak the classic
+        protocol, the group becomes classic.
+        """
+        if not member_ids:
+            return
+        change = GroupChange(group)
+        becomes_classic = may_downgrade(group, member_ids, self._settings)
+        for member_id in member_ids:
+            change.add(member_tombstones(group.group_id, member_id))
+            self.timers.forget(group.group_id, member_id)
+        if becomes_classic:
+            turn.records += change.records
+            return self.downgrade(turn, change.group, rebalances=True)
+        patterns = dict.fromkeys(group.members[each].profile.pattern for each in member_ids)
+        change.add(
+            pattern_tombstone(group.group_id, each)
+            for each in sorted(patterns)
+            if each in group.resolved and each not in change.group.pattern_counts
+        )
+        topics_hash = self._hashes.of_group(change.group.subscribed_topics(), self.image)
+        change.add([epoch_record(group.group_id, group.epoch + 1, topics_hash)])
+        turn.records += change.records
+
+    def downgrade(self, turn: Turn, group: ConsumerGroup, *, rebalances: bool) -> None:
+        """Let a group of which all members speak the classic protocol become a classic group."""
+        reached("consumer_groups.group_downgraded")
+        classic = downgrade(group, self.image, turn.wall_ms)
+        turn.records += [*group_tombstones(group), group_metadata_record(group.group_id, classic.stored())]
+        for member_id in group.members:
+            self.timers.forget(group.group_id, member_id)
+        self._checked.discard(group.group_id)
+        self._classic.take_over(turn, classic, rebalances=rebalances)
+
+    def joined_as_classic(self, turn: Turn, group_id: str, member: Member) -> None:
+        """Begin the session of a member that has joined by the classic protocol, and its time for SyncGroup."""
+        assert member.profile.classic is not None, "a member of the consumer protocol has joined by JoinGroup"
+        timeout_ms = member.profile.classic.session_timeout_ms
+        self.timers.renew_session(turn, group_id, member.member_id, timeout_ms)
+        self.timers.end_join(group_id, member.member_id)
+        self.timers.watch_sync(turn, group_id, member)
+
+    def _fence_by_timer(self, turn: Turn, group_id: str, member_id: str) -> None:
+        group = turn.state.consumers.get(group_id)
+        if group is not None and member_id in group.members:
+            self.fence(turn, group, [member_id])
+
+    def delete(self, turn: Turn, group: ConsumerGroup) -> None:
+        """Delete a group without members."""
+        assert not group.members, "a group with members was deleted"
+        turn.records += group_tombstones(group)
+        self._checked.discard(group.group_id)
+
+
+def _dynamic_member(
+    group: ConsumerGroup, member_id: str, joins: bool, request: ConsumerGroupHeartbeatRequest
+) -> Member:
+    """Find or make a member without an instance id. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH."""
+    if joins:
+        member: Member = group.members.get(member_id, Member(member_id))
+        return member
+    member = known_member(group, member_id)
+    _check_epoch(member, request)
+    return member
+
+
+def _static_member(
+    change: GroupChange, member_id: str, instance_id: str, joins: bool, request: ConsumerGroupHeartbeatRequest
+) -> Member:
+    """Find or make a static member; after a return it takes the place of its old self.
+
+    Raises:
+        KafkaError: UNRELEASED_INSTANCE_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH
+    """
+    group = change.group
+    if not joins:
+        member = known_static_member(group, member_id, instance_id)
+        _check_epoch(member, request)
+        return member
+    existing = group.static_member(instance_id)
+    if existing is None:
+        found: Member = group.members.get(member_id, Member(member_id))
+        return found
+    if existing.profile.classic is None and existing.epoch != STATIC_LEAVING_EPOCH:
+        reached("consumer_groups.instance_in_use_refused")
+        raise KafkaError(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
+            f"instance id is owned by {existing.member_id} member.",
+        )
+    return successor_of(change, existing, member_id)
+
+
+def successor_of(change: GroupChange, existing: Member, member_id: str) -> Member:
+    """Put a member with another id in the place of a static member; it has the other's target and partitions."""
+    group = change.group
+    successor = attrs.evolve(existing, member_id=member_id, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
+    change.add(
+        [
+            *member_tombstones(group.group_id, existing.member_id),
+            member_record(group.group_id, successor),
+            target_record(group.group_id, member_id, group.target_of(existing.member_id)),
+            current_record(group.group_id, successor),
+        ]
+    )
+    return successor
+
+
+def known_member(group: ConsumerGroup, member_id: str) -> Member:
+    """Find a member. Raises UNKNOWN_MEMBER_ID."""
+    member: Member | None = group.members.get(member_id)
+    if member is None:
+        text = f"Member {member_id} is not a member of group {group.group_id}."
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, text)
+    return member
+
+
+def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> Member:
+    """Find a static member. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    member = group.static_member(instance_id)
+    if member is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if member.member_id != member_id:
+        reached("consumer_groups.instance_fenced")
+        raise KafkaError(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member "
+            f"{member.member_id}.",
+        )
+    return member
+
+
+def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
+    """Refuse a member of another epoch. A member that still has the previous epoch may have lost the answer with the
+    newer one: it is accepted if all its partitions are assigned to it.
+    """
+    epoch = request.member_epoch
+    if epoch == member.epoch:
+        return
+    if epoch < member.epoch:
+        if epoch == member.previous_epoch and is_subset(request.topic_partitions, member.assigned):
+            reached("consumer_groups.previous_epoch_accepted")
+            return
+        relation = "smaller"
+    else:
+        relation = "greater"
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The consumer group member has a {relation} member epoch ({epoch}) than the one known by the group "
+        f"coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _profile(before: Profile, ask: Ask, request: ConsumerGroupHeartbeatRequest) -> Profile:
+    """Make the member's new profile: the old one with what the request says; the same object if that is nothing."""
+    names, timeout_ms = request.subscribed_topic_names, request.rebalance_timeout_ms
+    if (
+        names is None
+        and request.subscribed_topic_regex is None
+        and timeout_ms == -1
+        and request.rack_id is None
+        and request.server_assignor is None
+        and request.instance_id in (None, before.instance_id)
+        and before.classic is None
+        and before.client_id == ask.client_id
+        and before.client_host == ask.client_host
+    ):
+        return before
+    return Profile(
+        before.instance_id if request.instance_id is None else request.instance_id,
+        before.rack_id if request.rack_id is None else request.rack_id,
+        ask.client_id,
+        ask.client_host,
+        before.topics if names is None else tuple(sorted(dict.fromkeys(names))),
+        before.pattern if request.subscribed_topic_regex is None else request.subscribed_topic_regex,
+        before.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        before.assignor if request.server_assignor is None else request.server_assignor,
+        None,
+    )
+
+
+def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """True if the request says everything: the member has lost an answer, or joins."""
+    return (
+        request.rebalance_timeout_ms != -1
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+        and request.topic_partitions is not None
+    )
+
+
+def _assignment(assigned: Epochs) -> Assignment:
+    return Assignment(
+        [TopicPartitions(topic_id, sorted(assigned[topic_id])) for topic_id in sorted(assigned)]
+    )
+
+
+def _since_zero(assigned: Epochs) -> Epochs:
+    """Return the partitions with epoch 0: the successor has had them from the beginning."""
+    return {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in assigned.items()}

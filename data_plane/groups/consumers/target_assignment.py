@@ -1,0 +1,62 @@
+"""The target of a consumer group: which member should have which partitions, as an assignor says. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from odradek.data_plane.coordination.records import CoordinatorRecord
+from odradek.data_plane.groups.consumers.assignors import ASSIGNORS, Subscriber
+from odradek.data_plane.groups.consumers.consumer_group import ConsumerGroup, Profile
+from odradek.data_plane.groups.consumers.consumer_records import target_epoch_record, target_record
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+
+__all__ = ["may_compute", "target_records", "topic_ids"]
+
+
+def may_compute(group: ConsumerGroup, interval_ms: int, wall_ms: int) -> bool:
+    """True if the next target may be computed now: `interval_ms` after the last one, or if its time is unknown."""
+    since_ms = group.target_timestamp_ms
+    return since_ms == 0 or interval_ms == 0 or wall_ms >= since_ms + interval_ms
+
+
+def topic_ids(group: ConsumerGroup, profile: Profile, image: MetadataImage) -> frozenset[bytes]:
+    """List the ids of the topics that a member reads and that exist."""
+    topics = image.topics
+    return frozenset(topics[name].topic_id for name in group.topics_of(profile) if name in topics)
+
+
+def target_records(
+    group: ConsumerGroup, offered: Sequence[str], image: MetadataImage, wall_ms: int
+) -> list[CoordinatorRecord]:
+    """Compute the target for the group's epoch; return a record for each member whose target changes, and the
+    record of the epoch.
+    """
+    assign = ASSIGNORS[group.preferred_assignor(offered)]
+    members: Mapping[str, Subscriber] = _subscribers(group, image)
+    counts = {
+        topic_id: len(image.topics_by_id[topic_id].partitions)
+        for each in dict.fromkeys(member.topics for member in members.values())
+        for topic_id in each
+    }
+    targets = assign(list(members.values()), counts)
+    group_id = group.group_id
+    records = [
+        target_record(group_id, member_id, targets[member_id])
+        for member_id in members
+        if targets[member_id] != group.targets.get(member_id)
+    ]
+    return [*records, target_epoch_record(group_id, group.epoch, wall_ms)]
+
+
+def _subscribers(group: ConsumerGroup, image: MetadataImage) -> dict[str, Subscriber]:
+    """List the members by id. Those that read the same topics share one set of ids."""
+    shared: dict[tuple[tuple[str, ...], str], frozenset[bytes]] = {}
+    members: dict[str, Subscriber] = {}
+    for member_id in sorted(group.members):
+        profile = group.members[member_id].profile
+        named = (profile.topics, profile.pattern)
+        topics = shared.get(named)
+        if topics is None:
+            topics = shared[named] = topic_ids(group, profile, image)
+        members[member_id] = Subscriber(member_id, profile.instance_id, topics, group.target_of(member_id))
+    return members

@@ -1,0 +1,40 @@
+"""The conversations, asked of a server. Without an address, `record` starts an Apache Kafka (Java and its jars).
+
+* python -m tests.groups.beside_kafka record [HOST:PORT]
+* python -m tests.groups.beside_kafka compare HOST:PORT
+"""
+
+from __future__ import annotations
+
+import sys
+
+from testkit.kafka_server import kafka_server
+from testkit.processes import free_ports
+from tests.groups.beside_kafka import cases
+from tests.groups.beside_kafka.asking import answers_of, run_tag
+from tests.groups.beside_kafka.recording import compare, write
+
+
+def main() -> int:
+    """Record the answers of Apache Kafka, or show how another server's differ."""
+    assert cases.case, "importing the cases enters them"
+    match sys.argv[1:]:
+        case ["record"]:
+            (port,) = free_ports(1)
+            settings = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
+            with kafka_server(port=port, settings=settings) as server:
+                write(answers_of(server.bootstrap, run_tag()))
+        case ["record", bootstrap]:
+            write(answers_of(bootstrap, run_tag()))
+        case ["compare", bootstrap]:
+            lines = compare(answers_of(bootstrap, run_tag()))
+            print("\n".join(lines))
+            return bool(lines)
+        case _:
+            print(__doc__)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""Conversations about groups of the consumer protocol, asked of any server in the same words, and the answers to compare.
+
+Ids of topics, names of topics and groups are the server's or the run's: an answer has `T`, `U` and `G` in their place. Where
+Kafka walks a hash map, a member's partitions are compared by number.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.delete_groups import DeleteGroupsRequest
+from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from odradek.wire.messages.describe_groups import DescribeGroupsRequest
+from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
+from odradek.wire.messages.heartbeat import HeartbeatRequest
+from odradek.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from odradek.wire.messages.list_groups import ListGroupsRequest
+from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from odradek.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from odradek.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from odradek.wire.messages.sync_group import SyncGroupRequest
+from odradek.wire.structure import ZERO_UUID, Structure
+from testkit.raw_requests import RawClient
+
+__all__ = ["CASES", "Talk", "answers_of", "case"]
+
+WAIT_SECONDS = 30.0
+GROUP_RESOURCE = 32
+Case = Callable[["Talk"], None]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    """Enter a conversation under its name."""
+    CASES[function.__name__] = function
+    return function
+
+
+def answers_of(bootstrap: str, tag: str) -> dict[str, list[Any]]:
+    """Hold all conversations with a server; `tag` makes the names of this run."""
+    found = {}
+    for number, (name, talk) in enumerate(CASES.items()):
+        with RawClient(bootstrap) as client:
+            conversation = Talk(client, f"{tag}-{number}")
+            talk(conversation)
+        found[name] = conversation.answers
+    return found
+
+
+class Talk:
+    """One conversation, in a group and with topics of its own. Members have the ids `a`, `b`, ..., by their names."""
+
+    def __init__(self, client: RawClient, tag: str) -> None:
+        self._client = client
+        self._tag = tag
+        self.group = f"group-{tag}"
+        self.topics = {"T": f"topic-t-{tag}", "U": f"topic-u-{tag}", "V": f"topic-v-{tag}"}
+        self.ids: dict[str, bytes] = {}
+        self.answers: list[Any] = []
+        self._probes = 0
+        self._find_coordinator()
+
+    def _find_coordinator(self) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while self._client.request(FindCoordinatorRequest("", 0, [self.group]), 4).coordinators[0].error_code:
+            assert time.monotonic() < deadline, "the server has no coordinator for this group"
+            time.sleep(0.05)
+        while self._is_loading():
+            assert time.monotonic() < deadline, "the coordinator does not begin"
+            time.sleep(0.05)
+
+    def _is_loading(self) -> bool:
+        (answer,) = self._client.request(ConsumerGroupDescribeRequest([self.group]), 1).groups
+        return answer.error_code in (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.NOT_COORDINATOR,
+        )
+
+    def keep(self, answer: Structure, *, by_number: bool = False) -> Any:
+        """Keep an answer for the comparison; `by_number` counts partitions in place of naming them."""
+        plain = self._plain(answer, by_number)
+        plain.pop("throttle_time_ms", None)
+        self.answers.append(plain)
+        return answer
+
+    def _plain(self, value: Any, by_number: bool) -> Any:
+        if isinstance(value, Structure):
+            fields = {
+                each.name: self._plain(getattr(value, each.name), by_number)
+                for each in attrs.fields(type(value))
+            }
+            if by_number and isinstance(fields.get("partitions"), list):
+                fields["partitions"] = len(fields["partitions"])
+            return fields
+        if isinstance(value, list):
+            found = [self._plain(each, by_number) for each in value]
+            return sorted(found, key=str)
+        if isinstance(value, bytes):
+            name = next((name for name, topic_id in self.ids.items() if topic_id == value), None)
+            return name or value.hex()
+        if isinstance(value, str):
+            for name, topic in self.topics.items():
+                value = value.replace(topic, name)
+            value = value.replace(self.group, "G").replace(self._tag, "TAG")
+            return value.replace("/127.0.0.1", "HOST")
+        return value
+
+    # -- the cluster --------------------------------------------------------------------------------------------
+
+    def create(self, **counts: int) -> None:
+        """Create topics, and wait until the broker knows them."""
+        topics = [CreatableTopic(self.topics[name], count, 1, [], []) for name, count in counts.items()]
+        answer = self._client.request(CreateTopicsRequest(topics, 10_000, False), 7)
+        assert not any(each.error_code for each in answer.topics), answer
+        for each in answer.topics:
+            name = next(name for name, topic in self.topics.items() if topic == each.name)
+            self.ids[name] = each.topic_id
+        self._wait_for(dict(counts))
+
+    def grow(self, **counts: int) -> None:
+        """Give topics more partitions."""
+        topics = [CreatePartitionsTopic(self.topics[name], count, None) for name, count in counts.items()]
+        answer = self._client.request(CreatePartitionsRequest(topics, 10_000, False), 3)
+        assert not any(each.error_code for each in answer.results), answer
+        self._wait_for(dict(counts))
+
+    def delete(self, name: str) -> None:
+        """Delete a topic."""
+        names = [DeleteTopicState(self.topics[name], ZERO_UUID)]
+        answer = self._client.request(DeleteTopicsRequest(names, [], 10_000), 6)
+        assert not any(each.error_code for each in answer.responses), answer
+        self._wait_for({name: 0})
+
+    def _wait_for(self, counts: Mapping[str, int]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        for name, count in counts.items():
+            asked = MetadataRequest([MetadataRequestTopic(ZERO_UUID, self.topics[name])], False)
+            while True:
+                (topic,) = self._client.request(asked, 12).topics
+                if len(topic.partitions) == count and (not count or not topic.error_code):
+                    break
+                assert time.monotonic() < deadline, topic
+                time.sleep(0.02)
+        while any(counts.values()) and self._assigned_to_probe(counts) != sum(counts.values()):
+            assert time.monotonic() < deadline, "the coordinator does not know the topics"
+            time.sleep(0.05)
+
+    def _assigned_to_probe(self, counts: Mapping[str, int]) -> int:
+        """Count the partitions that a member of a new group gets: Kafka's coordinators see topics later than its brokers."""
+        self._probes += 1
+        group, names = f"probe-{self._probes}-{self.group}", [self.topics[name] for name in counts]
+        join = ConsumerGroupHeartbeatRequest(group, "p", 0, None, None, 60_000, names, None, None, [])
+        answer = self._client.request(join, 1)
+        assert not answer.error_code, answer
+        self._client.request(ConsumerGroupHeartbeatRequest(group, "p", -1), 1)
+        self._client.request(DeleteGroupsRequest([group]), 2)
+        return sum(len(topic.partitions) for topic in answer.assignment.topic_partitions)
+
+    def assign_at_once(self) -> None:
+        """Let the group's targets be computed without an interval between them."""
+        self.configure("consumer.assignment.interval.ms", "0")
+
+    def configure(self, key: str, value: str, *, kept: bool = False) -> None:
+        """Set a key of the group."""
+        change = AlterConfigsResource(GROUP_RESOURCE, self.group, [AlterableConfig(key, 0, value)])
+        answer = self._client.request(IncrementalAlterConfigsRequest([change], False), 1)
+        if kept:
+            self.keep(answer)
+        else:
+            assert not answer.responses[0].error_code, answer
+
+    # -- members of the consumer protocol -----------------------------------------------------------------------
+
+    def beat(
+        self, member: str, epoch: int = 0, *, version: int = 1, by_number: bool = False, **fields: Any
+    ) -> Any:
+        """Send a heartbeat; `topics` and `owns` have the conversation's names. An epoch of 0 joins, with all fields."""
+        names = fields.pop("topics", None if epoch else ["T"])
+        owned = fields.pop("owns", None if epoch else {})
+        request = ConsumerGroupHeartbeatRequest(
+            fields.pop("group", self.group),
+            member,
+            epoch,
+            fields.pop("instance", None),
+            fields.pop("rack", None),
+            fields.pop("rebalance_ms", -1 if epoch else 60_000),
+            None if names is None else [self.topics.get(each, each) for each in names],
+            fields.pop("pattern", None),
+            fields.pop("assignor", None),
+            None
+            if owned is None
+            else [TopicPartitions(self.ids[name], partitions) for name, partitions in owned.items()],
+        )
+        assert not fields, fields
+        return self.keep(self._client.request(request, version), by_number=by_number)
+
+    def describe(self, *, version: int = 1, by_number: bool = False, groups: list[str] | None = None) -> None:
+        request = ConsumerGroupDescribeRequest([self.group] if groups is None else groups, True)
+        self.keep(self._client.request(request, version), by_number=by_number)
+
+    # -- members of the classic protocol ------------------------------------------------------------------------
+
+    def join(self, member: str, metadata: bytes, *, version: int = 9, instance: str | None = None) -> Any:
+        request = JoinGroupRequest(
+            self.group,
+            30_000,
+            30_000,
+            member,
+            instance,
+            "consumer",
+            [JoinGroupRequestProtocol("range", metadata)],
+        )
+        return self._client.request(request, version)
+
+    def sync(self, member: str, generation: int, assignments: Any = ()) -> Any:
+        request = SyncGroupRequest(
+            self.group, generation, member, None, "consumer", "range", list(assignments)
+        )
+        return self._client.request(request, 5)
+
+    def heartbeat(self, member: str, generation: int) -> Any:
+        return self._client.request(HeartbeatRequest(self.group, generation, member), 4)
+
+    def leave(self, *members: MemberIdentity) -> Any:
+        return self._client.request(LeaveGroupRequest(self.group, "", list(members)), 5)
+
+    # -- offsets and groups -------------------------------------------------------------------------------------
+
+    def commit(
+        self, member: str, epoch: int, partition: int, *, version: int = 9, topic: str = "T", group: str = ""
+    ) -> Any:
+        named = OffsetCommitRequestTopic(
+            self.topics[topic],
+            self.ids[topic],
+            [OffsetCommitRequestPartition(partition, 5, 0, "")],
+        )
+        request = OffsetCommitRequest(group or self.group, epoch, member, None, -1, [named])
+        return self.keep(self._client.request(request, version))
+
+    def fetch(self, member: str | None, epoch: int, *, version: int = 9) -> Any:
+        named = [OffsetFetchRequestTopics(self.topics["T"], self.ids["T"], [0])]
+        asked = OffsetFetchRequestGroup(self.group, member, epoch, named)
+        return self.keep(self._client.request(OffsetFetchRequest("", None, [asked], False), version))
+
+    def delete_offset(self, topic: str, partition: int) -> None:
+        named = OffsetDeleteRequestTopic(self.topics[topic], [OffsetDeleteRequestPartition(partition)])
+        self.keep(self._client.request(OffsetDeleteRequest(self.group, [named]), 0))
+
+    def describe_as_classic(self, version: int) -> None:
+        self.keep(self._client.request(DescribeGroupsRequest([self.group], False), version))
+
+    def list_groups(self, states: list[str], types: list[str]) -> None:
+        """Keep whether this group is listed, and how."""
+        answer = self._client.request(ListGroupsRequest(states, types), 5)
+        answer.groups = [each for each in answer.groups if each.group_id == self.group]
+        self.keep(answer)
+
+    def delete_group(self) -> None:
+        self.keep(self._client.request(DeleteGroupsRequest([self.group]), 2))
+
+    def wait_until(self, member: str, epoch: int, is_so: Callable[[Any], bool]) -> Any:
+        """Send heartbeats until an answer is as wished; keep that one."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            answer = self._client.request(ConsumerGroupHeartbeatRequest(self.group, member, epoch), 1)
+            assert answer.error_code == ErrorCode.NONE, answer
+            if is_so(answer):
+                return self.keep(answer)
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.1)
+
+
+def run_tag() -> str:
+    """Return a name for one run."""
+    return os.urandom(3).hex()

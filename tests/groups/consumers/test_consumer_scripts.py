@@ -1,0 +1,30 @@
+"""Groups of the consumer protocol by scripts that read aloud: heartbeats in, records and answers out.
+
+`pytest tests/groups --rewrite` regenerates the expected output, to be reviewed as a difference.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.groups.consumers.consumer_script import ConsumerScript
+from tests.groups.group_script import run_script
+
+SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_script(path: Path, rewrite: bool) -> None:
+    """Each command of the script decides and answers what stands below it."""
+    text = path.read_text()
+    actual = run_script(text, ConsumerScript)
+    if rewrite:
+        path.write_text(actual)
+    assert actual == path.read_text()
+
+
+def test_scripts_exist() -> None:
+    """An empty folder would pass every test."""
+    assert len(SCRIPTS) >= 8
