@@ -305,7 +305,7 @@ OF_ROLES = {
         Variable("node_release_settled", "bool", "Whether a release that is installed is taken as it is."),
         Variable("node_replacing", "bool", "Whether known nodes may begin anew with empty disks.", False),
         Variable("node_recovery", "path", "Directory of a recovery on hosts.", "/var/lib/odradek-recovery"),
-        Variable("node_recovery_here", "path", "Directory of a recovery on the control machine."),
+        Variable("node_recovery_here", "path", "Directory of a recovery on the control machine.", ""),
         Variable("node_recovery_command", "list", "The command that recovers a quorum.", elements="str"),
         Variable("node_recovery_configs", "list", "Properties files of this host's nodes.", elements="str"),
         Variable("node_recovery_backup", "path", "Backup as one more copy (odradek_backup)."),
