@@ -46,7 +46,7 @@ class Watched:
         return dict(client)
 
     def wait_until(self, client_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until what is known of a client fulfils a condition."""
+        """Wait until the node lists a client that fulfils a condition."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (known := self.known(client_id)) or not condition(known):
             assert time.monotonic() < deadline, known
