@@ -170,7 +170,9 @@ class _Observer:
 
     # --- partitions
 
-    def _applied(self, partition: Partition, _: Any, image: Any, node_id: int) -> None:
+    def _applied(
+        self, partition: Partition, _: Any, image: Any, node_id: int, *, may_lead: bool = True
+    ) -> None:
         host = f"node-{node_id}"
         before = self._owners.get(partition)
         self._owners[partition] = (host, image.leader_epoch)

@@ -248,7 +248,7 @@ class SimDisk:
         """Put another disk in the place of the one at `path`, which no process has open; return that one."""
         *parents, name = path_parts(path)
         above = self.folder_of(self._root, "/".join(parents))
-        former = above.entries[name]
+        former = above.entries.get(name, Folder())
         assert isinstance(former, Folder)
         above.entries[name] = above.durable[name] = device
         self.crash("all")  # counts the remaining bytes

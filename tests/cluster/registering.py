@@ -25,6 +25,7 @@ def registering_broker(env: Env, controller: Any, log_dirs: Sequence[Any] = ()) 
         placement=SimpleNamespace(cordoned=[]),
         troubles=SimpleNamespace(given_up=lambda: (), full=()),
         replication=SimpleNamespace(registered=lambda epoch: None),
+        release_leadership=lambda: None,
         leaderless=LeaderlessReplicas(1, NewestImage(MetadataImage()), HostedTopics(), controller),
         settings=SimpleNamespace(node_id=1, cluster_id="c", request_timeout_ms=30_000, release=THIS_RELEASE),
     )

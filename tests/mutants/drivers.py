@@ -389,6 +389,7 @@ DRIVERS: Mapping[str, Driver] = {
     CAMPAIGN: campaign,
     "raft": _verdict_of(raft_alone.run),
     "voters": voters,
+    "recovery": recovery,
     "quorum": _verdict_of(quorum_alone.run),
     "groups": _verdict_of(groups_alone.run),
     "replication": _verdict_of(replication_alone.run),

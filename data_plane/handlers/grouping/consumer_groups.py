@@ -32,7 +32,7 @@ from odradek.wire.messages.consumer_group_describe import (
 )
 from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from odradek.wire.schema.anatomy import refuse
-from odradek.wire.schema.versions import CONSUMER_GROUP_HEARTBEAT_MEMBER_ID as MEMBER_ID_REQUIRED
+from odradek.wire.schema.versions import CONSUMER_GROUP_HEARTBEAT_MEMBER_ID
 
 __all__ = ["ConsumerGroupDescribeHandler", "ConsumerGroupHeartbeatHandler", "serves_consumer_groups"]
 
@@ -78,7 +78,7 @@ def _fault_of(
 ) -> KafkaError | None:
     """Find the fault of a heartbeat that is one in any group, in Kafka's order."""
     fault = _invalid_text(request) or _invalid_epoch(request) or _too_many_names(request)
-    names_member = version >= MEMBER_ID_REQUIRED or request.member_epoch > 0
+    names_member = version >= CONSUMER_GROUP_HEARTBEAT_MEMBER_ID or request.member_epoch > 0
     if (names_member or request.member_epoch == LEAVING_EPOCH) and not request.member_id.strip():
         fault = "MemberId can't be empty."
     if fault is not None:

@@ -37,9 +37,11 @@ OPEN_TO_ALL = frozenset(
         ApiKey.CREATE_DELEGATION_TOKEN,
         ApiKey.RENEW_DELEGATION_TOKEN,
         ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+        ApiKey.PUSH_TELEMETRY,
     }
 )
-"""Everybody's own tokens are everybody's; those of others are judged by `checks`."""
+"""A client handles its own tokens without a right, and pushes its own metrics; `checks` judges the tokens of other users."""
 SHOWS_ONES_OWN = frozenset({ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER})
 """Lists of what the client may see: nothing, or where the brokers are."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from testkit.odradek_server import start_odradek
 from tests.groups.beside_kafka import cases
 from tests.groups.beside_kafka.asking import CASES, answers_of, run_tag
 from tests.groups.beside_kafka.recording import compare, is_sealed
-from tests.node_process import RunningNode
+from tests.kafka_jars import NO_RETENTION
 
 
 def test_the_recording_is_of_these_conversations() -> None:
@@ -18,6 +21,12 @@ def test_the_recording_is_of_these_conversations() -> None:
 
 
 @pytest.mark.long
-def test_we_answer_like_kafka(node: RunningNode) -> None:
-    """Error codes, texts, epochs, assignments and states are those of Kafka 4.3."""
-    assert compare(answers_of(node.bootstrap, run_tag())) == []
+def test_we_answer_like_kafka(tmp_path: Path) -> None:
+    """Error codes, texts, epochs, assignments and states are those of Kafka 4.3, with its default heartbeat interval."""
+    server = start_odradek(
+        tmp_path / "node", settings={**NO_RETENTION, "group.initial.rebalance.delay.ms": "300"}
+    )
+    try:
+        assert compare(answers_of(server.bootstrap, run_tag())) == []
+    finally:
+        server.kill()

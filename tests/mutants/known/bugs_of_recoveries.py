@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.mutants.drivers import recovery
 from tests.mutants.mutant import Mutant
 
 _AIMED = "only the scenario of a recovery comes here; a campaign's clusters keep a majority of their voters"
@@ -17,7 +16,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - return max(copies, key=lambda each: (*each.rank, -1 if each.node_id is None else 0, -(each.node_id or 0)))
         + return min(copies, key=lambda each: (*each.rank, -1 if each.node_id is None else 0, -(each.node_id or 0)))
         """,
-        recovery,
+        "recovery",
         30,
         _AIMED,
     ),
@@ -29,7 +28,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - return max([0, *(each.end.offset for each in copies), *brokers])
         + return 0
         """,
-        recovery,
+        "recovery",
         _SEEDS,
         _AIMED,
     ),
@@ -41,7 +40,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - return min(max(greatest_epoch, 0) // LEADER_EPOCHS_AHEAD, REBUILT_STEPS_MAX)
         + return 0
         """,
-        recovery,
+        "recovery",
         40,
         _AIMED,
     ),
@@ -53,7 +52,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - leader_epoch = max([0 if before is None else before.leader_epoch, *(each.leader_epoch for each in held.values())])
         + leader_epoch = 0 if before is None else before.leader_epoch
         """,
-        recovery,
+        "recovery",
         _SEEDS,
         _AIMED,
     ),
@@ -65,7 +64,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - staying = tuple(dict.fromkeys([*placed, *held])) or usual
         + staying = placed or usual
         """,
-        recovery,
+        "recovery",
         30,
         _AIMED,
     ),
@@ -77,7 +76,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - waited_for = {*held, *unknown}
         + waited_for = {*held}
         """,
-        recovery,
+        "recovery",
         30,
         _AIMED,
     ),
@@ -89,7 +88,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - held_back = any((each in without_limit and each not in able for each in last_known))
         + held_back = False
         """,
-        recovery,
+        "recovery",
         40,
         _AIMED,
     ),
@@ -101,7 +100,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - if has_log and epoch - own_epoch >= RECOVERY_EPOCHS_MIN:
         + if has_log and epoch < own_epoch:
         """,
-        recovery,
+        "recovery",
         30,
         _AIMED,
     ),
@@ -113,7 +112,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - root.rename(METADATA_LOG_DIRECTORY, set_aside_name(plan.end.epoch))
         + root.remove_tree(METADATA_LOG_DIRECTORY)
         """,
-        recovery,
+        "recovery",
         _SEEDS,
         _AIMED,
     ),
@@ -125,7 +124,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - FileQuorumStateStore(draft).save(QuorumState(leader_epoch=plan.end.epoch))
         + FileQuorumStateStore(draft).save(QuorumState(leader_epoch=mine.copy_end.epoch))
         """,
-        recovery,
+        "recovery",
         _SEEDS,
         _AIMED,
     ),
@@ -137,7 +136,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - if known is None:
         + if known is not None and not known.partitions:
         """,
-        recovery,
+        "recovery",
         30,
         _AIMED,
     ),
@@ -149,7 +148,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         - isr=[]
         + isr=[] if before is None else list(before.isr)
         """,
-        recovery,
+        "recovery",
         _SEEDS,
         _AIMED,
     ),

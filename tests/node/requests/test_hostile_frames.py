@@ -18,7 +18,7 @@ from testkit.raw_requests import RawClient, frame
 from tests.node_process import RunningNode
 
 SERVED = (*range(4), *range(8, 52))
-SERVED += (55, 57, 60, 61, 64, 65, 66, 74, 75, 80, 81)
+SERVED += (55, 57, 60, 61, 64, 65, 66, 68, 69, 71, 72, 74, 75, 80, 81)
 MUTATIONS = 10_000
 HELLO = ApiVersionsRequest("tests", "1")
 
