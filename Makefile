@@ -13,6 +13,10 @@ HOURS ?= 0.1667
 SEED ?= 1
 RUNS ?= 50
 
+PRODUCT = odradek wire metadata_quorum data_plane spark
+# Where Python may write no bytecode by itself (PYTHONDONTWRITEBYTECODE), each start of a node would compile all modules.
+COMPILE = $(BIN)/python -m compileall -q -j 0
+
 .PHONY: help install install-dev run test test-mirror test-ecosystem test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-bad-day deploy-hosts deploy-test deploy-tools release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
 
 help: ## this list
@@ -36,6 +40,7 @@ $(VENV)/.installed: pyproject.toml wheels.txt wheels-build.txt | $(BIN)/python
 	@$(PIP) install --require-hashes --no-deps --only-binary :all: -r wheels.txt -r wheels-build.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@! $(PIP) check | grep '^odradek ' || { echo "wheels.txt lacks what this Python needs" >&2; exit 1; }
+	@$(COMPILE) $(PRODUCT)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -54,6 +59,7 @@ run: install ## a local node on 127.0.0.1:9092, data in ./data (PORT=, DATA=, AR
 test: install-dev ## the whole test suite (JOBS=, ARGS=)
 	@[ -n "$(ARGS)" ] || $(BIN)/python -m tests.deploy prepare --seconds 300 || \
 	  echo "so the test that deploys to booted hosts is skipped"
+	@$(COMPILE) $(PRODUCT) bench deploy jepsen_tests sim testkit tests
 	@# Many tests wait for a server: two workers more than there are cores keep the cores busy.
 	@exec $(BIN)/python -m pytest -n $$(($(JOBS) + 2)) --dist loadfile $(ARGS)
 
