@@ -249,8 +249,9 @@ class Broker:
 
     def release_leadership(self) -> None:
         """Lead what the metadata say: they contain the registration of this incarnation. Does nothing the second time."""
-        self.hosting.release_leadership()
-        self.run_woken()
+        if not self.hosting.may_lead:
+            self.hosting.release_leadership()
+            self.run_woken()
 
     def hold_coordinators(self, is_held: bool) -> None:
         """Coordinate nothing until this incarnation of the broker has been unfenced; see `Shards.hold`."""

@@ -100,7 +100,8 @@ class HostedPartitions:
         self._without_room: dict[TopicIdPartition, bool] = {}
         """Replicas that a full disk has not taken yet, tried again until it does; True for new ones."""
         self._tries_again = False
-        self._may_lead = True
+        self.may_lead = True
+        """False while the metadata may be older than this process."""
         self._unsettled: dict[bytes, dict[int, None]] = {}
         """Partitions by topic whose metadata waits for the end of a change of their logs."""
         self._refused: dict[TopicIdPartition, None] = {}
@@ -168,20 +169,18 @@ class HostedPartitions:
             self._set_throttles(hosted)
 
     def _apply(self, partition: Partition, image: PartitionImage) -> None:
-        if not self._may_lead and image.leader == self._node_id:
+        if not self.may_lead and image.leader == self._node_id:
             reached("replication.not_led_before_registration")
-        partition.apply(image, self._node_id, may_lead=self._may_lead)
+        partition.apply(image, self._node_id, may_lead=self.may_lead)
 
     def hold_leadership(self) -> None:
         """Lead nothing until `release_leadership`; called before the first metadata."""
         assert not self._hosted.by_id, "a broker that hosts partitions may lead them already"
-        self._may_lead = False
+        self.may_lead = False
 
     def release_leadership(self) -> None:
         """Lead what the metadata say, since they are those of this incarnation of the broker by now."""
-        if self._may_lead:
-            return
-        self._may_lead = True
+        self.may_lead = True
         for topic in list(self._hosted.by_id.values()):
             for partition in list(topic.partitions.values()):
                 image = partition.image

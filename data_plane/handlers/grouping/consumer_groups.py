@@ -16,12 +16,11 @@ from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.listing import DescribeConsumerGroup
 from odradek.data_plane.handlers.desk import Desk
-from odradek.data_plane.handlers.grouping.group_requests import GROUP_OPERATIONS
+from odradek.data_plane.handlers.grouping.group_requests import GROUP_OPERATIONS, as_asked
 from odradek.metadata_quorum.features import GROUP_VERSION
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation, ResourceType
 from odradek.security.doors.door import rights_of
-from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.steps import Steps
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -156,15 +155,7 @@ class ConsumerGroupDescribeHandler:
             yield 1
         if "" in named:
             described[""] = DescribedGroup(ErrorCode.INVALID_GROUP_ID, None, "")
-        repeated = RepeatedSize()
-        results: list[DescribedGroup] = []
-        unanswered = dict(described)
-        for group_id in request.group_ids:
-            group = described[group_id]
-            if unanswered.pop(group_id, None) is None and not repeated.has_room(_described_bytes(group)):
-                group = DescribedGroup(TOO_LARGE, TOO_LARGE_MESSAGE, group_id)
-            results.append(group)
-            yield 1
+        results = yield from as_asked(request.group_ids, described, _described_bytes, DescribedGroup)
         return ConsumerGroupDescribeResponse(0, results)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.groups.coordinator import GroupCoordinator
@@ -31,6 +32,31 @@ from odradek.wire.schema.versions import LEAVE_GROUP_MEMBERS, SYNC_GROUP_PROTOCO
 GROUP_BYTES = 20
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe configs, alter configs: all that a group has (KIP-430)."""
+
+
+D = TypeVar("D")
+
+
+def as_asked(
+    group_ids: Iterable[str],
+    described: Mapping[str, D],
+    bytes_of: Callable[[D], int],
+    refused: Callable[[int, str, str], D],
+) -> Steps[list[D]]:
+    """Return a description for each id, in the order of the request; ids that come twice are described twice.
+
+    Repeated descriptions beyond the bound of an answer are made by `refused`, of a code, its text and the id.
+    """
+    repeated = RepeatedSize()
+    results: list[D] = []
+    unanswered = dict(described)
+    for group_id in group_ids:
+        group = described[group_id]
+        if unanswered.pop(group_id, None) is None and not repeated.has_room(bytes_of(group)):
+            group = refused(TOO_LARGE, TOO_LARGE_MESSAGE, group_id)
+        results.append(group)
+        yield 1
+    return results
 
 
 class MemberRequestHandler:
@@ -138,15 +164,7 @@ class DescribeGroupsHandler:
             if request.include_authorized_operations and not group.error_code:
                 group.authorized_operations = GROUP_OPERATIONS
             yield 1
-        repeated = RepeatedSize()
-        results: list[DescribedGroup] = []
-        unanswered = dict(described)
-        for group_id in request.groups:
-            group = described[group_id]
-            if unanswered.pop(group_id, None) is None and not repeated.has_room(_described_bytes(group)):
-                group = DescribedGroup(TOO_LARGE, TOO_LARGE_MESSAGE, group_id)
-            results.append(group)
-            yield 1
+        results = yield from as_asked(request.groups, described, _described_bytes, DescribedGroup)
         return DescribeGroupsResponse(0, results)
 
 
