@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek import Admin
@@ -36,14 +36,14 @@ class Member:
             topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
         )
 
-    def _assigned(self, _: object, partitions: list[object]) -> None:
-        self.has.update((each.topic, each.partition) for each in partitions)  # type: ignore[attr-defined]
+    def _assigned(self, _: object, partitions: list[TopicPartition]) -> None:
+        self.has.update((each.topic, each.partition) for each in partitions)
 
-    def _revoked(self, _: object, partitions: list[object]) -> None:
-        self.has.difference_update((each.topic, each.partition) for each in partitions)  # type: ignore[attr-defined]
+    def _revoked(self, _: object, partitions: list[TopicPartition]) -> None:
+        self.has.difference_update((each.topic, each.partition) for each in partitions)
 
-    def _lost(self, _: object, partitions: list[object]) -> None:
-        self.lost += [(each.topic, each.partition) for each in partitions]  # type: ignore[attr-defined]
+    def _lost(self, _: object, partitions: list[TopicPartition]) -> None:
+        self.lost += [(each.topic, each.partition) for each in partitions]
         self._revoked(None, partitions)
 
     def poll(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from testkit.kafka_server import HEAP, run_tool, start_kafka
 from testkit.processes import free_ports
 from tests.conformance.sasl import document as page
-from tests.conformance.sasl.recording import PATH, ask_all, write
+from tests.conformance.sasl.recording import RECORDING, ask_all
 from tests.conformance.sasl.servers import SCRAM_USERS, Place, settings
 from tests.security.logins.issuer import Issuer
 
@@ -50,8 +50,8 @@ def main() -> int:
             answers = ask_all(Place(plaintext, sasl, short, issuer))
         finally:
             server.stop()
-    write(answers)
-    print(f"{len(answers)} conversations in {PATH}")
+    RECORDING.write(answers)
+    print(f"{len(answers)} conversations in {RECORDING.path}")
     return 0
 
 

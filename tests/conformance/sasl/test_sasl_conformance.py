@@ -10,7 +10,7 @@ from testkit.processes import combined_node_properties, free_ports
 from tests.conformance.sasl.cases import all_cases
 from tests.conformance.sasl.deliberate import DELIBERATE
 from tests.conformance.sasl.document import PATH, render
-from tests.conformance.sasl.recording import SEAL, ask_all, compare, load, seal
+from tests.conformance.sasl.recording import RECORDING, ask_all
 from tests.conformance.sasl.servers import SCRAM_USERS, Place, settings
 from tests.security.logins.issuer import Issuer
 from tests.security.secured_node import start
@@ -44,8 +44,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 def test_the_recording_is_of_these_conversations() -> None:
     """A case that has changed since is refused until Kafka was asked again."""
-    assert list(load()) == [case.name for case in all_cases()]
-    assert SEAL.read_text().strip() == seal(), (
+    assert list(RECORDING.load()) == [case.name for case in all_cases()]
+    assert RECORDING.is_sealed(), (
         "the cases have changed: `python -m tests.conformance.sasl record` asks Apache Kafka again"
     )
 
@@ -53,12 +53,12 @@ def test_the_recording_is_of_these_conversations() -> None:
 def test_the_page_lists_the_differences() -> None:
     """docs/logins.md, as `python -m tests.conformance.sasl document` writes it."""
     assert PATH.read_text() == render()
-    assert f"holds {len(load())} conversations" in PATH.read_text()
+    assert f"holds {len(RECORDING.load())} conversations" in PATH.read_text()
 
 
 def test_every_answer_is_kafkas_or_deliberate(place: Place) -> None:
     """Error codes, texts, tokens and ends of connections are Kafka's, but for those in the table."""
-    found = compare(ask_all(place))
+    found = RECORDING.compare(ask_all(place))
     unexpected = [line for line in found if line.split(": ")[0] not in DELIBERATE]
     assert not unexpected, "\n".join(unexpected)
     assert {line.split(": ")[0] for line in found} == set(DELIBERATE), "a difference that is no more"

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.conformance.telemetry.recording import PATH, ask_all, compare, plugged_kafka, write
+from tests.conformance.telemetry.recording import RECORDING, ask_all, plugged_kafka
 
 
 def main() -> int:
@@ -19,12 +19,12 @@ def main() -> int:
     if sys.argv[1:] == ["record"]:
         with tempfile.TemporaryDirectory() as name, plugged_kafka(Path(name)) as server:
             answers = ask_all(server.bootstrap)
-        write(answers)
-        print(f"{len(answers)} conversations in {PATH}")
+        RECORDING.write(answers)
+        print(f"{len(answers)} conversations in {RECORDING.path}")
         return 0
     _, bootstrap = sys.argv[1:]
     answers = ask_all(bootstrap)
-    lines = compare(answers)
+    lines = RECORDING.compare(answers)
     for line in lines:
         print(line)
     print(f"{len(answers)} conversations, {len(lines)} differences", file=sys.stderr)

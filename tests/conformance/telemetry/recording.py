@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -14,20 +13,17 @@ from typing import Any
 import tests.conformance.telemetry.cases
 from testkit.kafka_server import (
     HEAP,
-    KAFKA_VERSION,
     KafkaUnavailable,
     ensure_jars,
     start_kafka,
 )
 from testkit.processes import ServerProcess
-from tests.conformance.comparison import differences
-from tests.conformance.seals import asking_code
+from tests.conformance.recordings import Recording
 from tests.conformance.telemetry.talk import CASES
 
-__all__ = ["PATH", "SEAL", "ask_all", "compare", "load", "plugged_kafka", "pushed_to", "seal", "write"]
+__all__ = ["RECORDING", "ask_all", "plugged_kafka", "pushed_to"]
 
-PATH = Path(__file__).with_name("kafka_4.3.json")
-SEAL = Path(__file__).with_name("seal.txt")
+RECORDING = Recording(Path(__file__).parent, ("cases", "talk"), json.dumps)
 PROBE = Path(__file__).with_name("TelemetryProbe.java")
 assert tests.conformance.telemetry.cases
 
@@ -60,35 +56,3 @@ def pushed_to(directory: Path) -> Path:
 def ask_all(bootstrap: str) -> dict[str, list[Any]]:
     """Return the answers of a server, by the names of cases."""
     return {case.name: case.answers(bootstrap) for case in CASES}
-
-
-def write(answers: dict[str, list[Any]]) -> None:
-    """Write the recording: a line for each case, sorted as asked."""
-    lines = [f"{json.dumps(name)}: {json.dumps(answer)}" for name, answer in answers.items()]
-    PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    SEAL.write_text(seal() + "\n")
-
-
-def seal() -> str:
-    """Return the digest of the conversations and of Kafka's answers."""
-    digest = hashlib.sha256(KAFKA_VERSION.encode())
-    for name in ("cases", "talk"):
-        digest.update(asking_code(PATH.with_name(f"{name}.py")))
-    digest.update(PATH.read_bytes())
-    return digest.hexdigest()
-
-
-def load() -> dict[str, list[Any]]:
-    """Load the recorded answers, by the names of cases."""
-    recorded: dict[str, list[Any]] = json.loads(PATH.read_text())
-    return recorded
-
-
-def compare(answers: dict[str, list[Any]]) -> list[str]:
-    """List the differences from the recording, a line each."""
-    recorded = load()
-    return [
-        f"{name}: {difference}"
-        for name, answer in answers.items()
-        for difference in differences(recorded[name], answer)
-    ]

@@ -12,7 +12,7 @@ from testkit.kafka_server import kafka_server
 from testkit.processes import free_ports
 from tests.groups.beside_kafka import cases
 from tests.groups.beside_kafka.asking import answers_of, run_tag
-from tests.groups.beside_kafka.recording import compare, write
+from tests.groups.beside_kafka.recording import RECORDING, unexplained
 
 
 def main() -> int:
@@ -23,11 +23,11 @@ def main() -> int:
             (port,) = free_ports(1)
             settings = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
             with kafka_server(port=port, settings=settings) as server:
-                write(answers_of(server.bootstrap, run_tag()))
+                RECORDING.write(answers_of(server.bootstrap, run_tag()))
         case ["record", bootstrap]:
-            write(answers_of(bootstrap, run_tag()))
+            RECORDING.write(answers_of(bootstrap, run_tag()))
         case ["compare", bootstrap]:
-            lines = compare(answers_of(bootstrap, run_tag()))
+            lines = unexplained(answers_of(bootstrap, run_tag()))
             print("\n".join(lines))
             return bool(lines)
         case _:

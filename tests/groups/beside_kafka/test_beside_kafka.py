@@ -9,7 +9,7 @@ import pytest
 from testkit.odradek_server import start_odradek
 from tests.groups.beside_kafka import cases
 from tests.groups.beside_kafka.asking import CASES, answers_of, run_tag
-from tests.groups.beside_kafka.recording import compare, is_sealed
+from tests.groups.beside_kafka.recording import RECORDING, unexplained
 from tests.kafka_jars import NO_RETENTION
 
 
@@ -17,7 +17,7 @@ def test_the_recording_is_of_these_conversations() -> None:
     """A conversation that has changed since is asked of Kafka again: `python -m tests.groups.beside_kafka record`."""
     assert cases.case
     assert len(CASES) >= 15
-    assert is_sealed()
+    assert RECORDING.is_sealed()
 
 
 @pytest.mark.long
@@ -27,6 +27,6 @@ def test_we_answer_like_kafka(tmp_path: Path) -> None:
         tmp_path / "node", settings={**NO_RETENTION, "group.initial.rebalance.delay.ms": "300"}
     )
     try:
-        assert compare(answers_of(server.bootstrap, run_tag())) == []
+        assert unexplained(answers_of(server.bootstrap, run_tag())) == []
     finally:
         server.kill()

@@ -332,7 +332,9 @@ def test_commits_and_fetches_of_commits_name_the_member_and_its_epoch() -> None:
 
 
 @pytest.mark.reaches("client.commit_waits_for_epoch")
-def test_a_commit_under_a_stale_epoch_is_sent_again_behind_the_next_heartbeat() -> None:
+def test_a_commit_under_a_stale_epoch_is_sent_again_behind_the_next_heartbeat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """STALE_MEMBER_EPOCH: the coordinator went on while the answer to a heartbeat was under way."""
     found, broker = member(3, enable_auto_commit=False)
     found.values()
@@ -345,7 +347,7 @@ def test_a_commit_under_a_stale_epoch_is_sent_again_behind_the_next_heartbeat() 
             request.member_epoch = self.epoch
         return original(self, request)
 
-    broker._beat = lenient.__get__(broker)  # type: ignore[method-assign]
+    monkeypatch.setattr(CoordinatorBroker, "_beat", lenient)
     commit(found, 2)
     epochs = [each.generation_id_or_member_epoch for each in broker.asked(OffsetCommitRequest)]
     assert epochs == [2, broker.epoch]

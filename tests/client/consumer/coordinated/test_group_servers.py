@@ -34,9 +34,7 @@ def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -
     """One of the servers."""
     found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)
     found.client.admin.describe_cluster()
-    if found.client.core.cluster.features.get("group.version", 0) < 1:
-        found.close()
-        pytest.skip("this server does not serve groups of the new protocol")
+    assert found.client.core.cluster.features["group.version"] >= 1, "both serve groups of the new protocol"
     yield found
     found.close()
 
