@@ -8,7 +8,7 @@ from odradek.wire.api import api_name, api_versions
 from tests.conformance.comparison import load
 from tests.conformance.corpus import APIS, CORPUS, cases_of, key_of
 from tests.conformance.deliberate import DELIBERATE, NOT_SEEN, NOT_SERVED, OVER_BUDGET, Remark
-from tests.conformance.telemetry import recording as telemetry
+from tests.conformance.telemetry.recording import RECORDING as TELEMETRY
 
 PATH = Path(__file__).parents[2] / "docs" / "compatibility.md"
 _TITLE = """# Compatibility with Apache Kafka
@@ -61,7 +61,7 @@ def _served(api: str, answers: int) -> str:
 
 def _with_a_plugin() -> str:
     """Say what Kafka serves with a plugin alone, and how it was asked."""
-    recorded = telemetry.load()
+    recorded = TELEMETRY.load()
     answers = sum(map(len, recorded.values()))
     (keys,) = (group.keys for group in NOT_SERVED if group.needs_plugin)
     names = ", ".join(f"{api_name(key)} ({key})" for key in keys)
