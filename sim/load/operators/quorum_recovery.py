@@ -71,6 +71,7 @@ def facts_of(member: Member) -> NodeFacts:
         is_controller=config.is_controller,
         endpoints=tuple((each.listener, each.host, each.port) for each in config.controller_endpoints),
         static_voters=tuple(each.node_id for each in config.static_voters),
+        servers=(*((each.host, each.port) for each in config.static_voters), *config.bootstrap_servers),
         log_dirs=tuple(config.log_dirs),
         metadata_path=config.metadata_log_dir,
     )
