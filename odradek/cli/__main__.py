@@ -42,7 +42,9 @@ GROUPS = (
     "disk",
     "log",
 )
-"""The groups in the order of the help; each is a module of this package, whose `register` adds the group."""
+"""The groups in the order of the help; each is a module of `commands`, whose `register` adds the group."""
+ELSEWHERE = {"metadata": "odradek.cli.recovering.metadata_group"}
+"""Groups whose module is in another package."""
 PROGRAMS = {
     "mirror": (
         "odradek.spark.pipelines.mirror.command",
@@ -74,7 +76,7 @@ def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in groups:
-        import_module(f"odradek.cli.commands.{group}").register(commands)
+        import_module(ELSEWHERE.get(group, f"odradek.cli.commands.{group}")).register(commands)
     if groups is GROUPS:
         for name, (_, about) in PROGRAMS.items():
             commands.add_parser(name, help=about)
