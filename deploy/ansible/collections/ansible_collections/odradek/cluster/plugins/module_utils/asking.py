@@ -10,7 +10,7 @@ _ASKED_ALONE_MAX = 3
 
 
 def ask(odradek: str, bootstrap: str, *words: str) -> tuple[dict | None, str]:
-    """Run `odradek WORDS --json`; return the document, or None and the last line of its complaint.
+    """Run `odradek WORDS --json`; return the document, or None and the last line of its error.
 
     A broker that hangs takes a connection and never answers, so some are also asked one by one.
     """
