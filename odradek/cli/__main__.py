@@ -42,7 +42,9 @@ GROUPS = (
     "disk",
     "log",
 )
-"""The groups in the order of the help; each is a module of this package, whose `register` adds the group."""
+"""The groups in the order of the help; each has a module, whose `register` adds the group."""
+_HOMES = {"metadata": "odradek.cli.recovering.metadata"}
+"""The modules of groups that are not in `commands`."""
 PROGRAMS = {
     "mirror": (
         "odradek.spark.pipelines.mirror.command",
@@ -74,7 +76,7 @@ def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in groups:
-        import_module(f"odradek.cli.commands.{group}").register(commands)
+        import_module(_HOMES.get(group, f"odradek.cli.commands.{group}")).register(commands)
     if groups is GROUPS:
         for name, (_, about) in PROGRAMS.items():
             commands.add_parser(name, help=about)
