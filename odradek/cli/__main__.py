@@ -66,6 +66,11 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+def module_of(group: str) -> str:
+    """Return the module that adds a group of commands."""
+    return _HOMES.get(group, f"odradek.cli.commands.{group}")
+
+
 def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
     """Build the command line with these groups of commands."""
     parser = Parser(
@@ -76,7 +81,7 @@ def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in groups:
-        import_module(_HOMES.get(group, f"odradek.cli.commands.{group}")).register(commands)
+        import_module(module_of(group)).register(commands)
     if groups is GROUPS:
         for name, (_, about) in PROGRAMS.items():
             commands.add_parser(name, help=about)
