@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 UNAVAILABLE = 2
-"""The exit status where the wheels of others cannot be had."""
+"""The exit status if the wheels of dependencies cannot be fetched."""
 
 
 _VERSION = re.compile(
@@ -45,7 +45,7 @@ NAMESPACE = "odradek-release"
 
 
 class WheelsUnavailable(Exception):
-    """pip has not got the pinned wheels; it has said why."""
+    """pip could not fetch the pinned wheels, and has printed why."""
 
 
 class BadArgument(Exception):
@@ -174,8 +174,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "dist" / "releases", help="where the archive goes")
-    parser.add_argument("--version", help="in place of the one in pyproject.toml")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "dist" / "releases", help="the directory of the archive"
+    )
+    parser.add_argument("--version", help="the version, in place of the version in pyproject.toml")
     parser.add_argument("--sign", type=Path, metavar="KEY", help="sign by this key, as ssh-keygen makes them")
     args = parser.parse_args()
     try:

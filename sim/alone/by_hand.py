@@ -70,7 +70,7 @@ class _Log:
     warning = info
 
     def error(self, event: str, /, **fields: Any) -> None:
-        """Raise an error that no schedule causes."""
+        """Raise an error: no schedule causes an error in the log."""
         if event != "coordinator.not_written":
             raise SafetyViolation(f"{event}: {fields}")
 

@@ -1,7 +1,7 @@
 """The table of all knobs: constants with their lowest value and the highest drawn value. It also draws the knobs of
 a run. PURE.
 
-The data of a run still reach the highest value. Production has larger values.
+The highest values are so low that the data of a run still reach them. Production has larger values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["KNOBS", "Knob", "draw_knobs"]
 TURNED_PROBABILITY = 0.5
 """The share of runs that have knobs."""
 MANY_PROBABILITY = 0.4
-"""The share of those that have many."""
+"""The share of the runs with knobs that have many."""
 MANY_SHARE = 0.4
 """The share of all knobs in a run that has many."""
 FEW_MAX = 5
