@@ -98,7 +98,7 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
             try:
                 copies.append(read_copy(node.copy, f"node {node.node_id}", node.node_id, cluster_id))
             except MetadataLogCorrupt as error:
-                refusals.append(f"the copy of node {node.node_id} is damaged: {error}")
+                refusals.append(f"the copy of node {node.node_id} is damaged: {error}. {_leave_out(node)}")
     if backup is not None:
         try:
             copies.append(read_copy(backup[1], f"backup {backup[0]}", None, cluster_id))
@@ -107,11 +107,11 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
     copies = [each for each in copies if each.end.offset > 0]
     if not copies:
         refusals.append(
-            "no node has a copy of the metadata log: `odradek quorum rebuild` makes it anew from what lies on the disks"
+            "no node has a copy of the metadata log: `odradek metadata rebuild` makes it anew from what lies on the disks"
         )
         return Choice((), None, {}, tuple(refusals))
     chosen = _chosen(copies, named, backup is not None)
-    refusals += _damage(chosen, copies)
+    refusals += _damage(chosen, copies, nodes)
     refusals += _side_by_side(chosen, copies)
     refusals += _about_backup(chosen, copies, named)
     sets = _sets_to_judge(chosen, copies, nodes)
@@ -126,7 +126,12 @@ def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
     refusals = list(_about_nodes(nodes, named))
     cluster_ids = [each.cluster_id for each in nodes if each.cluster_id]
     for node in sorted(nodes, key=lambda each: each.node_id):
-        if node.copy is not None and read_copy(node.copy, "", node.node_id, "").end.offset > 0:
+        try:
+            has_copy = node.copy is not None and read_copy(node.copy, "", node.node_id, "").end.offset > 0
+        except MetadataLogCorrupt as error:
+            refusals.append(f"the copy of node {node.node_id} is damaged: {error}. {_leave_out(node)}")
+            continue
+        if has_copy:
             refusals.append(
                 f"node {node.node_id} has a copy of the metadata log: `odradek quorum recover` begins with it"
             )
@@ -185,16 +190,31 @@ def _about_nodes(nodes: Sequence[FoundNode], named: Named) -> list[str]:
     return refusals
 
 
-def _damage(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:
+def _damage(chosen: MetadataCopy, copies: Sequence[MetadataCopy], nodes: Sequence[FoundNode]) -> list[str]:
     found = []
+    by_id: dict[int | None, FoundNode] = {each.node_id: each for each in nodes}
     for other in copies:
         offset = None if other is chosen else parting_offset(chosen, other)
         if offset is not None:
+            ways = [_leave_out(by_id[each.node_id]) for each in (chosen, other) if each.node_id in by_id]
             found.append(
                 f"{chosen.source} and {other.source} have different records at offset {offset} of one epoch, so one of them "
-                "is damaged: find out which, and leave that node's metadata out (`--lost`)"
+                f"is damaged: find out which. {' Or: '.join(ways)}"
             )
     return found
+
+
+def _leave_out(node: FoundNode) -> str:
+    """Say how a recovery goes on without the copy of a node."""
+    lost = f", then name it with --lost {key_text(_own_key(node))}" if node.is_controller else ""
+    return (
+        f"To leave the copy of node {node.node_id} out, set it aside by `odradek quorum begin-anew CONFIG --has-no-vote "
+        f"--execute` with its properties file{lost}"
+    )
+
+
+def _own_key(node: FoundNode) -> ReplicaKey:
+    return ReplicaKey(node.node_id, node.metadata_directory_id or ZERO_UUID)
 
 
 def _side_by_side(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:

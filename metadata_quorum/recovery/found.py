@@ -70,6 +70,8 @@ class FoundNode:
     replicas: tuple[FoundReplica, ...] = ()
     unreadable: tuple[str, ...] = ()
     """Files that could not be read, each with the reason."""
+    servers: tuple[tuple[str, int], ...] = ()
+    """Where it looks for controllers, by its configuration."""
     missing: tuple[tuple[str, int], ...] = ()
     """Partitions whose replica here could not be read, or has left only an unfinished copy."""
 

@@ -8,7 +8,8 @@ reassignment ended. So leaders, ISRs and eligible replicas of the copy are forgo
   that may hold it: they are absent, or were read in part. Unclean recovery elects the longest log among them, and waits
   for each that is `awaited`.
 * A reassignment may have ended after the copy. So an absent node may hold any partition, whatever the copy says. Such a node is a replica that leaves: when all others are in sync, the controller removes it (KIP-455).
-* Its leader epoch is above the copy's and above any on a disk.
+* Its leader epoch is above the copy's and above any on a disk. A partition without records shows no epoch on its disks, so
+  those of other partitions show how often all were raised by recoveries.
 * A topic that only directories know comes back. Nothing is known of its configuration, so it keeps everything.
 
 Brokers stay registered, and fenced, until they register anew. Those that are gone for good are left out.
@@ -50,6 +51,7 @@ __all__ = [
     "RECOVERIES",
     "Holdings",
     "RecoveredCluster",
+    "leader_epochs_from",
     "recovered_records",
     "recoveries_of",
 ]
@@ -84,6 +86,8 @@ class RecoveredCluster:
     recoveries: tuple[str, ...]
     """The ids of all recoveries of this log; the last is that of the present one."""
     next_producer_id: int
+    leader_epochs_from: int
+    """No partition's last leader epoch is taken to be lower: see `leader_epochs_from`."""
     topics: Mapping[str, bytes]
     """Topics by name: those of the copy, and those that only directories know."""
     configs: Mapping[str, Mapping[str, str]]
@@ -133,6 +137,18 @@ def recoveries_of(image: MetadataImage) -> tuple[str, ...]:
     """Return the ids of the recoveries that have led to this state, in their order."""
     text = image.broker_configs(None).get(RECOVERIES, "")
     return tuple(each for each in text.split(",") if each)
+
+
+def leader_epochs_from(images: Sequence[MetadataImage], nodes: Sequence[FoundNode]) -> int:
+    """Return how far recoveries have raised the leader epochs of all partitions, by the greatest that is known anywhere."""
+    known = [each.leader_epoch for node in nodes for each in node.replicas]
+    known += [
+        each.leader_epoch
+        for image in images
+        for topic in image.topics.values()
+        for each in topic.partitions.values()
+    ]
+    return max([0, *known]) // LEADER_EPOCHS_AHEAD * LEADER_EPOCHS_AHEAD
 
 
 def recovered_records(image: MetadataImage, cluster: RecoveredCluster) -> list[Message]:
@@ -224,7 +240,11 @@ def _partition(
         order = [before.leader, *before.isr, *before.elr, *before.last_known_elr, *placed]
     waited_for = {*held, *unknown}
     leader_epoch = max(
-        [0 if before is None else before.leader_epoch, *(each.leader_epoch for each in held.values())]
+        [
+            cluster.leader_epochs_from,
+            0 if before is None else before.leader_epoch,
+            *(each.leader_epoch for each in held.values()),
+        ]
     )
     # A change of the leader raises both epochs, so this one is never the lower one.
     partition_epoch = max(leader_epoch, 0 if before is None else before.partition_epoch)

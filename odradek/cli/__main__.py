@@ -38,6 +38,7 @@ GROUPS = (
     "broker",
     "partition",
     "quorum",
+    "metadata",
     "disk",
     "log",
 )

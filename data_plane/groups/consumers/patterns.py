@@ -59,6 +59,10 @@ class FindTopics:
     started_ms: int
     """Wall-clock time at which it was asked for."""
 
+    def requests(self) -> Sequence[TopicsFound]:
+        """Find the topics, and return them as a request to the coordinator."""
+        return [find_topics(self)]
+
 
 @attrs.frozen
 class TopicsFound:

@@ -1,4 +1,4 @@
-"""`odradek quorum inspect|recover|rebuild|begin-anew`: a quorum from the copies of the metadata log that are left."""
+"""`odradek quorum inspect|recover|begin-anew` and `odradek metadata rebuild`: a quorum from the copies of the metadata log that are left."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from odradek.cli.parsing import Groups, add_command, file_path, id_number
 from odradek.cli.recovering.stopped_nodes import (
     answers_at,
     backup_in,
+    controller_addresses,
     facts_of,
     read_nodes,
     topic_configs_in,
 )
 
 if TYPE_CHECKING:
-    from odradek.metadata_quorum.recovery.choice import Choice, Named
+    from odradek.metadata_quorum.recovery.choice import Choice
     from odradek.metadata_quorum.recovery.found import FoundNode
     from odradek.metadata_quorum.recovery.plan import RecoveryPlan
     from odradek.operations.recovery.node_reading import NodeFacts
 
-__all__ = ["register_recovery"]
+__all__ = ["register_rebuild", "register_recovery"]
+
+_REVIEWED_MAX = 50
 
 Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -39,15 +42,6 @@ def register_recovery(commands: Groups) -> None:
     inspect.add_argument("--to", metavar="FILE", type=file_path, required=True, help="where the report goes")
 
     _register_recover(commands)
-    again = add_command(
-        commands,
-        "rebuild",
-        _rebuild,
-        "make the metadata log anew from what lies on the disks, when no copy is left; without --execute only say how",
-    )
-    _add_configs(again, "*")
-    _add_shared(again)
-
     anew = add_command(
         commands,
         "begin-anew",
@@ -61,6 +55,18 @@ def register_recovery(commands: Groups) -> None:
         action="store_true",
         help="the quorum does not count this node's directory as a voter any more, whatever its own log says",
     )
+
+
+def register_rebuild(commands: Groups) -> None:
+    """Add the command to the group `metadata`."""
+    again = add_command(
+        commands,
+        "rebuild",
+        _rebuild,
+        "make the metadata log anew from what lies on the disks, when no copy is left; without --execute only say how",
+    )
+    _add_configs(again, "*")
+    _add_shared(again)
 
 
 def _register_recover(commands: Groups) -> None:
@@ -196,12 +202,20 @@ def _about_node(node: FoundNode) -> str:
 
 
 def _write_for_owner(path: str, data: bytes) -> None:
+    """Write a file whole or not at all. Raises `CliError`."""
+    unfinished = f"{path}.tmp"
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        os.rename(unfinished, path)
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -297,35 +311,23 @@ def _look(
         configs={} if args.topics is None else topic_configs_in(args.topics),
     )
     if is_rebuilt:
-        return nodes, rebuild(nodes, named)
-    backup = None if args.backup is None else (args.backup, backup_in(args.backup))
-    choice = choose(nodes, named, backup)
-    return nodes, _with_living(choice, named)
+        choice = rebuild(nodes, named)
+    else:
+        backup = None if args.backup is None else (args.backup, backup_in(args.backup))
+        choice = choose(nodes, named, backup)
+    return nodes, _with_living(choice, nodes)
 
 
-def _with_living(choice: Choice, named: Named) -> Choice:
-    """Refuse where a process listens at an address of a voter that is named as lost."""
+def _with_living(choice: Choice, nodes: Sequence[FoundNode]) -> Choice:
+    """Refuse where a process listens at any known address of a controller."""
     import attrs
 
-    if choice.chosen is None:
-        return choice
-    refusals = list(choice.refusals)
-    for key in named.lost:
-        addresses = [
-            (host, port)
-            for voters in choice.voter_sets
-            for voter in voters.voters
-            if voter.key == key
-            for _, host, port in voter.endpoints
-        ]
-        controller = choice.chosen.image.controllers.get(key.node_id)
-        addresses += [] if controller is None else [(each.host, each.port) for each in controller.listeners]
-        found = answers_at(dict.fromkeys(addresses))
-        if found is not None:
-            refusals.append(
-                f"some process listens at {found[0]}:{found[1]}, the address of voter {key.node_id}: stop all nodes first"
-            )
-    return attrs.evolve(choice, refusals=tuple(refusals))
+    found = answers_at(controller_addresses(choice, nodes))
+    refusals = [
+        f"some process listens at {host}:{port}, which {source} has as the address of a controller: stop all nodes first"
+        for (host, port), source in found.items()
+    ]
+    return attrs.evolve(choice, refusals=(*choice.refusals, *refusals))
 
 
 def _make_plan(choice: Choice, nodes: Sequence[FoundNode], absent: Sequence[int]) -> RecoveryPlan:
@@ -404,15 +406,22 @@ def _show_choice(choice: Choice, nodes: Sequence[FoundNode]) -> None:
     for node in nodes:
         if node.copy is None:
             say(f"node {node.node_id}: {node.copy_problem}")
-    for title, lines in (
-        ("evidence of what is missing:", evidence(choice, nodes)),
-        ("what comes back, to be reviewed:", [f"{name}: {text}" for name, text in review(choice, nodes)]),
-    ):
-        if lines:
-            say()
-            say(title)
-            for line in lines:
-                say(f"  {line}")
+    lines = evidence(choice, nodes)
+    if lines:
+        say()
+        say("evidence of what is missing:")
+        for line in lines:
+            say(f"  {line}")
+    returning = review(choice, nodes)
+    if returning:
+        say()
+        say("what comes back, although it may have been removed after the copy; go through it:")
+    for name, found in returning:
+        say(f"  {name}: {len(found)}")
+        for line in found[:_REVIEWED_MAX]:
+            say(f"    {line}")
+        if len(found) > _REVIEWED_MAX:
+            say(f"    and {len(found) - _REVIEWED_MAX} more: --json has all of them")
 
 
 def _plan_document(plan: RecoveryPlan) -> dict[str, Json]:

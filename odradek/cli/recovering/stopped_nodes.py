@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from odradek.cli.failure import CliError
 from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
+    from odradek.metadata_quorum.recovery.choice import Choice
     from odradek.metadata_quorum.recovery.found import CopyFiles, FoundNode
     from odradek.node.configuration.node_config import NodeConfig
     from odradek.operations.recovery.node_reading import NodeFacts
 
-__all__ = ["answers_at", "backup_in", "facts_of", "load_config", "read_nodes", "topic_configs_in"]
+__all__ = [
+    "answers_at",
+    "backup_in",
+    "controller_addresses",
+    "facts_of",
+    "load_config",
+    "read_nodes",
+    "topic_configs_in",
+]
 
 _PROBE_SECONDS = 2.0
 
@@ -47,6 +56,7 @@ def facts_of(path: str) -> NodeFacts:
         is_controller=config.is_controller,
         endpoints=tuple((each.listener, each.host, each.port) for each in config.controller_endpoints),
         static_voters=tuple(each.node_id for each in config.static_voters),
+        servers=(*((each.host, each.port) for each in config.static_voters), *config.bootstrap_servers),
         log_dirs=tuple(config.log_dirs),
         metadata_path=config.metadata_log_dir,
     )
@@ -139,14 +149,33 @@ def _config_text(value: str | int | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def answers_at(addresses: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
-    """Return the first of these addresses where some process listens."""
+def controller_addresses(choice: Choice, nodes: Sequence[FoundNode]) -> dict[tuple[str, int], str]:
+    """Return every address of a controller that a copy or a configuration has, each with its source."""
+    known: dict[tuple[str, int], str] = {}
+    for copy in choice.copies:
+        for voters in copy.voter_sets:
+            for voter in voters.voters:
+                for _, host, port in voter.endpoints:
+                    known.setdefault((host, port), copy.source)
+        for controller in copy.image.controllers.values():
+            for each in controller.listeners:
+                known.setdefault((each.host, each.port), copy.source)
+    for node in nodes:
+        addresses = [*((host, port) for _, host, port in node.endpoints), *node.servers]
+        for host, port in addresses:
+            known.setdefault((host, port), f"the configuration of node {node.node_id}")
+    return known
+
+
+def answers_at(addresses: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], str]:
+    """Return those of these addresses at which some process listens."""
     import socket
 
-    for host, port in addresses:
+    found = {}
+    for (host, port), source in addresses.items():
         try:
             socket.create_connection((host, port), _PROBE_SECONDS).close()
         except OSError:
             continue
-        return host, port
-    return None
+        found[host, port] = source
+    return found

@@ -43,7 +43,7 @@ pytestmark = [
 
 def inventory(cluster: Cluster) -> dict[str, Any]:
     """Make one host for each node, all of them this machine."""
-    command = [str(ROOT / ".venv" / "bin" / "odradek"), "quorum"]
+    command = [str(ROOT / ".venv" / "bin" / "odradek")]
     hosts = {
         f"host-{node_id}": {
             "node_recovery": str(cluster.directory / f"recovery-{node_id}"),

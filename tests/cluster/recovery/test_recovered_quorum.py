@@ -190,13 +190,13 @@ def test_every_metadata_disk_is_gone(tmp_path: Path) -> None:
         with tarfile.open(archive, "w:gz") as backup:
             backup.add(cluster.metadata(1), ".")
         cluster.destroy_metadata(1, 2, 3)
-        assert "quorum rebuild" in cluster.recover(lost=(1, 2, 3)).out
+        assert "metadata rebuild" in cluster.recover(lost=(1, 2, 3)).out
         from_backup = cluster.recover("--backup", archive, lost=(1, 2, 3)).json()
         assert from_backup["chosen"] == f"backup {archive}"
         assert not cluster.metadata(1).exists()
         topics = tmp_path / "topics.json"
         topics.write_text(json.dumps([{"name": "t", "configs": {"retention.ms": "soon"}}]))
-        words = ("quorum", "rebuild", *cluster.configs, "--topics", topics, "--execute", "--json")
+        words = ("metadata", "rebuild", *cluster.configs, "--topics", topics, "--execute", "--json")
         assert "topic t: Invalid value soon for configuration retention.ms" in odradek_here(*words).refusal()
         topics.write_text(json.dumps([{"name": "t", "configs": {"retention.ms": 86_400_000}}]))
         rebuilt = odradek_here(*words)
