@@ -79,6 +79,7 @@ def test_the_commands_are_those_of_this_version() -> None:
             "broker",
             "partition",
             "quorum",
+            "metadata",
             "disk",
             "log",
             "mirror",
