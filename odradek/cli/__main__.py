@@ -59,10 +59,10 @@ class _Version(argparse.Action):
     """The option --version, which looks the version up only when it is used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        import odradek
         from odradek.cli.output import say
+        from odradek.version import version_line
 
-        say(f"odradek {odradek.__version__}")
+        say(version_line())
         parser.exit()
 
 
@@ -78,7 +78,7 @@ def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
         description="A distributed commit log that speaks Kafka's protocol.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print version and commit, and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in groups:
         import_module(module_of(group)).register(commands)
