@@ -132,7 +132,7 @@ class MetadataLog:
         Raises `MetadataLogCorrupt`, also for a controller (`may_vote`) whose log is gone, `RecoveryBrokenOff`,
         or `DiskError`.
         """
-        _check_no_draft(root)
+        _refuse_a_draft(root)
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
         self = cls(
             root, directory, clock, logger, settings.retention, agreed_clock or AgreedClock(clock, log=logger)
@@ -455,8 +455,8 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
     return None
 
 
-def _check_no_draft(root: Dir) -> None:
-    """Raise `RecoveryBrokenOff` if a recovery of the quorum has begun here, and has not come to its end."""
+def _refuse_a_draft(root: Dir) -> None:
+    """Raise `RecoveryBrokenOff` if a recovery began a new log here and did not put it in its place."""
     if root.is_dir(DRAFT_DIRECTORY):
         raise RecoveryBrokenOff(
             f"{root.path}/{DRAFT_DIRECTORY} is the new metadata log of a recovery that was broken off. Go on with it: "

@@ -191,7 +191,8 @@ class RunOptions:
         shape = shape.with_small_intervals(Random(f"{seed}/small intervals"))
         if nodes is None and controllers is None and profile in ("default", "lite", "calm"):
             shape = shape.widened(Random(f"{seed}/shapes"))
-            if seconds is None:  # more machines in less time: a run costs about what it cost
+            # More machines get less time, so that a run costs about as much as with few machines.
+            if seconds is None:
                 storm = attrs.evolve(storm, seconds=storm.seconds * NODES / shape.nodes)
         releases = Random(f"{seed}/releases")
         if profile in ("default", "lite") and releases.random() < OLDER_PROBABILITY:

@@ -156,7 +156,7 @@ class Clientele:
             churner.is_over = True
 
     async def find_ends(self, client: AsyncClient) -> None:
-        """Take down where topics apart end, after their last records."""
+        """Record where topics apart end, after their last records."""
         if self._keying is not None:
             await self._keying.find_ends(client)
         if self._copying is not None:

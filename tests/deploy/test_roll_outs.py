@@ -375,3 +375,37 @@ def test_a_broker_that_hangs_is_passed_over(tmp_path: Path) -> None:
     command.chmod(0o755)
     assert asking.ask(str(command), "a:1,b:2", "cluster", "status") == ({}, "")
     assert asking.ask(str(command), "a:1,c:3", "cluster", "status") == (None, "no answer from a:1,c:3")
+
+
+def test_a_broker_that_hangs_holds_no_question_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other brokers are asked while the first is silent; a further question goes to the broker that answered."""
+    asking = plugin("module_utils", "asking")
+    monkeypatch.setattr(asking, "_PATIENCE_SECONDS", 0.1)
+    silent, asked = tmp_path / "silent", tmp_path / "asked"
+    command = tmp_path / "odradek"
+    command.write_text(
+        f"""#!/bin/sh
+echo "$*" | sed 's/.*-server //' >> {asked}
+case "$*" in
+*"-server b:2") until [ "$(cat {silent} | wc -l)" = 2 ]; do sleep 0.05; done
+  kill -0 $(cat {silent}) && echo '{{"beside": true}}' ;;
+*) echo $$ >> {silent}; exec sleep 600 ;;
+esac
+"""
+    )
+    command.chmod(0o755)
+    assert asking.ask(str(command), "a:1,b:2", "cluster", "status") == ({"beside": True}, "")
+    assert sorted(asked.read_text().split()) == ["a:1", "a:1,b:2", "b:2"]
+    for number in silent.read_text().split():
+        assert not Path("/proc", number).exists(), "a question is left behind"
+    silent.write_text(f"{os.getpid()}\n" * 2)
+    assert asking.ask(str(command), "a:1,b:2", "cluster", "status") == ({"beside": True}, "")
+    assert asked.read_text().split()[3:] == ["b:2"]
+
+
+def test_a_command_that_is_missing(tmp_path: Path) -> None:
+    """A command that is not there is a complaint."""
+    asking = plugin("module_utils", "asking")
+    found, complaint = asking.ask(str(tmp_path / "odradek"), "a:1", "cluster", "status")
+    assert found is None
+    assert "No such file" in complaint

@@ -1,9 +1,9 @@
 """Members of an older generation commit nothing, at once or in a transaction. PURE.
 
-A coordinator announces a generation by its first answer to a JoinGroup. From then on it takes no commit of an older one
-(KIP-447 for those in transactions), unless the group has begun anew. What another coordinator has announced does not count,
-since two may take themselves for the coordinator. An answer may be sent long after it was made. If the group has begun anew
-since its request, it may speak of the group before.
+A coordinator announces a generation by its first answer to a JoinGroup. From then on it takes no commit of an
+older one (KIP-447 for those in transactions), unless the group has begun anew. What another coordinator has
+announced does not count, since two may take themselves for the coordinator. An answer may be sent long after it
+was made. If the group has begun anew since the request, the answer may be about the former group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST_GENERATION = 1
 
 
 class FencedMembers:
-    """Hears JoinGroup, OffsetCommit and TxnOffsetCommit."""
+    """The check of JoinGroup, OffsetCommit and TxnOffsetCommit."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

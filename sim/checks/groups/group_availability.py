@@ -44,7 +44,7 @@ class GroupTerms:
 
 
 class Coordinators(Protocol):
-    """The brokers, and which of them has which groups."""
+    """The brokers, as coordinators of groups."""
 
     brokers: Sequence[str]
 

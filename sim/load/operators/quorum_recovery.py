@@ -63,7 +63,7 @@ class Recovered:
 
 
 def facts_of(member: Member) -> NodeFacts:
-    """Say what a node's properties file says of it."""
+    """Return the facts about a node in its properties file."""
     config = member.config
     return NodeFacts(
         node_id=config.node_id,

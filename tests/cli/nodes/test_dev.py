@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -43,6 +43,29 @@ def running(
     process.send_signal(stop)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err.decode()
+
+
+@contextmanager
+def all_running(*commands: Sequence[str | Path]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Commands that go on; all get SIGTERM together, since one that ends last finds no quorum to take its leave of.
+
+    Those that still run must end with status 0.
+    """
+    processes = [start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for words in commands]
+    try:
+        yield processes
+    except BaseException as error:
+        for process in processes:
+            process.kill()
+            _, err = process.communicate()
+            error.add_note(f"what the command wrote to stderr: {err.decode()}")
+        raise
+    ending = [process for process in processes if process.poll() is None]
+    for process in ending:
+        process.send_signal(signal.SIGTERM)
+    for process in ending:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err.decode()
 
 
 def line(stream: IO[bytes] | None) -> str:

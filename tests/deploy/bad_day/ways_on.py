@@ -8,7 +8,8 @@ from typing import Any
 
 from tests.deploy.life import DISK_BYTES, FOURTH, Life, host_entry, is_whole, refused
 
-SINGLE = "single"
+SINGLE, LOST = "single", "lost"
+"""Topics of one replica."""
 _ODRADEK = "/opt/odradek/current/bin/odradek"
 _TAKEN = "intruder"
 
@@ -145,9 +146,15 @@ def a_new_system(life: Life) -> None:
 
 
 def a_first_disk_dies(life: Life) -> None:
-    """Lose the disk with the metadata log: the other one keeps its logs, and the node votes again."""
-    with life.step("the first disk of a host is replaced, the other one is kept"):
+    """Lose the disk with the metadata log: the other one keeps its logs, and the node votes again.
+
+    What had its only replica on the lost disk goes on once the operator chooses; until then it holds nothing up.
+    """
+    _ask(life, "topic", "create", LOST, "--partitions", "12", "--replication-factor", "1")
+    with life.step("the first disk of a host is replaced, the other one is kept") as step:
         number = life.hosts["heron"].number
+        alone = _alone_on(life, "heron", "a")
+        assert alone
         _lose(life, "heron")
         life.hosts.attach_disk(life.hosts["heron"], "a", DISK_BYTES)
         life.hosts.boot("heron")
@@ -159,12 +166,14 @@ def a_first_disk_dies(life: Life) -> None:
         assert "disks a begin empty" in said
         assert life.hosts.ssh("heron", formatted) == before
         assert number in life.status()["quorum"]["voters"]
-        # What had its only replica on the lost disk goes on once the operator chooses; until then it holds nothing up.
-        for each in _ask(life, "partition", "list", "--offline")["partitions"]:
+        assert "an operator has to choose" in said, said[-3000:]
+        lost = _ask(life, "partition", "list", "--offline")["partitions"]
+        assert {(each["topic"], each["partition"]) for each in lost} == alone
+        for each in lost:
             assert each["replicas"] == [number], each
-            assert "an operator has to choose" in said, said[-3000:]
             _ask(life, "partition", "elect", f"{each['topic']}:{each['partition']}", "--unclean", "--execute")
         life.wait_until(is_whole, "a whole cluster")
+        step.note = f"{len(lost)} partitions of one replica begun anew"
 
 
 def _directories(life: Life, name: str) -> list[dict[str, Any]]:
@@ -172,6 +181,14 @@ def _directories(life: Life, name: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = broker["directories"]
     assert all(each["online"] for each in found), found
     return found
+
+
+def _alone_on(life: Life, name: str, disk: str) -> set[tuple[str, int]]:
+    """Return the partitions whose only replica is on a disk of a host."""
+    (found,) = [each for each in _directories(life, name) if each["path"].startswith(f"/srv/odradek/{disk}/")]
+    return {
+        (each["topic"], each["partition"]) for each in found["replicas"] if each["topic"] in (SINGLE, LOST)
+    }
 
 
 STEPS: tuple[Callable[[Life], None], ...] = (

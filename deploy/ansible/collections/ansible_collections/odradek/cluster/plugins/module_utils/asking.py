@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import queue
 import subprocess
+import threading
 
 _ASK_SECONDS = 10
+_PATIENCE_SECONDS = 2.0
 _ASKED_ALONE_MAX = 3
+_ANSWERED: dict[str, str] = {}
+"""The addresses that answered last, by the list that they are of. A module that waits asks again and again."""
 
 
 def ask(odradek: str, bootstrap: str, *words: str) -> tuple[dict | None, str]:
-    """Run `odradek WORDS --json`; return the document, or None and the last line of its complaint.
+    """Run `odradek WORDS --json`; return the document, or None and the last line of its error.
 
-    A broker that hangs takes a connection and never answers, so some are also asked one by one.
+    A broker that hangs takes a connection and never answers. So after a short silence some brokers are also asked one
+    by one, side by side, and the first answer counts.
     """
-    addresses = bootstrap.split(",")
-    trouble = ""
-    for asked in (bootstrap, *addresses[:_ASKED_ALONE_MAX]) if len(addresses) > 1 else (bootstrap,):
-        found, complaint = _asked(odradek, asked, words)
-        if found is not None:
-            return found, ""
-        trouble = trouble or complaint
-    return None, trouble
-
-
-def _asked(odradek: str, bootstrap: str, words: tuple[str, ...]) -> tuple[dict | None, str]:
-    command = [odradek, *words, "--json", "--timeout", str(_ASK_SECONDS), "--bootstrap-server", bootstrap]
+    alone = bootstrap.split(",")[:_ASKED_ALONE_MAX] if "," in bootstrap else []
+    turns = list(dict.fromkeys((_ANSWERED.get(bootstrap, bootstrap), bootstrap, *alone)))
+    answers: queue.Queue[tuple[str, dict | None, str]] = queue.Queue()
+    running: list[subprocess.Popen] = []
+    complaints: dict[str, str] = {}
+    left = len(turns)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ASK_SECONDS * 3)
-        return json.loads(done.stdout), ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return None, str(error)
-    except ValueError:
-        lines = done.stderr.strip().splitlines() or ["no answer"]
-        return None, lines[-1].removeprefix("odradek: ")
+        while left:
+            if turns:
+                _begin(odradek, turns.pop(0), words, running, answers)
+            with contextlib.suppress(queue.Empty):
+                address, found, complaint = answers.get(timeout=_PATIENCE_SECONDS)
+                left -= 1
+                if found is not None:
+                    _ANSWERED[bootstrap] = address
+                    return found, ""
+                complaints[address] = complaint
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return None, complaints[bootstrap]
+
+
+def _begin(
+    odradek: str, address: str, words: tuple[str, ...], running: list[subprocess.Popen], answers: queue.Queue
+) -> None:
+    """Start a question to one address, or to a list of them; its answer goes to the queue."""
+    command = [odradek, *words, "--json", "--timeout", str(_ASK_SECONDS), "--bootstrap-server", address]
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    except OSError as error:
+        answers.put((address, None, str(error)))
+        return
+    running.append(process)
+
+    def wait() -> None:
+        try:
+            out, err = process.communicate(timeout=_ASK_SECONDS * 3)
+            answers.put((address, json.loads(out), ""))
+        except subprocess.TimeoutExpired as error:
+            answers.put((address, None, str(error)))
+        except ValueError:
+            lines = err.strip().splitlines() or ["no answer"]
+            answers.put((address, None, lines[-1].removeprefix("odradek: ")))
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def some(names: list, most: int = 5) -> str:

@@ -8,11 +8,6 @@ module: cluster_facts
 short_description: Members and log directories of an Odradek cluster
 description:
   - Asks C(odradek) once on the host. A cluster that does not answer is no failure; C(trouble) says why.
-options:
-  timeout_seconds:
-    description: How long each question may take.
-    type: int
-    default: 10
 extends_documentation_fragment: [odradek.cluster.cluster]
 author:
   - The Odradek authors (@odradek)
@@ -38,24 +33,8 @@ trouble:
   returned: always
 """
 
-import json
-import subprocess
-
 from ansible.module_utils.basic import AnsibleModule
-
-
-def _asked(module: AnsibleModule, *words: str) -> tuple[dict | None, str]:
-    params = module.params
-    seconds = params["timeout_seconds"]
-    command = [params["odradek"], *words, "--json", "--timeout", str(seconds)]
-    command += ["--bootstrap-server", params["bootstrap"]]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds * 3)
-        return json.loads(done.stdout), ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return None, str(error)
-    except ValueError:
-        return None, (done.stderr.strip().splitlines() or ["no answer"])[-1]
+from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask
 
 
 def directories_of(answer: dict) -> list[dict]:
@@ -79,12 +58,12 @@ def main() -> None:
         argument_spec={
             "bootstrap": {"type": "str", "required": True},
             "odradek": {"type": "path", "default": "/opt/odradek/current/bin/odradek"},
-            "timeout_seconds": {"type": "int", "default": 10},
         },
         supports_check_mode=True,
     )
-    status, trouble = _asked(module, "cluster", "status")
-    answer = _asked(module, "disk", "list")[0] if status is not None else None
+    odradek, bootstrap = module.params["odradek"], module.params["bootstrap"]
+    status, trouble = ask(odradek, bootstrap, "cluster", "status")
+    answer = ask(odradek, bootstrap, "disk", "list")[0] if status is not None else None
     directories = directories_of(answer) if answer is not None else []
     module.exit_json(changed=False, status=status, directories=directories, trouble=trouble)
 

@@ -1,4 +1,4 @@
-"""The group `metadata` with its command `rebuild`: a metadata log without any copy of the old one."""
+"""`odradek metadata rebuild`: a metadata log without any copy of the old one."""
 
 from __future__ import annotations
 
