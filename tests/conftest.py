@@ -41,7 +41,7 @@ settings.load_profile("odradek")
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = {"apache_kafka", "node", "spark"}
 """Fixtures that start a process of their own."""
-ON_REQUEST = ("attack", "ecosystem")
+ON_REQUEST = ("attack", "ecosystem", "install")
 """Marked tests run only where `-m` names their marker."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""The plan of a recovery: which copy counts, why it may not, what each node gets. PURE.
+"""The plan of a recovery: the copy that counts, the reasons against it, and the new contents of each node. PURE.
 
 No number that the lost log may have given is given again: the new log begins with a snapshot far above all that was
 found. Its offset is above every end (the epochs of brokers are offsets). Its epoch is above every epoch in a log or a
@@ -50,7 +50,7 @@ RECOVERIES_MAX = 200
 
 @attrs.frozen
 class NodePlan:
-    """What a node gets, and the state in which it was when the plan was made."""
+    """The new contents of a node, and its state when the plan was made."""
 
     node_id: int
     metadata_path: str
@@ -181,7 +181,7 @@ def _directories(
             and node.copy is None
             and key in (None, ReplicaKey(node.node_id, before))
         ):
-            # The voter of that id may have voted and promised, and what it knew is gone.
+            # The voter with that id may have voted and promised, and its memory of that is gone.
             new_ids[node.metadata_path] = changed_ids[before] = new_uuid()
         directory_id = new_ids.get(node.metadata_path, before)
         assert directory_id is not None

@@ -57,12 +57,13 @@ __all__ = [
 ]
 
 LEADER_EPOCHS_AHEAD = 1_000_000
-"""How far the leader epochs and the partition epochs are raised. The lost part of the log may have given some that reached
-no disk. Clients remember leader epochs, and ignore metadata with a lower one. Each record raises an epoch by one at
-most, so this is the number of records by which the new log is ahead (`OFFSETS_AHEAD`).
+"""The number by which the leader epochs and the partition epochs are raised. The lost part of the log may have
+given some that reached no disk. Clients remember leader epochs, and ignore metadata with a lower one. Each
+record raises an epoch by one at most, so this is the number of records by which the new log is ahead
+(`OFFSETS_AHEAD`).
 """
 PRODUCER_IDS_AHEAD = 1_000_000_000
-"""How far the next producer id is above all that were found: no lost log has given out so many."""
+"""The number by which the next producer id is above all that were found: no lost log has given out so many."""
 RECOVERIES = "odradek.recovery.ids"
 """A dynamic configuration of all brokers: the ids of all recoveries of this log, in their order, separated by commas."""
 KEEP_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
@@ -90,11 +91,13 @@ class RecoveredCluster:
     topics: Mapping[str, bytes]
     """Topics by name: those of the copy, and those that only directories know."""
     configs: Mapping[str, Mapping[str, str]]
-    """What an operator has said about topics that only directories know; they keep everything besides."""
+    """Configurations that an operator has given to topics that only directories know; their other keys keep
+    everything.
+    """
 
 
 class Holdings:
-    """Which nodes hold which partitions on their disks."""
+    """The nodes that hold each partition on their disks."""
 
     def __init__(self, nodes: Sequence[FoundNode]) -> None:
         self._held: dict[bytes, dict[int, dict[int, FoundReplica]]] = {}

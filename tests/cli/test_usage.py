@@ -79,6 +79,7 @@ def test_the_commands_are_those_of_this_version() -> None:
             "broker",
             "partition",
             "quorum",
+            "metadata",
             "disk",
             "log",
             "mirror",
@@ -200,10 +201,14 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_version() -> None:
-    """The version of the distribution, from its metadata."""
+    """The version of the distribution, from its metadata, and the commit of this checkout."""
     import odradek as package
 
-    assert odradek("--version").out == f"odradek {package.__version__}\n"
+    known = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    commit = f" (commit {known.stdout.strip()})" if known.returncode == 0 else ""
+    assert odradek("--version").out == f"odradek {package.__version__}{commit}\n"
 
 
 def test_a_reader_that_leaves_is_no_traceback() -> None:

@@ -39,7 +39,7 @@ _QUIET.log_errors = False
 
 
 class PatternStatus(Enum):
-    """What has become of a member's pattern."""
+    """The change of a member's pattern."""
 
     UNCHANGED = 0
     CHANGED = 1
@@ -149,7 +149,7 @@ class Patterns:
         return status
 
     def _changed(self, change: GroupChange, before: str, after: str) -> tuple[PatternStatus, bool]:
-        """Return what has become of the pattern, and whether the group has not had it so far."""
+        """Return the change of the pattern, and True if the group has not had it so far."""
         group = change.group
         is_new = bool(after) and group.pattern_counts[after] == 1
         if is_new:
