@@ -1,6 +1,6 @@
 """Nodes that are forked from a process which has read all modules already: a start costs a fifth of the CPU.
 
-The nursery is a process of its own, so a node inherits nothing of a test: no thread, no file, no memory. It has the arguments,
+The nursery is a process of its own, so a node inherits the threads, files and memory of no test. It has the arguments,
 environment, directory and umask of its parent's at the moment of the start, and dies with the parent. What `odradek` does
 between its own start and its `main` is proven by the tests that run the command.
 """
@@ -150,7 +150,7 @@ class Nursling(subprocess.Popen[bytes]):
             os.kill(self.pid, sig)
 
     def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[bytes, bytes]:
-        """Read what is left of both streams, and wait for the end."""
+        """Read the rest of both streams, and wait for the end."""
         until = None if timeout is None else time.monotonic() + timeout
         streams = [each for each in (self.stdout, self.stderr) if each is not None]
         read = {each.fileno(): b"" for each in streams}
@@ -177,7 +177,7 @@ class Nursling(subprocess.Popen[bytes]):
 
 
 def main(control: socket.socket) -> list[str]:
-    """Start what is wanted until the parent goes. Returns in each node, with the words of its command."""
+    """Start each node that the parent asks for, until that goes. Returns in each node, with the words of its command."""
     nursery = os.getpid()
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -17,7 +17,7 @@ def reasons(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, list[prose.Fault]]:
-    """The faults of the whole tree. What has not changed since an earlier run is not read again."""
+    """The faults of the whole tree. An earlier run may have kept them for texts that are the same."""
     return prose.all_faults(kept=prose.ROOT / ".cache" / "prose.json")
 
 

@@ -48,7 +48,7 @@ def running(
 
 @contextmanager
 def all_running(*commands: Sequence[str | Path]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Nodes; all get SIGTERM together, since one that ends last finds no quorum to take its leave of.
+    """Run nodes. All get SIGTERM together: the last one of a quorum would wait for an answer that cannot come.
 
     Those that still run must end with status 0.
     """
