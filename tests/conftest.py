@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from odradek.named_states import counting
+from testkit.odradek_server import use_nursery
 from tests.durations import Measuring
 from tests.kafka_jars import apache_kafka, kafka_jars
 from tests.node_process import fresh_topic, node
@@ -27,6 +28,8 @@ __all__ = ["apache_kafka", "fresh_topic", "kafka_jars", "node"]
 # CPU for a node.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+use_nursery()
 
 # No test asserts times: how long an example takes says how busy the machine is.
 settings.register_profile(

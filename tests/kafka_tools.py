@@ -97,7 +97,7 @@ class _Place:
             "compareAndSet",
             method_type.methodType(self.java.lang.Boolean.TYPE, classes(anything, anything)),
         )
-        # A tool may catch the error and exit again: the first status is the one that its process would have had.
+        # A tool may catch the error and exit again: its process would have had the first status.
         note = handles.insertArguments(
             note.bindTo(self.status), 0, self._array(self.java.lang.Object, [None])
         )

@@ -13,9 +13,10 @@ import pytest
 
 from odradek import Client
 from odradek.wire.uuid_text import uuid_to_text
+from testkit.odradek_server import living_nursery
 from testkit.processes import free_ports
 from tests.cli.nodes.test_dev import all_running, line
-from tests.cli.running import odradek_here, start
+from tests.cli.running import odradek_here
 from tests.cluster.test_real_nodes import create, produce, until, values
 
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -157,7 +158,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def start_again(path: Path) -> subprocess.Popen[bytes]:
     """Start a node; it serves."""
-    process = start(("server", path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = living_nursery().start_with_pipes(("server", path))
     assert line(process.stdout) == "ready"
     return process
 
@@ -193,7 +194,7 @@ def test_a_copy_of_a_voters_directory_takes_no_part(tmp_path: Path) -> None:
         stop(processes[2])
         shutil.copytree(tmp_path / "3", tmp_path / "copy" / "3")
         processes[2] = start_again(nodes.write(3))
-        process = start(("server", copy.write(3)), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = living_nursery().start_with_pipes(("server", copy.write(3)))
         try:
             assert process.stderr is not None
             told = next(each for each in process.stderr if b"quorum.copied_directory" in each).decode()

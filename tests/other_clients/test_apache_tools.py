@@ -38,12 +38,12 @@ class Tools:
     bootstrap: str
 
     def words(self, name: str, *arguments: str | Path) -> list[str]:
-        """The tool's class, and its arguments."""
+        """Return the tool's class, and its arguments."""
         class_name = name if name.startswith("kafka.") else f"{TOOLS}.{name}"
         return [class_name, "--bootstrap-server", self.bootstrap, *map(str, arguments)]
 
     def command(self, name: str, *arguments: str | Path) -> list[str]:
-        """The tool as a process of its own."""
+        """Return the words that run the tool in a process of its own."""
         return [*command_prefix(), *java_arguments(), *self.words(name, *arguments)]
 
     def create_topic(self, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
@@ -65,7 +65,7 @@ class Tools:
         return done.stdout + done.stderr
 
     def run_alone(self, name: str, *arguments: str | Path) -> str:
-        """Standard output of a process of its own: of a tool whose report comes when its JVM ends."""
+        """Run a tool whose report comes when its JVM ends; its standard output."""
         return subprocess.run(
             self.command(name, *arguments), capture_output=True, text=True, timeout=SECONDS_MAX, check=True
         ).stdout

@@ -16,6 +16,7 @@ from typing import IO
 
 import pytest
 
+from testkit.odradek_server import living_nursery
 from testkit.processes import base_port, free_ports
 from tests.cli.running import ROOT, odradek, start
 
@@ -47,11 +48,13 @@ def running(
 
 @contextmanager
 def all_running(*commands: Sequence[str | Path]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Commands that go on; all get SIGTERM together, since one that ends last finds no quorum to take its leave of.
+    """Run nodes. All get SIGTERM together: the last one of a quorum would wait for an answer that cannot come.
 
     Those that still run must end with status 0.
     """
-    processes = [start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for words in commands]
+    processes: list[subprocess.Popen[bytes]] = [
+        living_nursery().start_with_pipes(words) for words in commands
+    ]
     try:
         yield processes
     except BaseException as error:
