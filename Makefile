@@ -19,7 +19,7 @@ PRODUCT = odradek wire metadata_quorum data_plane spark
 # Where Python may write no bytecode by itself (PYTHONDONTWRITEBYTECODE), each start of a node would compile all modules.
 COMPILE = $(BIN)/python -m compileall -q -j 0
 
-.PHONY: help install install-dev run test test-mirror test-ecosystem test-install test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-bad-day deploy-hosts deploy-test deploy-tools dist release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
+.PHONY: help install install-dev run test test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions test-groups quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools dist release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -71,6 +71,9 @@ TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_
 test-transactions: install-dev ## five clients' transactions while nodes die, each and everywhere: 20,000 records exactly once (ARGS='-k java')
 	@exec $(BIN)/python -m pytest -v -s --matrix $(TRANSACTIONS) $(ARGS)
 
+test-groups: install-dev ## clients with group.protocol=consumer while nodes and members die: librdkafka, Java, Kafka's programs (ARGS='-k java')
+	@exec $(BIN)/python -m pytest -v -s -n 0 --matrix tests/other_clients/consumer_protocol $(ARGS)
+
 SPARKS := 4.2.0 4.3.0
 CONNECT := .cache/spark-connect
 test-spark: install-dev ## all tests of Spark, on PySpark 4.2 and 4.3, with Spark Connect and sessions of their own (SPARKS=4.3.0, ARGS=)
@@ -110,6 +113,9 @@ test-security: install-dev ## the full attacks on logins, TLS and rights; short 
 
 siege: install-dev ## all attacks of strangers and clients in turns for an hour, beside three ordinary clients of three nodes (HOURS=1)
 	@exec $(BIN)/python -m tests.attacks siege --hours $(if $(filter command line,$(origin HOURS)),$(HOURS),1) $(ARGS)
+
+test-recovery: install-dev ## the quorum recovered on real nodes, commands of a recovery killed at each write, old voters that return (ARGS=)
+	@exec $(BIN)/python -m pytest -v -n 0 --matrix tests/cluster/recovery $(ARGS)
 
 test-disks: install-dev ## disks that fill, freeze, die and turn read-only, on ext4 and xfs on loop devices; for root (ARGS=)
 	@exec env ODRADEK_TEST_DISKS=ext4,xfs $(BIN)/python -m pytest -v -n 0 tests/cluster/disks/test_real_disks.py tests/cluster/disks/test_dying_disks.py tests/cluster/disks/test_full_disk.py tests/cluster/disks/test_frozen_disk.py tests/cluster/disks/test_hung_metadata_disk.py tests/cli/test_disk_moves.py $(ARGS)
@@ -180,6 +186,9 @@ deploy-test: install-dev deploy-tools ## the whole life of a cluster on four hos
 
 deploy-bad-day: install-dev deploy-tools ## an operator's bad day on four hosts booted here, under load: what breaks, and the ways on; for root on Debian
 	@exec $(BIN)/python -m tests.deploy bad-day $(ARGS)
+
+deploy-recover: install-dev deploy-tools ## three hosts booted here lose the metadata of most voters under load, and the playbooks recover and restore lead on
+	@exec $(BIN)/python -m tests.deploy recover $(ARGS)
 
 deploy-hosts: install-dev deploy-tools ## four hosts to try deploy/ansible on, and a shell that reaches them; for root on Debian
 	@exec $(BIN)/python -m tests.deploy hosts

@@ -103,7 +103,9 @@ def compile_a_share(worker: dict[str, Any] | None) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write what scripts print as the expected output")
     parser.addoption(
-        "--matrix", action="store_true", help="the long forms: make test-transactions, make test-spark"
+        "--matrix",
+        action="store_true",
+        help="the long forms: make test-transactions, test-recovery, test-spark",
     )
 
 
@@ -115,7 +117,7 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session")
 def whole_matrix(request: pytest.FixtureRequest) -> bool:
-    """True if tests run in their long form, as `make test-transactions` and `make test-spark` do."""
+    """True if tests run in their long form, as `make test-transactions`, `test-recovery` and `test-spark` do."""
     return bool(request.config.getoption("--matrix"))
 
 
