@@ -1,4 +1,4 @@
-"""Nodes that are forked from a process which has read all modules already: a start costs a fifth of the CPU.
+"""Nodes that are forked from a process which has read all modules already: a start costs a tenth of the CPU.
 
 The nursery is a process of its own, so a node inherits the threads, files and memory of no test. It has the arguments,
 environment, directory and umask of its parent's at the moment of the start, and dies with the parent. What `odradek` does
