@@ -8,8 +8,8 @@ reassignment ended. So leaders, ISRs and eligible replicas of the copy are forgo
   that may hold it: they are absent, or were read in part. Unclean recovery elects the longest log among them, and waits
   for each that is `awaited`.
 * A reassignment may have ended after the copy. So an absent node may hold any partition, whatever the copy says. Such a node is a replica that leaves: when all others are in sync, the controller removes it (KIP-455).
-* Its leader epoch is above the copy's and above any on a disk. A partition without records shows no epoch on its disks, so
-  those of other partitions show how often all were raised by recoveries.
+* Its leader epoch is above the copy's and above any on a disk. The disks of an empty partition show no epoch. Those
+  of other partitions show how often recoveries have raised all of them.
 * A topic that only directories know comes back. Nothing is known of its configuration, so it keeps everything.
 
 Brokers stay registered, and fenced, until they register anew. Those that are gone for good are left out.

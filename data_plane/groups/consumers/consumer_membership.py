@@ -273,7 +273,7 @@ class ConsumerMembership:
             interval_ms = assignment_interval_ms(self._settings, image, group.group_id)
             if may_compute(group, interval_ms, turn.wall_ms):
                 self._compute_target(turn, change)
-        if not self._targets.is_writing(group.group_id):
+        if member.epoch == JOINING_EPOCH or not self._targets.is_writing(group.group_id):
             member = self._reconcile(turn, change, member, has_new_topics, owned)
         self._checked.add(group.group_id)
         return member

@@ -13,7 +13,8 @@ A part counts only while its run is the newest of its group. The group may have 
 * A static member that came back with another id gets what was computed for its old id. That raises no epoch.
 * A group that was deleted, that became a classic one or that got another target has ended the run.
 
-Until the last part is written, no member of the group goes a step: it would go to a mixture of two targets. A coordinator that
+Until the last part is written, no member of the group goes a step: it would go to a mixture of two targets. Only a member that joins
+does, since it needs an epoch. A coordinator that
 takes over in between finds such a mixture in the log, with the earlier epoch. It computes a target of its own.
 """
 

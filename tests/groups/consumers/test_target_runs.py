@@ -68,6 +68,20 @@ def test_no_member_goes_a_step_while_parts_are_missing() -> None:
     assert world.group.target_epoch == work.group.epoch
 
 
+def test_a_member_that_joins_while_parts_are_missing_gets_an_epoch() -> None:
+    """A member cannot go on without an epoch, so it gets that of the target before."""
+    world = _world()
+    work, parts = _begun(world)
+    _write(world, parts[:-1])
+    world.subscribe("C", ["t"], "")
+    world.beat("C")
+    assert world.clients["C"].epoch == world.group.target_epoch
+    _write(world, parts[-1:])
+    world.machine.consumers.work_ended(work)
+    world.settle()
+    world.check_settled()
+
+
 def test_one_run_at_a_time() -> None:
     """Heartbeats during a run ask for no second one."""
     world = _world()
