@@ -19,7 +19,7 @@ PRODUCT = odradek wire metadata_quorum data_plane spark
 # Where Python may write no bytecode by itself (PYTHONDONTWRITEBYTECODE), each start of a node would compile all modules.
 COMPILE = $(BIN)/python -m compileall -q -j 0
 
-.PHONY: help install install-dev run test test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools dist release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
+.PHONY: help install install-dev run test test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions test-groups quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools dist release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -70,6 +70,9 @@ test: install-dev ## the whole test suite (JOBS=, ARGS=)
 TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_a_transaction.py tests/other_clients/test_transactional_producers.py tests/other_clients/test_live_transaction_version.py tests/client/producer/test_transactional_servers.py::test_a_transaction_outlives_kill_9_of_the_broker
 test-transactions: install-dev ## five clients' transactions while nodes die, each and everywhere: 20,000 records exactly once (ARGS='-k java')
 	@exec $(BIN)/python -m pytest -v -s --matrix $(TRANSACTIONS) $(ARGS)
+
+test-groups: install-dev ## clients with group.protocol=consumer while nodes and members die: librdkafka, Java, Kafka's programs (ARGS='-k java')
+	@exec $(BIN)/python -m pytest -v -s -n 0 --matrix tests/other_clients/consumer_protocol $(ARGS)
 
 SPARKS := 4.2.0 4.3.0
 CONNECT := .cache/spark-connect

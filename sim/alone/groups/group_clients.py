@@ -58,7 +58,7 @@ class Clients(Post):
         self.all = [*members, _Loner(self, "l0"), _Loner(self, "l1")]
 
     def revive(self) -> None:
-        """Bring all members that stalled or left back near the end, and let them stay."""
+        """Bring back, near the end, all members that stalled or left, and let them stay."""
         for member in self.members:
             member.is_steady = True
 
@@ -121,7 +121,7 @@ class Clients(Post):
 
 
 class _Client(Client):
-    """One request under way, numbered."""
+    """A client with at most one request under way; its requests are numbered."""
 
     instance_id: str | None = None
 
@@ -184,7 +184,7 @@ class _Member(_Client):
             elif chance < 0.85:
                 self.clients.fetch(self, MEMBERS_GROUP)
             elif chance < 0.9 and self._former is not None:
-                # As if it had not heard of its new generation.
+                # The member commits as if it did not know of its new generation.
                 self.clients.commit(self, MEMBERS_GROUP, (0,), *self._former)
             elif not self.is_steady and chance > 0.96:
                 self._leave()

@@ -29,7 +29,7 @@ class GroupRequest(Protocol):
 
 
 class Client:
-    """One request under way, numbered."""
+    """A client with at most one request under way; its requests are numbered."""
 
     def __init__(self, name: str) -> None:
         self.name = name

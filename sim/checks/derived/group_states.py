@@ -78,6 +78,12 @@ class GroupStates:
         if not followed.reader.is_at_end:
             return
         self.replays += 1
+        for group_id, group in sorted(followed.fold.consumers.groups.items()):
+            for slot, owners in sorted(group.owners().items()):
+                if len(owners) > 1:
+                    raise SafetyViolation(
+                        f"groups: {slot} of {group_id} belongs to {owners} at {member.name}"
+                    )
         difference = groups_difference(followed.fold, runtime.state)
         if difference is not None:
             raise SafetyViolation(
