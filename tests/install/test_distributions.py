@@ -126,7 +126,7 @@ def test_the_same_commit_gives_the_same_bytes(
 
 
 def test_files_that_are_not_committed_mark_the_commit(checkout: Path, tmp_path: Path) -> None:
-    """A changed clone says so; a folder without git knows nothing."""
+    """A changed clone says so. A folder outside git names no commit."""
     changed = clone(tmp_path / "changed")
     assert commit_of(changed) == _commit(checkout)
     (changed / "odradek" / "__init__.py").open("a").write("\n")

@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 The target of a small group is computed inside a decision. That of a large one would hold up the loop for too long. A
 decision then leaves a `TargetRun`. A worker computes the target of the group as it was, and splits the records. Each part
-is a request of the coordinator itself, and so a decision of its own, small enough for the loop and for a batch of the log.
-The last part has the record of the target's epoch.
+is a request of the coordinator itself, and so a decision of its own. It is small enough for the loop and for a batch of
+the log. The last part has the record of the target's epoch.
 
 A part counts only while its run is the newest of its group. The group may have changed meanwhile:
 

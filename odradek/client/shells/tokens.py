@@ -1,4 +1,4 @@
-"""Tokens of the shells: where they come from is decided when a client is made, and imported only then."""
+"""The source of a client's tokens: chosen when the client is made, and imported only then."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A recovery carried out in the directories of one node: the old log set aside whole, the new one put in its place.
 
-The new log is complete in a directory of its own before the old one is touched. Two renames follow. A crash in between leaves
-a node that does not start, as long as the directory of the new log is there under its first name. The same command with `--from` and the plan then goes on. Files are written through
+The new log is complete in a directory of its own before the old one is touched. Two renames follow. After a crash
+in between, the node does not start until the new log has its final name. The same command with `--from` and the plan then goes on. Files are written through
 the ports, under the locks of all directories of the node. PURE but for the files.
 """
 

@@ -3,7 +3,7 @@
 The committed log is folded here record by record (`sim.checks.folds.consumer_fold`), and members are held against the fold.
 
 * Each partition has one owner at most, after each record. What two members have in one epoch is disjoint.
-* Epochs of a group and of its target never fall, and the target's is never ahead. A member's epoch falls only when it leaves.
+* Epochs of a group and of its target never fall. The target's epoch is at most the group's. A member's epoch falls only when it leaves.
 * Nobody adopts a partition that another member has adopted, unless the other was removed from the group meanwhile.
 * A commit is in the log only if its member was there: with its present epoch, or with one since which it had the partition.
 * The offset of a partition never goes back from one owner to the next.

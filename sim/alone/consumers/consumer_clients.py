@@ -81,7 +81,7 @@ class ConsumerClients(Post):
             self.heard[member_id] = self._now_ms()
 
     def next_commit(self, sent: Sent) -> tuple[int, str]:
-        """Number a commit; returns the number and the commit's metadata."""
+        """Give a commit its number. Return the number and the commit's metadata."""
         self._commits += 1
         name = f"c{self._commits}"
         self.promises.sent[name] = sent
@@ -147,7 +147,7 @@ class GroupClient(Client):
         return self.clients.promises.joined(host.broker, self.holder, member_id)
 
     def replace_held(self, target: Mapping[TopicPartition, object]) -> None:
-        """Give up what is not in the target, then adopt what is new."""
+        """Give up the partitions outside the target, then adopt its new partitions."""
         held = self.holder.held
         for at in [at for at in held if at not in target]:
             del held[at]

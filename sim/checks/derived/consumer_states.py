@@ -1,7 +1,7 @@
 """Consumer groups as a coordinator knows them, against the fold of their records. PURE.
 
-What the coordinator counts by the way is computed here from all members: owners of partitions, instance ids, who names a
-topic, a pattern, an assignor.
+The coordinator keeps counts up to date as members change. Here they are computed from all members: owners of partitions,
+instance ids, the members that name a topic, a pattern or an assignor.
 """
 
 from __future__ import annotations

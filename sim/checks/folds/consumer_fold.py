@@ -100,7 +100,7 @@ class ConsumersFold:
         self.groups: dict[str, ConsumerFold] = {}
 
     def take(self, key: Message, value: Message | None) -> None:
-        """Fold a record; one that is about no consumer group changes nothing."""
+        """Fold a record. Records about other things than consumer groups change nothing."""
         group_id = getattr(key, "group_id", None)
         if group_id is None:
             return

@@ -35,7 +35,7 @@ ASK_SECONDS_MAX = 0.6
 COMMITS_SECONDS = 10 * REQUEST_SECONDS
 DECOMPRESSED_BYTES_MAX = 1 << 20
 LAST_TURNS = 2
-"""The transactions of the last life of each slot."""
+"""The number of transactions in the last life of each slot."""
 
 TWO_PHASE = "transaction.two.phase.commit.enable"
 OFFSETS_RETENTION, OFFSETS_STAY = "offsets.retention.minutes", "10080"

@@ -69,7 +69,7 @@ def test_no_member_goes_a_step_while_parts_are_missing() -> None:
 
 
 def test_a_member_that_joins_while_parts_are_missing_gets_an_epoch() -> None:
-    """A member cannot go on without an epoch, so it gets that of the target before."""
+    """A member needs an epoch to go on, so it gets that of the target before."""
     world = _world()
     work, parts = _begun(world)
     _write(world, parts[:-1])
