@@ -132,13 +132,7 @@ class MetadataLog:
         Raises `MetadataLogCorrupt`, also for a controller (`may_vote`) whose log is gone, `RecoveryBrokenOff`,
         or `DiskError`.
         """
-        if root.is_dir(DRAFT_DIRECTORY):
-            raise RecoveryBrokenOff(
-                f"{root.path}/{DRAFT_DIRECTORY} is the new metadata log of a recovery that was broken off. Go on with it: "
-                "`odradek quorum recover --from PLAN CONFIG --execute`, PLAN being the file that the recovery wrote "
-                "beside the first CONFIG (*.recovery-*.json). To give that recovery up while "
-                f"{METADATA_LOG_DIRECTORY} is still there, remove {DRAFT_DIRECTORY}"
-            )
+        _refuse_a_draft(root)
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
         self = cls(
             root, directory, clock, logger, settings.retention, agreed_clock or AgreedClock(clock, log=logger)
@@ -459,6 +453,17 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
         if base_offset >= offset_min and is_whole_batch(data, position) is not None:
             return position
     return None
+
+
+def _refuse_a_draft(root: Dir) -> None:
+    """Raise `RecoveryBrokenOff` if a recovery began a new log here and did not put it in its place."""
+    if root.is_dir(DRAFT_DIRECTORY):
+        raise RecoveryBrokenOff(
+            f"{root.path}/{DRAFT_DIRECTORY} is the new metadata log of a recovery that was broken off. Go on with it: "
+            "`odradek quorum recover --from PLAN CONFIG --execute`, PLAN being the file that the recovery wrote "
+            "beside the first CONFIG (*.recovery-*.json). To give that recovery up while "
+            f"{METADATA_LOG_DIRECTORY} is still there, remove {DRAFT_DIRECTORY}"
+        )
 
 
 def _read_synced_offset(directory: Dir) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 A recovery is refused where it is needless, where its basis is unknown, or where an operator has to decide first:
 
-* Where a majority of the voters is left, starting them is the way. That is judged by each set of voters that may be in force.
+* If a majority of the voters is left, the operator should start them instead. That is judged by each set of voters
+  that may be in force.
 * Each voter of the copy was read, or is named as lost. Each registered broker was read, or is named as absent or gone.
 * Copies that differ at one offset of one epoch mean damage. Two copies may be of two recoveries that were made side by side:
   each has an id that the other one lacks. Then an operator has to choose.
@@ -38,15 +39,15 @@ __all__ = ["REBUILT_END", "Choice", "Named", "choose", "key_text", "rebuild"]
 REBUILT_END = OffsetAndEpoch(1 << 40, 500_000_000)
 """The end that is assumed of a log without any copy: far above all that a cluster writes, and how often it votes."""
 REBUILT_STEP = OffsetAndEpoch(1 << 32, 10_000_000)
-"""How much further that end is for each recovery before. Each has raised all leader epochs by `LEADER_EPOCHS_AHEAD`, so the
-leader epochs on the disks say how many there were.
+"""The distance by which that end grows for each earlier recovery. Each has raised all leader epochs by
+`LEADER_EPOCHS_AHEAD`, so the leader epochs on the disks say how many there were.
 """
 REBUILT_STEPS_MAX = 150
 
 
 @attrs.frozen
 class Named:
-    """What the operator has named."""
+    """The facts that the operator has named."""
 
     lost: tuple[ReplicaKey, ...] = ()
     """Voters whose metadata are lost, by node and directory."""
@@ -311,7 +312,7 @@ def _about_voters(
 
 
 def _was_just_recovered(chosen: MetadataCopy, node: FoundNode) -> bool:
-    """True if this node's copy is the chosen one, and a recovery wrote it that the node has not run with."""
+    """True if this node's copy is the chosen one, and a recovery has written it since the node last ran."""
     return (
         node.copy is not None
         and bool(recoveries_of(chosen.image))

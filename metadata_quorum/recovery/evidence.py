@@ -1,4 +1,6 @@
-"""Evidence of what the chosen copy lacks, and what comes back with it: for an operator to read before the start. PURE."""
+"""Evidence of gaps in the chosen copy, and of things that come back with it: for an operator to read before the
+start. PURE.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ __all__ = ["evidence", "review"]
 
 
 def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
-    """List what shows that the copy lacks something, and what becomes of it."""
+    """List the evidence that the copy lacks something, and the consequences."""
     chosen = choice.chosen
     if chosen is None:
         return []
@@ -94,7 +96,7 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
 
 
 def review(choice: Choice, nodes: Sequence[FoundNode]) -> list[tuple[str, list[str]]]:
-    """List what comes back with the copy by kinds, although the lost part of the log may have removed it."""
+    """List by kinds the things that come back with the copy, though the lost part of the log may have removed them."""
     chosen = choice.chosen
     if chosen is None:
         return []

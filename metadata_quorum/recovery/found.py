@@ -62,7 +62,7 @@ class FoundNode:
     directories: tuple[FoundDirectory, ...]
     copy: CopyFiles | None = None
     copy_problem: str = ""
-    """Why there is no copy."""
+    """The reason why there is no copy; empty if there is one."""
     quorum_epoch: int = NO_NUMBER
     """The epoch in its `quorum-state`."""
     producer_id: int = NO_NUMBER

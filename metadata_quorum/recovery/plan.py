@@ -1,9 +1,10 @@
-"""The plan of a recovery: which copy counts, why it may not, what each node gets. PURE.
+"""The plan of a recovery: the copy that counts, the reasons against it, and the new contents of each node. PURE.
 
 No number that the lost log may have given is given again: the new log begins with a snapshot far above all that was
 found. Its offset is above every end (the epochs of brokers are offsets). Its epoch is above every epoch in a log or a
-`quorum-state`, and the next producer id above every id. That is asserted in pairs, from the bytes of the snapshot: by
-`check_plan` where the plan is made, and by `check_node` where it is carried out, with what lies on that node's disks then.
+`quorum-state`, and the next producer id above every id. That is asserted in pairs, from the bytes of
+the snapshot. `check_plan` does so where the plan is made. `check_node` does it again with the disks of the node where it is
+carried out.
 
 The jump of the epoch has a second use. No quorum elects a million leaders while a node is away. So a node that meets
 an epoch so far above its own knows that the log was recovered without it (`raft/core.py`).
@@ -50,7 +51,7 @@ RECOVERIES_MAX = 200
 
 @attrs.frozen
 class NodePlan:
-    """What a node gets, and the state in which it was when the plan was made."""
+    """The new contents of a node, and its state when the plan was made."""
 
     node_id: int
     metadata_path: str
@@ -181,7 +182,7 @@ def _directories(
             and node.copy is None
             and key in (None, ReplicaKey(node.node_id, before))
         ):
-            # The voter of that id may have voted and promised, and what it knew is gone.
+            # The voter with that id may have voted and promised, and its memory of that is gone.
             new_ids[node.metadata_path] = changed_ids[before] = new_uuid()
         directory_id = new_ids.get(node.metadata_path, before)
         assert directory_id is not None
@@ -244,9 +245,10 @@ def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequen
             )
             for image in images:
                 before = _partition_in(image, topic.topic_id, number)
+                # The end of another copy may never have been committed, and have a greater epoch than the copy that counts.
                 assert before is None or (
-                    before.leader_epoch + LEADER_EPOCHS_AHEAD <= partition.leader_epoch
-                    and before.partition_epoch + LEADER_EPOCHS_AHEAD <= partition.partition_epoch
+                    before.leader_epoch < partition.leader_epoch
+                    and before.partition_epoch < partition.partition_epoch
                 ), f"epochs of {topic.name}-{number}"
             for node_id, replica in holdings.of(topic.topic_id, number).items():
                 assert replica.leader_epoch + LEADER_EPOCHS_AHEAD <= partition.leader_epoch, (

@@ -8,8 +8,8 @@ reassignment ended. So leaders, ISRs and eligible replicas of the copy are forgo
   that may hold it: they are absent, or were read in part. Unclean recovery elects the longest log among them, and waits
   for each that is `awaited`.
 * A reassignment may have ended after the copy. So an absent node may hold any partition, whatever the copy says. Such a node is a replica that leaves: when all others are in sync, the controller removes it (KIP-455).
-* Its leader epoch is above the copy's and above any on a disk. A partition without records shows no epoch on its disks, so
-  those of other partitions show how often all were raised by recoveries.
+* Its leader epoch is above the copy's and above any on a disk. The disks of an empty partition show no epoch. Those
+  of other partitions show how often recoveries have raised all of them.
 * A topic that only directories know comes back. Nothing is known of its configuration, so it keeps everything.
 
 Brokers stay registered, and fenced, until they register anew. Those that are gone for good are left out.
@@ -57,12 +57,13 @@ __all__ = [
 ]
 
 LEADER_EPOCHS_AHEAD = 1_000_000
-"""How far the leader epochs and the partition epochs are raised. The lost part of the log may have given some that reached
-no disk. Clients remember leader epochs, and ignore metadata with a lower one. Each record raises an epoch by one at
-most, so this is the number of records by which the new log is ahead (`OFFSETS_AHEAD`).
+"""The number by which the leader epochs and the partition epochs are raised. The lost part of the log may have
+given some that reached no disk. Clients remember leader epochs, and ignore metadata with a lower one. Each
+record raises an epoch by one at most, so this is the number of records by which the new log is ahead
+(`OFFSETS_AHEAD`).
 """
 PRODUCER_IDS_AHEAD = 1_000_000_000
-"""How far the next producer id is above all that were found: no lost log has given out so many."""
+"""The number by which the next producer id is above all that were found: no lost log has given out so many."""
 RECOVERIES = "odradek.recovery.ids"
 """A dynamic configuration of all brokers: the ids of all recoveries of this log, in their order, separated by commas."""
 KEEP_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
@@ -90,11 +91,13 @@ class RecoveredCluster:
     topics: Mapping[str, bytes]
     """Topics by name: those of the copy, and those that only directories know."""
     configs: Mapping[str, Mapping[str, str]]
-    """What an operator has said about topics that only directories know; they keep everything besides."""
+    """Configurations that an operator has given to topics that only directories know; their other keys keep
+    everything.
+    """
 
 
 class Holdings:
-    """Which nodes hold which partitions on their disks."""
+    """The nodes that hold each partition on their disks."""
 
     def __init__(self, nodes: Sequence[FoundNode]) -> None:
         self._held: dict[bytes, dict[int, dict[int, FoundReplica]]] = {}

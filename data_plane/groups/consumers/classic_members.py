@@ -5,7 +5,7 @@ REBALANCE_IN_PROGRESS when there is something to do: a newer target, partitions 
 free. It then joins again, which is its step towards the target, and gets what it has by SyncGroup. It is never the leader:
 the coordinator assigns. A member that does not join or sync within its rebalance timeout is fenced.
 
-A group without members, of either kind, becomes what the first to join speaks.
+A group without members, of either kind, takes the protocol of the first member that joins.
 """
 
 from __future__ import annotations

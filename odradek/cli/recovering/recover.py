@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["register_rebuild", "register_recovery"]
 
 _REVIEWED_MAX = 50
+_NAMED_AS_LOST = re.compile(r"name it with (--lost \S+) if its metadata are lost\Z")
 
 Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -376,6 +378,10 @@ def _refuse(args: argparse.Namespace, choice: Choice, document: dict[str, Json])
         say()
         for each in choice.refusals:
             say(f"refused: {each}")
+        lost = [found[1] for each in choice.refusals if (found := _NAMED_AS_LOST.search(each))]
+        if len(lost) == len(choice.refusals):
+            say()
+            say(f"if all of these are lost, add to the same command: {' '.join(lost)}")
     count = len(choice.refusals)
     raise CliError(
         f"{count} {'reason speaks' if count == 1 else 'reasons speak'} against a recovery (see above)"
@@ -458,16 +464,20 @@ def _show_plan(plan: RecoveryPlan) -> None:
 
 
 def _conclude(args: argparse.Namespace, plan: RecoveryPlan, done: Sequence[int]) -> None:
-    if args.plan is not None:
+    left = [each.node_id for each in plan.nodes if each.node_id not in done]
+    if args.plan is not None and left:
         say(f"the plan is in {args.plan}: `odradek quorum recover --from FILE CONFIG --execute` on each host")
     if not args.execute:
         say("nothing was changed: --execute carries the plan out")
         return
-    for node_id in done:
-        say(f"node {node_id}: the old metadata log was set aside, the new one is in its place")
-    left = [each.node_id for each in plan.nodes if each.node_id not in done]
+    for each in plan.nodes:
+        if each.node_id in done:
+            kept = ", the old one was set aside" if each.copy_end.offset > 0 else ""
+            say(f"node {each.node_id}: the new metadata log is in its place{kept}")
     if left:
         say(f"nodes that were done before, or are still to do: {', '.join(map(str, left))}")
+    elif args.plan is not None:
+        say(f"all nodes of the plan are done: remove {args.plan}, which holds what the metadata log holds")
     say(
         "when all nodes are done, start them: each partition waits for all of its replicas, then the longest log leads"
     )

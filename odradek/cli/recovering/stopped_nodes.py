@@ -19,6 +19,7 @@ __all__ = [
     "answers_at",
     "backup_in",
     "controller_addresses",
+    "elects_leader",
     "facts_of",
     "load_config",
     "read_nodes",
@@ -79,6 +80,32 @@ def read_nodes(facts: Sequence[NodeFacts]) -> list[FoundNode]:
             hint = ": stop the node first" if error.operation == "lock" else ""
             raise CliError(f"node {each.node_id}: {error}{hint}") from error
     return found
+
+
+def elects_leader(configs: Sequence[str]) -> bool:
+    """True if these stopped nodes are a majority of the voters, by the best copy of the metadata log that they have.
+
+    Also true where no copy can be read: then the start of the nodes says why. Raises `CliError`.
+    """
+    from odradek.metadata_quorum.ports import MetadataLogCorrupt
+    from odradek.metadata_quorum.raft.voters import ReplicaKey
+    from odradek.metadata_quorum.recovery.copies import greatest, read_copy
+
+    nodes = read_nodes([facts_of(each) for each in configs])
+    copies = []
+    for node in nodes:
+        if node.copy is not None:
+            try:
+                copies.append(read_copy(node.copy, f"node {node.node_id}", node.node_id, node.cluster_id))
+            except MetadataLogCorrupt:
+                return True
+    voters = greatest(copies).voters if copies else None
+    if voters is None:
+        return True
+    here = {
+        ReplicaKey(each.node_id, each.metadata_directory_id or b"") for each in nodes if each.copy is not None
+    }
+    return len([each for each in voters.voters if each.key in here]) >= voters.majority
 
 
 def backup_in(path: str) -> CopyFiles:

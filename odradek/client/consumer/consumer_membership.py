@@ -224,7 +224,7 @@ class ConsumerMembership(Membership):
     # In the background
 
     def run(self) -> Operation[None]:
-        """Be a member until the operation is ended. Return when the classic membership has to take over."""
+        """Run the membership until the operation is ended. Return when the classic membership has to take over."""
         while True:
             try:
                 if not self._machine.beats:

@@ -42,7 +42,7 @@ class NotReadable(Exception):
 
 @attrs.frozen
 class NodeFacts:
-    """What a node's properties file says of it."""
+    """The facts about a node in its properties file."""
 
     node_id: int
     is_broker: bool
@@ -125,7 +125,9 @@ def _owner(facts: NodeFacts, metas: dict[str, MetaProperties | None]) -> str:
 
 
 def _metadata(root: Dir | None) -> tuple[CopyFiles | None, str, int]:
-    """Read a node's copy of the metadata log, why there is none, and the epoch of its `quorum-state`."""
+    """Read a node's copy of the metadata log, or the reason why there is none; and the epoch of its
+    `quorum-state`.
+    """
     if root is None or not root.is_dir(METADATA_LOG_DIRECTORY):
         is_broken_off = root is not None and root.is_dir(DRAFT_DIRECTORY)
         return None, BROKEN_OFF if is_broken_off else "has no metadata log", NO_NUMBER

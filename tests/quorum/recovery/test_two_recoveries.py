@@ -133,6 +133,19 @@ def test_what_any_copy_knows_is_raised_too() -> None:
     assert image.topics["t1"].partitions[0].leader_epoch >= 2 * LEADER_EPOCHS_AHEAD
 
 
+def test_another_copy_may_know_a_later_epoch_of_a_partition() -> None:
+    """Its end was never committed. The new leader epoch is above it all the same, and the recovery is not refused."""
+    log = beginning(VOTERS)
+    log.append(write(log, 1, *topic(1, leader_epoch=3)))
+    abandoned = [*log, write(log, 1, *topic(2, leader_epoch=9))]
+    elected = [*log, write(log, 2, *topic(2, leader_epoch=4))]
+    nodes = [found(3, copy_of(elected)), found(4, copy_of(abandoned))]
+    choice = choose(nodes, Named(lost=LOST, gone=(1, 2)))
+    assert choice.chosen is not None
+    assert choice.chosen.node_id == 3
+    assert images_of(plan_of(choice, nodes)).topics["t2"].partitions[0].leader_epoch > 9
+
+
 def test_a_recovery_that_reached_only_some_nodes_is_continued() -> None:
     """The refusal names the command with `--from`, where to find the plan, and the nodes that lack it."""
     nodes = stopped_nodes()

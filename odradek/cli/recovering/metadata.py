@@ -1,4 +1,4 @@
-"""`odradek metadata rebuild`: a metadata log without any copy of the old one. It is in `recovering/`."""
+"""`odradek metadata rebuild`: a metadata log without any copy of the old one."""
 
 from __future__ import annotations
 
