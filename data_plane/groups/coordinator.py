@@ -21,7 +21,7 @@ from odradek.data_plane.coordination.shard import Shard as CoordinatorShard
 from odradek.data_plane.coordination.shards import Shards
 from odradek.data_plane.groups.answers import refusal
 from odradek.data_plane.groups.consumers.consumer_membership import WorkerWork
-from odradek.data_plane.groups.consumers.topic_hashes import TopicHashes
+from odradek.data_plane.groups.consumers.topic_hashes import HashTopics, TopicHashes
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.listing import DeleteGroup
 from odradek.data_plane.groups.machine import GroupMachine
@@ -41,6 +41,7 @@ from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.metadata_quorum.config.typed_settings import settings_of
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta
 from odradek.metadata_quorum.state_machine import NotEncoded
+from odradek.named_states import reached
 from odradek.serving.contract import Receiver
 from odradek.serving.timers import Timer
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -81,6 +82,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
         )
         self._deleted_topics: dict[str, None] = {}
         """Topics deleted while the log is read."""
+        self._hashes_for: list[Ask] | None = None
+        """Heartbeats that wait for the hashes of topics, the first of them for the run under way; None without a run."""
         self._reads = ReadBarrier(broker, partition)
 
     def read_state(self, latest: Latest, skipped: list[str]) -> GroupsState:
@@ -115,12 +118,49 @@ class Shard(CoordinatorShard[GroupsState, None]):
         code = None if self.is_loading else self._refused_by_log(ask.request)
         if isinstance(ask.request, FetchOffsets) and ask.request.is_confirmed and not self.is_loading:
             _ConfirmedRead(self, ask).begin()
+        elif code is None and (unhashed := self._unhashed(ask.request)) is not None:
+            if self._hashes_for is None:
+                self._hashes_for = [ask]
+                self._broker.tasks.start_soon(self._submit_hashed, unhashed)
+            else:
+                # One run at a time: many members may join at once, and read the same topics.
+                self._hashes_for.append(ask)
         elif code is None:
-            super().submit(ask)
-            for work in self.machine.consumers.take_wanted():
-                self._broker.tasks.start_soon(self._do_in_worker, work)
+            self._decide(ask)
         elif ask.reply is not None:
             ask.reply.complete(refusal(ask, code))
+
+    def _decide(self, ask: Ask) -> None:
+        """Let the machine decide, and workers do what decisions have left."""
+        super().submit(ask)
+        for work in self.machine.consumers.take_wanted():
+            self._broker.tasks.start_soon(self._do_in_worker, work)
+
+    def _unhashed(self, request: Any) -> HashTopics | None:
+        """Find the large topics that must be hashed before a heartbeat is decided."""
+        if self.is_loading or not isinstance(request, ConsumerGroupHeartbeatRequest):
+            return None
+        return self.machine.consumers.unhashed(self.newest_state, request)
+
+    async def _submit_hashed(self, work: HashTopics) -> None:
+        """Let a worker hash topics, then decide the heartbeat that needs the hashes; and submit those that came meanwhile."""
+        try:
+            self.machine.consumers.hashes.keep(await self._broker.env.workers.run(work.values))
+        except Exception:
+            # The decision hashes them itself, which takes the loop's time.
+            self._broker.log.exception("groups.topics_not_hashed")
+        waiting, self._hashes_for = self._hashes_for or [], None
+        if not self._stopped:
+            reached("consumer_groups.topics_hashed_in_worker")
+            self._decide(waiting[0])
+            for ask in waiting[1:]:
+                self.submit(ask)
+            self._broker.run_woken()
+            return
+        reached("consumer_groups.coordinator_ended_while_hashing")
+        for ask in waiting:
+            if ask.reply is not None:
+                ask.reply.complete(refusal(ask, ErrorCode.NOT_COORDINATOR))
 
     async def _do_in_worker(self, work: WorkerWork) -> None:
         """Let a worker do what decisions have left, and the machine decide the requests that come of it."""
@@ -277,6 +317,8 @@ class GroupCoordinator(Shards[Shard]):
         if delta.created_topics:
             for _, shard in sorted(self.shards.items()):
                 shard.machine.topics_created(self._broker.newest.image.offset)
+        if delta.changed_brokers:
+            self._hashes.brokers_changed(self._broker.newest.image)
         named = dict.fromkeys([*delta.changed_topics, *sorted(deleted)])
         if changed := self._hashes.changed(named, self._broker.newest.image):
             for _, shard in sorted(self.shards.items()):

@@ -194,6 +194,8 @@ STATES: Mapping[str, str] = {
     "consumer_groups.upgrade_refused": "A member of the consumer protocol joins a classic group that may not change.",
     "consumer_groups.group_downgraded": "The last member of the consumer protocol leaves a group with classic members.",
     "consumer_groups.other_protocol_refused": "A member of the consumer protocol sends a request of the classic one.",
+    "consumer_groups.topics_hashed_in_worker": "A heartbeat needs the hashes of large topics.",
+    "consumer_groups.coordinator_ended_while_hashing": "A coordinator ends while a worker hashes topics for a heartbeat.",
     "consumer_groups.target_written_in_parts": "The target of a large group is written in several parts.",
     "consumer_groups.part_of_ended_run_dropped": "A worker has computed a target for a group that has got another one, or is gone.",
     "consumer_groups.target_of_earlier_epoch_written": "A group has changed while a worker computed its target.",

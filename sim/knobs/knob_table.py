@@ -66,7 +66,7 @@ _BROKER: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "data_plane.groups.consumers.consumer_membership": {"MARKS_MAX": (0, 3)},
     "data_plane.groups.consumers.patterns": {"NAMES_PER_PAUSE": (1, 5)},
     "data_plane.groups.consumers.target_runs": {"INLINE_UNITS_MAX": (0, 12), "PART_UNITS": (1, 6)},
-    "data_plane.groups.consumers.topic_hashes": {"KEPT_MAX": (0, 3)},
+    "data_plane.groups.consumers.topic_hashes": {"KEPT_MAX": (0, 3), "INLINE_UNITS_MAX": (0, 6)},
     "data_plane.handlers.administration.alter_configs": {"THINGS_PER_TURN": (1, 5)},
     "data_plane.handlers.fetching.cold_pages": {
         "WARM_CHUNK_BYTES": (256, 4_000),

@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost
+from odradek.data_plane.groups.consumers import topic_hashes
 from odradek.data_plane.groups.coordinator import GroupCoordinator, Shard
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.listing import DeleteGroup, ListGroups
@@ -31,11 +32,13 @@ from odradek.metadata_quorum.state_machine import NotEncoded
 from odradek.serving.timers import Timers
 from odradek.wire.batches.batch_header import CRC_START, HEADER_SIZE
 from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from odradek.wire.messages.heartbeat import HeartbeatRequest
 from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from odradek.wire.record_batch import RecordBatchBuilder
 from testkit.by_hand import InlineWorkers, KeptLog, ManualClock, UnheardEvent
 from testkit.coordinating import KeptReply
+from tests.groups.consumers.consumer_script import image_of
 from tests.log.support import new_log
 
 BOTH = PartitionImage(1, 3, 0, (1, 2), (1, 2))
@@ -46,6 +49,7 @@ TOO_FEW = LogConfig(min_insync_replicas=2)
 @attrs.define
 class FakeEnv:
     random: Random = attrs.field(factory=lambda: Random(1))
+    workers: InlineWorkers = attrs.field(factory=InlineWorkers)
 
     def new_uuid(self) -> bytes:
         return self.random.randbytes(16)
@@ -56,9 +60,14 @@ class Tasks:
 
     def __init__(self) -> None:
         self.started: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.waiting: list[tuple[Callable[[Any], Coroutine[Any, Any, None]], Any]] = []
+        """Tasks with an argument."""
 
-    def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self.started.append(function)
+    def start_soon(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        if args:
+            self.waiting.append((function, *args))
+        else:
+            self.started.append(function)
 
 
 class FakeBroker:
@@ -363,3 +372,28 @@ def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
     (end,) = case.broker.tasks.started
     with pytest.raises(AssertionError, match="does not fit"):
         end().send(None)
+
+
+def test_a_heartbeat_waits_for_the_hashes_of_large_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker hashes them once, however many members join meanwhile; all are answered, also when the shard ends."""
+    monkeypatch.setattr(topic_hashes, "INLINE_UNITS_MAX", 0)
+    case = Case(ALONE)
+    run(case.shard.load())
+    case.broker.newest.image = image_of({"t": 3}, 1)
+
+    def beat(name: str) -> KeptReply:
+        request = ConsumerGroupHeartbeatRequest("g", name, 0, None, None, 60_000, ["t"], topic_partitions=[])
+        return case.ask(request)
+
+    first, second = beat("A"), beat("B")
+    assert not first.answers
+    ((start, work),) = case.broker.tasks.waiting
+    run(start(work))
+    assert [each.answers[0].error_code for each in (first, second)] == [ErrorCode.NONE] * 2
+    assert beat("C").answers
+    case.broker.newest.image = image_of({"t": 4}, 2)
+    late = [beat("D"), beat("E")]
+    (start, work) = case.broker.tasks.waiting[-1]
+    case.shard.stop()
+    run(start(work))
+    assert [each.answers[0].error_code for each in late] == [ErrorCode.NOT_COORDINATOR] * 2

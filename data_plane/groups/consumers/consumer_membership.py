@@ -75,10 +75,11 @@ from odradek.data_plane.groups.consumers.patterns import (
 from odradek.data_plane.groups.consumers.reconciliation import OwnedPartitions, reconcile
 from odradek.data_plane.groups.consumers.target_assignment import may_compute, target_records, topic_ids
 from odradek.data_plane.groups.consumers.target_runs import TargetPart, TargetRun, TargetRuns, is_small
-from odradek.data_plane.groups.consumers.topic_hashes import TopicHashes
+from odradek.data_plane.groups.consumers.topic_hashes import HashTopics, TopicHashes
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.membership import Membership
 from odradek.data_plane.groups.records import group_metadata_record, group_metadata_tombstone
+from odradek.data_plane.groups.state import GroupsState
 from odradek.data_plane.groups.turn import Turn
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.named_states import reached
@@ -117,7 +118,7 @@ class ConsumerMembership:
     ) -> None:
         self._settings = settings
         self._newest_image = image
-        self._hashes = hashes
+        self.hashes = hashes
         self._classic = classic
         self.timers = MemberTimers(deadlines, self._fence_by_timer)
         self._patterns = Patterns(settings.consumer_regex_refresh_interval_ms)
@@ -160,6 +161,15 @@ class ConsumerMembership:
         for group in groups:
             if any(group.is_subscribed_to(topic) for topic in topics):
                 self._checked.discard(group.group_id)
+
+    def unhashed(self, state: GroupsState, request: ConsumerGroupHeartbeatRequest) -> HashTopics | None:
+        """Find large topics that a worker should hash before this heartbeat is decided; None if there are none."""
+        names = request.subscribed_topic_names
+        if names is None and request.group_id in self._checked:
+            return None
+        group = state.consumers.get(request.group_id)
+        topics = [*(names or ()), *(() if group is None else group.subscribed_topics())]
+        return self.hashes.unhashed(dict.fromkeys(topics), self.image)
 
     @property
     def member_count(self) -> int:
@@ -228,7 +238,7 @@ class ConsumerMembership:
             reached("consumer_groups.group_upgraded")
             upgraded, members = upgrade(classic, self._settings, self.image)
             topics = sorted({name for each in members for name in each.profile.topics})
-            topics_hash = self._hashes.of_group(topics, self.image)
+            topics_hash = self.hashes.of_group(topics, self.image)
             change.add(upgraded_records(upgraded, members, topics_hash))
         return change
 
@@ -328,7 +338,7 @@ class ConsumerMembership:
         group_id = group.group_id
         if not is_needed and not anew and group_id in self._checked:
             return
-        topics_hash = self._hashes.of_group(group.subscribed_topics(), self.image)
+        topics_hash = self.hashes.of_group(group.subscribed_topics(), self.image)
         if is_needed or topics_hash != group.metadata_hash:
             change.add([epoch_record(group_id, group.epoch + 1, topics_hash)])
         if group.has_topic_record:
@@ -454,7 +464,7 @@ class ConsumerMembership:
             for each in sorted(patterns)
             if each in group.resolved and each not in change.group.pattern_counts
         )
-        topics_hash = self._hashes.of_group(change.group.subscribed_topics(), self.image)
+        topics_hash = self.hashes.of_group(change.group.subscribed_topics(), self.image)
         change.add([epoch_record(group.group_id, group.epoch + 1, topics_hash)])
         turn.records += change.records
 

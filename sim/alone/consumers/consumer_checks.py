@@ -57,6 +57,8 @@ class Sent:
     at: TopicPartition
     member_id: str
     epoch: int
+    is_late: bool = False
+    """True for a commit of an earlier self, with an offset of no meaning. It may be taken if that self is still known."""
 
 
 @attrs.define(eq=False)
@@ -183,7 +185,7 @@ class ConsumerPromises(Promises):
             raise SafetyViolation(f"commit {value.metadata} of {sent} stands at {offset} for {at}, or twice")
         self._positions[value.metadata] = offset
         since = self._accepted(sent, offset)
-        stint = None if since is None else (sent.member_id, since)
+        stint = None if since is None or sent.is_late else (sent.member_id, since)
         last = self._offsets.get(at)
         if last is not None and None not in (stint, last[0]) and last[0] != stint and value.offset < last[1]:
             raise SafetyViolation(

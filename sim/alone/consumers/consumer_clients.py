@@ -210,12 +210,14 @@ class GroupClient(Client):
         assert self.former is not None
         known = [*sorted(self.holder.held), TopicPartition("t", self.clients.random.randrange(4))]
         at = self.clients.random.choice(known)
-        self._send_commit([(at, 0)], *self.former)
+        self._send_commit([(at, 0)], *self.former, is_late=True)
 
-    def _send_commit(self, commits: list[tuple[TopicPartition, int]], member_id: str, epoch: int) -> None:
+    def _send_commit(
+        self, commits: list[tuple[TopicPartition, int]], member_id: str, epoch: int, *, is_late: bool = False
+    ) -> None:
         parts = []
         for at, position in commits:
-            _, name = self.clients.next_commit(Sent(at, member_id, epoch))
+            _, name = self.clients.next_commit(Sent(at, member_id, epoch, is_late))
             parts.append(PartitionCommit(at.topic, topic_id(at.topic), at.partition, position, -1, name))
 
         def checked(host: GroupHost, codes: list[ErrorCode]) -> None:

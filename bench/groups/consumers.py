@@ -1,0 +1,292 @@
+"""Groups of the consumer protocol (KIP-848): a large target, what a heartbeat costs, 1,000 groups after kill -9; beside Kafka.
+
+    python -m bench.groups.consumers [--json FILE] [--quick] [--without-kafka]
+
+* **Target.** 500 members join a group that reads 5,000 partitions; each sends heartbeats by itself over a few connections. The figures
+  are the seconds from the last member's join until the target is that of the newest epoch, and until all members have it.
+  `group.consumer.assignment.interval.ms` is a second, at both servers.
+* **Heartbeat.** CPU of the server for a heartbeat without news, above that for an ApiVersions on the same connections. Many are
+  pipelined over 16 connections.
+* **Restore.** 1,000 groups of 10 members each; kill -9. The figures are the seconds from the first answer of any kind until all groups
+  are described with all their members, and from the start of the process until then.
+
+Both servers run one after the other. What counts is the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import attrs
+
+from bench.groups.members import wait_for_coordinator
+from bench.instruments.tables import table
+from bench.throughput.passes import create_topic
+from odradek.wire.error_codes import ErrorCode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedGroup
+from odradek.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from odradek.wire.structure import Message
+from testkit.kafka_server import KafkaUnavailable, start_kafka
+from testkit.odradek_server import launch_odradek, start_odradek
+from testkit.processes import ServerProcess
+from testkit.raw_requests import RawConnection, connect, frame
+
+TOPICS, PARTITIONS_OF_EACH = 50, 100
+MEMBERS = 500
+GROUPS, MEMBERS_OF_EACH = 1_000, 10
+GROUPS_AT_ONCE = 100
+HEARTBEAT_VERSION, DESCRIBE_VERSION, API_VERSION = 1, 1, 3
+REBALANCE_MS = 60_000
+WAIT_SECONDS_MAX = 120.0
+WIRES, DEPTH = 16, 8
+SETTINGS = {
+    "offsets.topic.num.partitions": "10",
+    "offsets.topic.replication.factor": "1",
+    "group.consumer.assignment.interval.ms": "1000",
+}
+
+
+@attrs.define
+class BenchMember:
+    """A member, and what it knows."""
+
+    group: str
+    member_id: str
+    topics: Sequence[str]
+    epoch: int = 0
+    has: list[TopicPartitions] = attrs.Factory(list)
+    says: bool = True
+
+    def request(self) -> ConsumerGroupHeartbeatRequest:
+        joins = self.epoch == 0
+        return ConsumerGroupHeartbeatRequest(
+            self.group,
+            self.member_id,
+            self.epoch,
+            rebalance_timeout_ms=REBALANCE_MS if joins else -1,
+            subscribed_topic_names=list(self.topics) if joins else None,
+            topic_partitions=[] if joins else self.has if self.says else None,
+        )
+
+    def take(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+        if answer.error_code:
+            raise RuntimeError(f"a heartbeat is answered {ErrorCode(answer.error_code).name}")
+        self.epoch, self.says = answer.member_epoch, False
+        if answer.assignment is not None:
+            self.has, self.says = answer.assignment.topic_partitions, True
+
+
+def beat_all(wire: RawConnection, members: Sequence[BenchMember], at_once: int = 50) -> None:
+    """Send a heartbeat of each member, so many at once, and take the answers."""
+    for at in range(0, len(members), at_once):
+        some = members[at : at + at_once]
+        for member in some:
+            wire.send(member.request(), HEARTBEAT_VERSION)
+        for member in some:
+            member.take(wire.receive(ConsumerGroupHeartbeatRequest, HEARTBEAT_VERSION))
+
+
+def described(wire: RawConnection, groups: Sequence[str]) -> list[DescribedGroup]:
+    """Describe groups."""
+    wire.send(ConsumerGroupDescribeRequest(list(groups)), DESCRIBE_VERSION)
+    found: list[DescribedGroup] = wire.receive(ConsumerGroupDescribeRequest, DESCRIBE_VERSION).groups
+    return found
+
+
+def wait_for(what: str, is_so: Callable[[], bool]) -> float:
+    """Ask until it is so; return the seconds that it took."""
+    began = time.perf_counter()
+    while not is_so():
+        if time.perf_counter() - began > WAIT_SECONDS_MAX:
+            raise TimeoutError(what)
+    return time.perf_counter() - began
+
+
+def measure_target(server: ServerProcess, members: int) -> tuple[float, float]:
+    """Return the seconds until the target of the newest epoch is computed, and until all members have it."""
+    topics = [f"target-{index}" for index in range(TOPICS)]
+    for name in topics:
+        create_topic(server.bootstrap, name, PARTITIONS_OF_EACH)
+    wire = RawConnection(server.bootstrap)
+    group = [BenchMember("target", f"member-{index:04d}", topics) for index in range(members)]
+    beat_all(wire, group)
+    began = time.perf_counter()
+
+    def has_target() -> bool:
+        beat_all(wire, group[:1])
+        (found,) = described(wire, ["target"])
+        return found.assignment_epoch == found.group_epoch
+
+    def has_all() -> bool:
+        beat_all(wire, group)
+        return (
+            sum(len(topic.partitions) for each in group for topic in each.has) == TOPICS * PARTITIONS_OF_EACH
+        )
+
+    wait_for("the target is not computed", has_target)
+    target_seconds = time.perf_counter() - began
+    wait_for("the members do not get their share", has_all)
+    wire.socket.close()
+    return target_seconds, time.perf_counter() - began
+
+
+def measure_cpu(server: ServerProcess, request: Message, version: int, seconds: float) -> float:
+    """Return the server's CPU microseconds for one such request."""
+    frames = bytes(frame(request, version)) * DEPTH
+    wires = [connect(server.bootstrap) for _ in range(WIRES)]
+    wires[0].sendall(frames[: len(frames) // DEPTH])
+    size = int.from_bytes(wires[0].recv(4, 0x100))
+    wires[0].recv(size, 0x100)
+    answer_bytes = (size + 4) * DEPTH
+
+    def rounds(until: float) -> int:
+        count = 0
+        while time.perf_counter() < until:
+            for wire in wires:
+                wire.sendall(frames)
+            for wire in wires:
+                left = answer_bytes
+                while left:
+                    left -= len(wire.recv(left))
+            count += WIRES * DEPTH
+        return count
+
+    rounds(time.perf_counter() + seconds / 4)
+    before = server.cpu_seconds()
+    count = rounds(time.perf_counter() + seconds)
+    spent = server.cpu_seconds() - before
+    for wire in wires:
+        wire.close()
+    return spent / count * 1e6
+
+
+def measure_heartbeat(server: ServerProcess, seconds: float) -> float:
+    """Return the CPU microseconds of a heartbeat above those of an ApiVersions."""
+    create_topic(server.bootstrap, "beaten", 4)
+    wire = RawConnection(server.bootstrap)
+    member = BenchMember("beaten", "member", ["beaten"])
+
+    def is_quiet() -> bool:
+        beat_all(wire, [member])
+        return bool(member.has) and not member.says
+
+    wait_for("the only member gets nothing", is_quiet)
+    base = measure_cpu(server, ApiVersionsRequest("bench", "1"), API_VERSION, seconds)
+    found = measure_cpu(server, member.request(), HEARTBEAT_VERSION, seconds) - base
+    wire.socket.close()
+    return found
+
+
+def fill(server: ServerProcess, groups: Sequence[str]) -> None:
+    """Let the members of all groups join."""
+    create_topic(server.bootstrap, "restored", MEMBERS_OF_EACH)
+    wire = RawConnection(server.bootstrap)
+    members = [
+        BenchMember(group, f"{group}-{index}", ["restored"])
+        for group in groups
+        for index in range(MEMBERS_OF_EACH)
+    ]
+    beat_all(wire, members)
+    wire.socket.close()
+
+
+def wait_until_restored(bootstrap: str, groups: Sequence[str]) -> float:
+    """Return the seconds until all groups are described with all their members."""
+    wire = RawConnection(bootstrap)
+
+    def are_all_there() -> bool:
+        for at in range(0, len(groups), GROUPS_AT_ONCE):
+            for each in described(wire, groups[at : at + GROUPS_AT_ONCE]):
+                if each.error_code:
+                    return False
+                if len(each.members) != MEMBERS_OF_EACH:
+                    raise RuntimeError(f"{each.group_id} has {len(each.members)} members")
+        return True
+
+    seconds = wait_for("groups are not restored", are_all_there)
+    wire.socket.close()
+    return seconds
+
+
+def measure(name: str, directory: Path, *, quick: bool) -> dict[str, float]:
+    """Return the figures of one server."""
+    is_ours = name == "Odradek"
+    start = start_odradek if is_ours else start_kafka
+    server = start(directory, settings=SETTINGS)
+    try:
+        wait_for_coordinator(server.bootstrap)
+        heartbeat_us = measure_heartbeat(server, 1.0 if quick else 4.0)
+        target_seconds, share_seconds = measure_target(server, MEMBERS)
+        groups = [f"group-{number}" for number in range(GROUPS // 5 if quick else GROUPS)]
+        fill(server, groups)
+        wait_until_restored(server.bootstrap, groups)
+        server.kill()
+        began = time.perf_counter()
+        if is_ours:
+            server = launch_odradek(directory / "server.properties")
+        else:
+            server = start_kafka(directory, settings=SETTINGS)
+        restored_seconds = wait_until_restored(server.bootstrap, groups)
+        return {
+            "heartbeat_us": heartbeat_us,
+            "target_seconds": target_seconds,
+            "share_seconds": share_seconds,
+            "restored_seconds": restored_seconds,
+            "since_start_seconds": time.perf_counter() - began,
+        }
+    finally:
+        server.kill()
+
+
+ROWS = {
+    "heartbeat_us": "CPU of a heartbeat above an ApiVersions, us",
+    "target_seconds": f"{MEMBERS} members, {TOPICS * PARTITIONS_OF_EACH} partitions: target, s",
+    "share_seconds": "... until all have their share, s",
+    "restored_seconds": "groups of 10 after kill -9: served, s",
+    "since_start_seconds": "... from the start of the process, s",
+}
+
+
+def main() -> int:
+    """Print a table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.groups.consumers", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--quick", action="store_true", help="shorter, with a fifth of the groups")
+    parser.add_argument("--without-kafka", action="store_true", help="ours alone")
+    options = parser.parse_args()
+    figures: dict[str, dict[str, float]] = {}
+    for name in ("Odradek",) if options.without_kafka else ("Odradek", "Apache Kafka 4.3"):
+        with ExitStack() as stack:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="consumers-")))
+            try:
+                figures[name] = measure(name, directory, quick=options.quick)
+            except KafkaUnavailable as reason:
+                print(f"without Apache Kafka: {reason}", file=sys.stderr)
+    names = list(figures)
+    rows = []
+    for key, text in ROWS.items():
+        values = [figures[name][key] for name in names]
+        ratio = [f"{values[0] / values[1]:.2f}"] if len(values) > 1 and values[1] else []
+        rows.append([text, *(f"{value:.2f}" for value in values), *ratio])
+    print(table(["", *names, *(["ratio"] if len(names) > 1 else [])], rows))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
