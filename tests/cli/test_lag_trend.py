@@ -40,7 +40,7 @@ def test_a_lag_that_does_not_fall_has_no_end() -> None:
 
 
 def test_no_lag_and_no_commit_are_no_trend() -> None:
-    """A group at the end has nothing to catch up; without a committed offset nothing can be said."""
+    """A group at the end has no lag, and the trend of a group without commits is unknown."""
     assert trend_text(trend_of([at(0, 5, 5)], [at(0, 5, 5)], 1_000)).startswith("no lag; ")
     assert trend_of([at(0, None, 5)], [at(0, None, 5)], 1_000) is None
     assert trend_text(None) == "unknown: no partition has a committed offset"
