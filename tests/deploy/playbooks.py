@@ -49,9 +49,11 @@ class Playbooks:
     hosts: Hosts
     inventory: dict[str, Any]
     log: Path
+    secrets: list[str] = attrs.field(factory=list)
+    """Texts that no run may print."""
 
     def run(self, name: str, *words: str, fails: bool = False, **extra: str) -> Outcome:
-        """Run `odradek.cluster.NAME` with the inventory as it is now; raises unless it does (not) fail, and if it warns."""
+        """Run `odradek.cluster.NAME` with the inventory as it is now; raises unless it does (not) fail, and if it warns or shows a secret."""
         command, environment = self._command(name, *words, **extra), self.environment()
         begun = time.monotonic()
         done = subprocess.run(
@@ -74,6 +76,8 @@ class Playbooks:
             log.write(
                 f"\n$ ansible-playbook odradek.cluster.{name} {' '.join(words)} {extra}\n{outcome.output}"
             )
+        if any(secret in outcome.output for secret in self.secrets):
+            raise PlaybookFailed(f"{name} prints a secret")
         lines = [line for line in outcome.output.splitlines() if line.startswith("[WARNING]")]
         warnings = [line for line in lines if not line.startswith(_MEANT)]
         if warnings:
