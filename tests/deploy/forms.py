@@ -52,8 +52,8 @@ WHOLE = (
     broken_release,
     replace,
     grow,
-    drain,
     rollback,
+    drain,
     look_and_keep,
     secure,
 )

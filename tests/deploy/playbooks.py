@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import select
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ import attrs
 from tests.deploy.hosts import Hosts
 from tests.deploy.needs import ANSIBLE, ROOT
 
+_SILENCE_SECONDS = 0.5
+_PROMPT_CHARACTERS_MAX = 300
 _MEANT = "[WARNING]: No replica that is left has all records of "
 """The begin of a warning to the operator by the collection itself; the other warnings are Ansible's."""
 _RECAP = re.compile(r"^(\S+) +: ok=(\d+) +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
@@ -67,6 +72,28 @@ class Playbooks:
         )
         outcome = Outcome(done.stdout + done.stderr, done.returncode, time.monotonic() - begun)
         return self._judged(outcome, name, words, extra, fails=fails)
+
+    def run_at_a_terminal(self, name: str, prompt: str, **extra: str) -> tuple[Outcome, int]:
+        """Run a playbook at a terminal, and press Enter whenever `prompt` is shown; returns how often that was."""
+        command, environment = self._command(name, **extra), self.environment()
+        begun = time.monotonic()
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.hosts.work)
+            os.execve(command[0], command, environment)
+        output = ""
+        # A terminal whose other end is closed says EIO.
+        with suppress(OSError):
+            while True:
+                # Ansible drops what was typed before it asks, so the key comes once it is silent, and again if need be.
+                if select.select([terminal], [], [], _SILENCE_SECONDS)[0]:
+                    output += os.read(terminal, 1 << 16).decode(errors="replace").replace("\r", "")
+                elif prompt in output[-_PROMPT_CHARACTERS_MAX:]:
+                    os.write(terminal, b"\r")
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(terminal)
+        outcome = Outcome(output, status, time.monotonic() - begun)
+        return self._judged(outcome, name, (), extra, fails=False), output.count(prompt)
 
     def _judged(
         self, outcome: Outcome, name: str, words: tuple[str, ...], extra: dict[str, str], *, fails: bool
