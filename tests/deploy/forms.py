@@ -82,7 +82,7 @@ def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) ->
         print(f"{len(hosts.hosts)} hosts booted in {time.monotonic() - begun:.1f} s", flush=True)
         playbooks = Playbooks(hosts, inventory_of(hosts, discovers=form != "bad-day"), work / "playbooks.log")
         if form == "hosts":
-            return playbooks.shell()
+            return playbooks.shell(DISK_BYTES)
         load = Load(
             ",".join(f"{hosts[name].address}:9092" for name in playbooks.inventory["hosts"]),
             len(playbooks.inventory["hosts"]),

@@ -15,7 +15,9 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +58,18 @@ ExecStart=/bin/sh -c 'while sleep 0.5; do /usr/local/sbin/by-uuid; done'
 [Install]
 WantedBy=sysinit.target
 """
+
+# The command of an operator's shell that asks for a switch.
+_SWITCH = """#!/usr/bin/python3
+import socket, sys
+asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+asking.connect("{address}")
+asking.send(" ".join(sys.argv[1:]).encode() or b"?")
+print(asking.recv(65536).decode())
+"""
+_LOOK_SECONDS = 0.5
+_REBOOTS = 133
+"""The status with which systemd-nspawn ends when its host reboots: start it again."""
 
 
 def run(*words: str | Path, check: bool = True) -> str:
@@ -325,6 +339,63 @@ class Hosts:
         self.renew_system(name)
         for disk in self.hosts[name].disks:
             self.attach_disk(self.hosts[name], disk, disk_bytes)
+
+
+@contextlib.contextmanager
+def switches(made: Hosts, disk_bytes: int) -> Iterator[Path]:
+    """Stand at the switches of the hosts, for an operator's shell; gives the directory of the command `host` for it.
+
+    A host that reboots comes back by itself.
+    """
+    directory = made.work / "bin"
+    directory.mkdir()
+    command = directory / "host"
+    command.write_text(_SWITCH.format(address=made.work / "switches"))
+    command.chmod(0o755)
+    over = threading.Event()
+
+    def stand() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(str(made.work / "switches"))
+            listening.listen()
+            listening.settimeout(_LOOK_SECONDS)
+            while not over.is_set():
+                for host in made.hosts.values():
+                    if host.process is not None and (status := host.process.poll()) is not None:
+                        made.kill(host.name)
+                        if status == _REBOOTS:
+                            _switched(made, ["boot", host.name], disk_bytes)
+                with contextlib.suppress(TimeoutError):
+                    asking, _ = listening.accept()
+                    with asking:
+                        asking.send(_switched(made, asking.recv(1024).decode().split(), disk_bytes).encode())
+
+    thread = threading.Thread(target=stand, daemon=True)
+    thread.start()
+    yield directory
+    over.set()
+    thread.join()
+
+
+def _switched(made: Hosts, words: list[str], disk_bytes: int) -> str:
+    """Do as the words of the command `host` say; returns a sentence for the operator."""
+    what, name = words if len(words) == 2 else ("", "")
+    host = made.hosts.get(name)
+    if host is None or what not in ("kill", "boot", "blank"):
+        return f"host kill|boot|blank NAME; the hosts are {', '.join(made.hosts)}"
+    if (what == "kill") is (host.process is None):
+        return f"{name} is {'off' if host.process is None else 'on'}"
+    try:
+        if what == "kill":
+            made.kill(name)
+        elif what == "boot":
+            made.boot(name)
+        else:
+            made.blank(name, disk_bytes)
+    except RuntimeError as error:
+        return str(error)
+    done = {"kill": "has no power", "boot": "is up", "blank": "has an empty system and empty disks; boot it"}
+    return f"{name} {done[what]}"
 
 
 def _children(host: Host) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from tests.deploy.hosts import Hosts
+from tests.deploy.hosts import Hosts, switches
 from tests.deploy.needs import ANSIBLE, ROOT
 
 _SILENCE_SECONDS = 0.5
@@ -156,15 +156,20 @@ class Playbooks:
             "ANSIBLE_NOCOLOR": "1",
         }
 
-    def shell(self) -> int:
+    def shell(self, disk_bytes: int) -> int:
         """A shell that reaches the hosts, where `ansible-playbook odradek.cluster.NAME` finds inventory and releases."""
         inventory = self.written()
-        environment = self.environment() | {
-            "ANSIBLE_INVENTORY": str(inventory),
-            "PATH": f"{ANSIBLE / 'bin'}:{os.environ['PATH']}",
-        }
         names = ", ".join(f"{host.name} {host.address}" for host in self.hosts.hosts.values())
-        print(f"hosts: {names}\ninventory: {inventory}\nthey end with this shell", flush=True)
-        return subprocess.run(
-            [os.environ.get("SHELL", "/bin/bash")], env=environment, cwd=inventory.parent, check=False
-        ).returncode
+        with switches(self.hosts, disk_bytes) as commands:
+            environment = self.environment() | {
+                "ANSIBLE_INVENTORY": str(inventory),
+                "PATH": f"{commands}:{ANSIBLE / 'bin'}:{os.environ['PATH']}",
+            }
+            print(
+                f"hosts: {names}\ninventory: {inventory}\nhost kill|boot|blank NAME switches one off, on, or makes it a new "
+                "machine\nthey end with this shell",
+                flush=True,
+            )
+            return subprocess.run(
+                [os.environ.get("SHELL", "/bin/bash")], env=environment, cwd=inventory.parent, check=False
+            ).returncode
