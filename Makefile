@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 ANSIBLE := .cache/ansible
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# A line for each package that pip takes.
+PROGRESS = sed -u -n 's/^Collecting \([^ ]*\).*/  \1/p'
 PORT ?= 9092
 DATA ?= data
 JOBS ?= 2
@@ -17,7 +19,7 @@ PRODUCT = odradek wire metadata_quorum data_plane spark
 # Where Python may write no bytecode by itself (PYTHONDONTWRITEBYTECODE), each start of a node would compile all modules.
 COMPILE = $(BIN)/python -m compileall -q -j 0
 
-.PHONY: help install install-dev run test test-mirror test-ecosystem test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-bad-day deploy-hosts deploy-test deploy-tools release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
+.PHONY: help install install-dev run test test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions test-groups quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools dist release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -35,11 +37,13 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml wheels.txt wheels-build.txt | $(BIN)/python
-	@echo "installing into $(VENV)"
+	@echo "installing into $(VENV), which takes about half a minute"
 	@# What is fetched must have the hashes of wheels.txt. Our own code is built by the setuptools that is locked, too.
-	@$(PIP) install --require-hashes --no-deps --only-binary :all: -r wheels.txt -r wheels-build.txt
+	@set -o pipefail; $(PIP:-qq=) install --require-hashes --no-deps --only-binary :all: -r wheels.txt -r wheels-build.txt | $(PROGRESS)
+	@echo "  building odradek"
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@! $(PIP) check | grep '^odradek ' || { echo "wheels.txt lacks what this Python needs" >&2; exit 1; }
+	@echo "  compiling its modules"
 	@$(COMPILE) $(PRODUCT)
 	@touch $@
 
@@ -49,8 +53,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	    echo "installing Java, for the tests of Spark and beside Apache Kafka"; \
 	    { apt-get update -qq && apt-get install -qq -y default-jre-headless >/dev/null; } || true; fi
 	@command -v java >/dev/null || echo "no Java: tests that need it are skipped" >&2
-	@echo "installing the development tools into $(VENV)"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@echo "installing the development tools into $(VENV), PySpark among them, which takes some minutes"
+	@set -o pipefail; $(PIP:-qq=) install -c constraints.txt -e '.[dev]' | $(PROGRESS)
 	@touch $@
 
 run: install ## a local node on 127.0.0.1:9092, data in ./data (PORT=, DATA=, ARGS='--nodes 3')
@@ -66,6 +70,9 @@ test: install-dev ## the whole test suite (JOBS=, ARGS=)
 TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_a_transaction.py tests/other_clients/test_transactional_producers.py tests/other_clients/test_live_transaction_version.py tests/client/producer/test_transactional_servers.py::test_a_transaction_outlives_kill_9_of_the_broker
 test-transactions: install-dev ## five clients' transactions while nodes die, each and everywhere: 20,000 records exactly once (ARGS='-k java')
 	@exec $(BIN)/python -m pytest -v -s --matrix $(TRANSACTIONS) $(ARGS)
+
+test-groups: install-dev ## clients with group.protocol=consumer while nodes and members die: librdkafka, Java, Kafka's programs (ARGS='-k java')
+	@exec $(BIN)/python -m pytest -v -s -n 0 --matrix tests/other_clients/consumer_protocol $(ARGS)
 
 SPARKS := 4.2.0 4.3.0
 CONNECT := .cache/spark-connect
@@ -83,6 +90,13 @@ test-spark: install-dev ## all tests of Spark, on PySpark 4.2 and 4.3, with Spar
 test-mirror: install-dev ## odradek mirror, killed at every step and at sixty random times (ARGS=, MIRROR_SEED=)
 	@exec $(BIN)/python -m pytest -v --matrix tests/spark/mirror/test_mirror.py $(ARGS)
 
+INSTALL_TOOLS := .cache/install-tools
+test-install: install-dev ## from the wheel to three nodes by pip, uvx and pipx, on each Python that is here (ARGS='-k uvx')
+	@[ -x $(INSTALL_TOOLS)/bin/twine ] || { echo "installing uv, pipx and twine into $(INSTALL_TOOLS)"; \
+	  $(BIN)/python -m venv $(INSTALL_TOOLS) && \
+	  $(INSTALL_TOOLS)/bin/pip --disable-pip-version-check -qq install uv==0.13.9 pipx==1.18.4 twine==7.0.0; }
+	@exec $(BIN)/python -m pytest -v -n 0 -m install tests/install $(ARGS)
+
 test-ecosystem: install-dev ## Kafka Streams, Connect, MirrorMaker 2, Flink, Go clients, kafka_exporter while nodes are killed (ARGS='-k streams')
 	@exec $(BIN)/python -m pytest -v -n 0 -m ecosystem tests/ecosystem $(ARGS)
 
@@ -99,6 +113,9 @@ test-security: install-dev ## the full attacks on logins, TLS and rights; short 
 
 siege: install-dev ## all attacks of strangers and clients in turns for an hour, beside three ordinary clients of three nodes (HOURS=1)
 	@exec $(BIN)/python -m tests.attacks siege --hours $(if $(filter command line,$(origin HOURS)),$(HOURS),1) $(ARGS)
+
+test-recovery: install-dev ## the quorum recovered on real nodes, commands of a recovery killed at each write, old voters that return (ARGS=)
+	@exec $(BIN)/python -m pytest -v -n 0 --matrix tests/cluster/recovery $(ARGS)
 
 test-disks: install-dev ## disks that fill, freeze, die and turn read-only, on ext4 and xfs on loop devices; for root (ARGS=)
 	@exec env ODRADEK_TEST_DISKS=ext4,xfs $(BIN)/python -m pytest -v -n 0 tests/cluster/disks/test_real_disks.py tests/cluster/disks/test_dying_disks.py tests/cluster/disks/test_full_disk.py tests/cluster/disks/test_frozen_disk.py tests/cluster/disks/test_hung_metadata_disk.py tests/cli/test_disk_moves.py $(ARGS)
@@ -150,6 +167,9 @@ fuzz: install-dev ## bytes of frames, messages, batches, logs and small files, b
 jepsen: install-dev ## three real nodes under kill -9, pauses and cut links, every record accounted for (ARGS=--help)
 	@exec $(BIN)/python -m jepsen_tests $(ARGS)
 
+dist: install ## our wheel and source distribution in dist: the same bytes for the same commit
+	@exec $(BIN)/python deploy/build_backend.py dist
+
 release: install-dev ## a release for deploy/ansible in dist/releases: our wheel and all that it needs (ARGS='--version 0.1.1')
 	@exec $(BIN)/python deploy/build_release.py $(ARGS)
 
@@ -166,6 +186,9 @@ deploy-test: install-dev deploy-tools ## the whole life of a cluster on four hos
 
 deploy-bad-day: install-dev deploy-tools ## an operator's bad day on four hosts booted here, under load: what breaks, and the ways on; for root on Debian
 	@exec $(BIN)/python -m tests.deploy bad-day $(ARGS)
+
+deploy-recover: install-dev deploy-tools ## three hosts booted here lose the metadata of most voters under load, and the playbooks recover and restore lead on
+	@exec $(BIN)/python -m tests.deploy recover $(ARGS)
 
 deploy-hosts: install-dev deploy-tools ## four hosts to try deploy/ansible on, and a shell that reaches them; for root on Debian
 	@exec $(BIN)/python -m tests.deploy hosts

@@ -39,11 +39,17 @@ from odradek.data_plane.metadata_snapshots import SNAPSHOT_BYTES_MAX, FileSnapsh
 from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskRefused
 from odradek.metadata_quorum.config.typed_settings import setting
-from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, Snapshot, StoredSnapshot
+from odradek.metadata_quorum.ports import (
+    MetadataLogCorrupt,
+    OffsetAndEpoch,
+    RecoveryBrokenOff,
+    Snapshot,
+    StoredSnapshot,
+)
 from odradek.metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, decode_snapshot
 from odradek.metadata_quorum.replica.metadata_batches import is_whole_batch
 from odradek.metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE_FILE
-from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.metadata_quorum.replica.storage_format import DRAFT_DIRECTORY, METADATA_LOG_DIRECTORY
 from odradek.named_states import reached
 from odradek.wire.batches.batch_header import HEADER_SIZE, iter_batches, parse_header
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -123,8 +129,10 @@ class MetadataLog:
     ) -> MetadataLog:
         """Open the metadata log below the (locked) metadata directory `root`. Blocks.
 
-        Raises `MetadataLogCorrupt`, also for a controller (`may_vote`) whose log is gone, or `DiskError`.
+        Raises `MetadataLogCorrupt`, also for a controller (`may_vote`) whose log is gone, `RecoveryBrokenOff`,
+        or `DiskError`.
         """
+        _refuse_a_draft(root)
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
         self = cls(
             root, directory, clock, logger, settings.retention, agreed_clock or AgreedClock(clock, log=logger)
@@ -445,6 +453,17 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
         if base_offset >= offset_min and is_whole_batch(data, position) is not None:
             return position
     return None
+
+
+def _refuse_a_draft(root: Dir) -> None:
+    """Raise `RecoveryBrokenOff` if a recovery began a new log here and did not put it in its place."""
+    if root.is_dir(DRAFT_DIRECTORY):
+        raise RecoveryBrokenOff(
+            f"{root.path}/{DRAFT_DIRECTORY} is the new metadata log of a recovery that was broken off. Go on with it: "
+            "`odradek quorum recover --from PLAN CONFIG --execute`, PLAN being the file that the recovery wrote "
+            "beside the first CONFIG (*.recovery-*.json). To give that recovery up while "
+            f"{METADATA_LOG_DIRECTORY} is still there, remove {DRAFT_DIRECTORY}"
+        )
 
 
 def _read_synced_offset(directory: Dir) -> tuple[int, int]:

@@ -19,7 +19,7 @@ class BrokerHost(Protocol):
 
     @property
     def agreed_clock(self) -> AgreedClock:
-        """The wall clock, for what expires. Coordinators count ages from its latest time."""
+        """The wall clock, for things that expire. Coordinators count ages from its latest time."""
 
     @property
     def log(self) -> Log: ...

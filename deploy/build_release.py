@@ -5,8 +5,8 @@
 One tar, `odradek-VERSION.tar`, is all that a host needs; no host asks a registry for anything. The wheels are those
 for the Python and the platform that this runs on, which must be those of the hosts.
 
-A release is known by its digest, which is that of its wheels. The same commit gives the same digest again. Files that are
-not committed mark its version with `+dirty`.
+A release is known by its digest, which is that of its wheels. Our wheel names its commit. So the same commit gives the same digest
+again, and another commit another one. Files that are not committed mark its version with `+dirty`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import argparse
 import hashlib
 import io
 import json
-import os
 import platform
 import re
 import shutil
@@ -30,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 UNAVAILABLE = 2
-"""The exit status where the wheels of others cannot be had."""
+"""The exit status if the wheels of dependencies cannot be fetched."""
 
 
 _VERSION = re.compile(
@@ -45,7 +44,7 @@ NAMESPACE = "odradek-release"
 
 
 class WheelsUnavailable(Exception):
-    """pip has not got the pinned wheels; it has said why."""
+    """pip could not fetch the pinned wheels, and has printed why."""
 
 
 class BadArgument(Exception):
@@ -72,12 +71,7 @@ def build(out: Path, name: str, key: Path | None = None) -> Path:
             if subprocess.run([*pip, *command], check=False).returncode:
                 raise WheelsUnavailable("pip cannot get the pinned wheels: is the index in reach?")
         own = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
-        # Times and modes of files are in a wheel, too: with fixed ones the same sources give the same bytes.
-        fixed = {
-            **os.environ,
-            "SOURCE_DATE_EPOCH": _git("show", "--no-patch", "--format=%ct", "HEAD").strip(),
-        }
-        subprocess.run([*pip, "wheel", *own], check=True, env=fixed, umask=0o022)
+        subprocess.run([*pip, "wheel", *own], check=True)
         out.mkdir(parents=True, exist_ok=True)
         return pack(out / f"odradek-{name}.tar", sorted(wheels.glob("*.whl")), name, key)
 
@@ -118,6 +112,9 @@ def _copy_source(target: Path, version: str) -> None:
         r'^version = ".+"$', f'version = "{version}"', project.read_text(), count=1, flags=re.MULTILINE
     )
     project.write_text(text)
+    # There is no git in the copy: the build backend reads the commit from this file.
+    dirty = "+dirty" if version.endswith("dirty") else ""
+    (target / "COMMIT").write_text(f"{_git('rev-parse', 'HEAD').strip()}{dirty}\n")
 
 
 def contents_digest(manifest: dict[str, Any]) -> str:
@@ -174,8 +171,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "dist" / "releases", help="where the archive goes")
-    parser.add_argument("--version", help="in place of the one in pyproject.toml")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "dist" / "releases", help="the directory of the archive"
+    )
+    parser.add_argument("--version", help="the version, in place of the version in pyproject.toml")
     parser.add_argument("--sign", type=Path, metavar="KEY", help="sign by this key, as ssh-keygen makes them")
     args = parser.parse_args()
     try:

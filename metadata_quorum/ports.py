@@ -26,6 +26,10 @@ class MetadataLogCorrupt(Exception):
     """
 
 
+class RecoveryBrokenOff(MetadataLogCorrupt):
+    """Raised if a recovery of the quorum has begun in a node's directory and has not come to its end there."""
+
+
 @attrs.frozen(order=True)
 class OffsetAndEpoch:
     """The end offset of a log (or of a snapshot) and the epoch of the record before it, -1 for an empty log."""

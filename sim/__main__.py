@@ -32,7 +32,7 @@ from sim.scenarios.lone_node_scenario import SafetyViolation, Scenario
 from sim.scenarios.recovery_scenario import RecoveryScenario
 
 USAGE = 64
-"""The exit status of a wrong command. The usual status of argparse, 2, would be taken for liveness."""
+"""The exit status of a wrong command. The usual status of argparse, 2, means a liveness failure here."""
 PROGRESS_VIRTUAL_SECONDS = 10.0
 LAST_EVENTS = 12
 """The number of readable events that are printed of the end of a failing run."""
@@ -88,11 +88,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> _Parser:
     parser = _Parser(
         prog="python -m sim",
-        description="One run of a virtual world, from a seed. With --campaign: many (see --campaign --help). With --census DIR: what they have reached.",
+        description="One run of a virtual world, from a seed. With --campaign: many runs (see --campaign --help). With --census DIR: the named states that runs have reached.",
     )
-    parser.add_argument("--seed", type=int, required=True, help="what the whole run hangs on")
+    parser.add_argument("--seed", type=int, required=True, help="the number from which the whole run follows")
     parser.add_argument(
-        "--profile", choices=PROFILES, default="default", help="how much trouble (default: %(default)s)"
+        "--profile", choices=PROFILES, default="default", help="the amount of trouble (default: %(default)s)"
     )
     parser.add_argument(
         "--options",
@@ -105,28 +105,34 @@ def _parser() -> _Parser:
     parser.add_argument(
         "--nodes",
         type=int,
-        help="brokers, each with all partitions; 1: no cluster, a single node (default: drawn from the seed)",
+        help="number of brokers, each with all partitions; 1: a single node without a cluster (default: drawn from the seed)",
     )
     parser.add_argument(
-        "--controllers", type=int, help="of a cluster: 0: each node is one too; else so many of their own"
+        "--controllers",
+        type=int,
+        help="of a cluster: number of nodes that are only controllers; 0: each broker is also a controller",
     )
-    parser.add_argument("--seconds", type=float, help="of a cluster: how long the storm is, in virtual time")
+    parser.add_argument(
+        "--seconds", type=float, help="of a cluster: seconds of virtual time that the storm lasts"
+    )
     parser.add_argument("--crashes", type=int, help="of a single node: how often it dies (default: 3)")
     parser.add_argument(
         "--alone",
         choices=PARTS,
-        help="no cluster: one part of the product alone, under a schedule (sim/alone/README.md)",
+        help="instead of a cluster: one part of the product alone, under a schedule (sim/alone/README.md)",
     )
     parser.add_argument(
         "--recover",
         action="store_true",
-        help="no storm alone: voters lose their metadata disks, twice, and an operator recovers the quorum",
+        help="voters lose their metadata disks twice, and an operator recovers the quorum",
     )
     parser.add_argument(
-        "--runs", type=int, default=1, help="with --recover: so many seeds, the first of which is --seed"
+        "--runs", type=int, default=1, help="with --recover: the number of seeds, from --seed on"
     )
     parser.add_argument("--trace", action="store_true", help="print every event of the run, a line for each")
-    parser.add_argument("--log", action="store_true", help="print what the nodes log, and what befalls them")
+    parser.add_argument(
+        "--log", action="store_true", help="print what the nodes log, and the faults that hit them"
+    )
     return parser
 
 

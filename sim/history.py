@@ -111,7 +111,8 @@ class History:
         self.failed_sends += 1
 
     def witness(self, told: Told, now: float, *, synced: bool = False) -> None:
-        """Note that some client now knows the record at this offset, if it stays: later records are behind it.
+        """Note that a client now knows the record at this offset. While the record stays, later records must be
+        behind it.
 
         Unless it is `synced`, it stays until the next loss of power. The answer may be older than the last loss.
         """

@@ -33,7 +33,14 @@ from sim.storm.storm_plan import StormPlan
 PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
 """Workloads with the share of the runs that have them; drawn by a stream of their own."""
-CLIENT_WORKLOADS = {"varied": 0.4, "crowd": 0.35, "offsets": 0.5, "keyed": 0.3, "copy": 0.35}
+CLIENT_WORKLOADS = {
+    "varied": 0.4,
+    "crowd": 0.35,
+    "offsets": 0.5,
+    "keyed": 0.3,
+    "copy": 0.35,
+    "herd": 0.3,
+}
 """Workloads of the same kind, each drawn by a stream of its own."""
 JOINT_WORKLOADS = {"wide": 0.12, "tally": 0.12, "prepare": 0.1, "names": 0.08}
 """Workloads of `sim.load.joint`, drawn alike."""
@@ -44,6 +51,15 @@ GROUP_SETTINGS = {
 """The brokers' settings in runs with the workload `crowd`. Kafka's seconds would leave too few rebalances in a
 storm.
 """
+HERD_SETTINGS = {
+    "group.consumer.min.session.timeout.ms": ("1000",),
+    "group.consumer.session.timeout.ms": ("1000", "6000"),
+    "group.consumer.min.heartbeat.interval.ms": ("200",),
+    "group.consumer.heartbeat.interval.ms": ("200", "900"),
+    "group.consumer.assignment.interval.ms": ("0", "200", "1000"),
+    "group.consumer.migration.policy": ("bidirectional", "bidirectional", "upgrade"),
+}
+"""The brokers' settings in runs with the workload `herd`."""
 CLEANER_SETTINGS = {
     "log.cleaner.backoff.ms": ("100", "1000"),
     "log.cleaner.threads": ("1", "2"),
@@ -64,6 +80,7 @@ TRANSACTION_SETTINGS = {
 TWO_PHASE_SETTINGS = {**TRANSACTION_SETTINGS, "transaction.two.phase.commit.enable": ("true",)}
 WORKLOAD_SETTINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "crowd": GROUP_SETTINGS,
+    "herd": HERD_SETTINGS,
     "keyed": CLEANER_SETTINGS,
     "copy": TRANSACTION_SETTINGS,
     "wide": TRANSACTION_SETTINGS,
@@ -78,7 +95,7 @@ WORKLOADS = (
 follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and
 bare connections (`sim.load.pipelining`). Then producers of every kind (`sim.load.producers`), and groups whose
 members come, go and stall (`sim.load.consumers`). At last questions for offsets (`sim.load.asking`), and writers of a
-compacted topic (`sim.load.keyed`). Programs copy a topic in transactions (`sim.load.copying`), or write joint ones
+compacted topic (`sim.load.keyed`), and a group of the consumer protocol (`sim.load.consumers.herd`). Programs copy a topic in transactions (`sim.load.copying`), or write joint ones
 (`sim.load.joint`)."""
 NODES = 3
 """The brokers of a cluster whose shape is not drawn."""
@@ -136,7 +153,7 @@ LATER_AGED_TIME = 0.35
 """Such runs have at most two of these workloads, and a third of the time, so that a run costs no more than others."""
 KEEPING_WORKLOADS = ("group", "copy")
 """Workloads that need the offsets of their groups, however seldom these are committed."""
-NEW_WORKLOADS = ("prepare",)
+NEW_WORKLOADS = ("prepare", "herd")
 """Workloads that nodes of the release before cannot serve."""
 OLDER_PROBABILITY = 0.3
 """The share of runs that begin with nodes one release behind."""
@@ -191,7 +208,8 @@ class RunOptions:
         shape = shape.with_small_intervals(Random(f"{seed}/small intervals"))
         if nodes is None and controllers is None and profile in ("default", "lite", "calm"):
             shape = shape.widened(Random(f"{seed}/shapes"))
-            if seconds is None:  # more machines in less time: a run costs about what it cost
+            # More machines get less time, so that a run costs about as much as with few machines.
+            if seconds is None:
                 storm = attrs.evolve(storm, seconds=storm.seconds * NODES / shape.nodes)
         releases = Random(f"{seed}/releases")
         if profile in ("default", "lite") and releases.random() < OLDER_PROBABILITY:

@@ -26,7 +26,7 @@ JOBS = {
     ),
     "two-phase": (
         "odradek.spark.delivery.undecided",
-        "what queries with delivery=two-phase have left open, and its end (needs neither Spark nor Java)",
+        "transactions that queries with delivery=two-phase have left open: show or end them (needs neither Spark nor Java)",
     ),
     "quiet": (
         "odradek.spark.quiet",

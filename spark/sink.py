@@ -190,7 +190,7 @@ def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
 def _commit(
     plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], query: str | None, batch: int
 ) -> None:
-    """End a batch all of whose tasks have reported."""
+    """End a batch of which all tasks have reported."""
     if query is None or plan.delivery is Delivery.AT_LEAST_ONCE:
         return
     if plan.delivery is Delivery.TWO_PHASE:
@@ -240,7 +240,7 @@ _is_logged = False
 
 
 def _log_once(plan: SinkPlan) -> None:
-    """Log how to read the query's records, behind its first batch; once in a process."""
+    """Log how to read the query's records, after its first batch; once in a process."""
     global _is_logged
     if not _is_logged:
         _is_logged = True
@@ -298,7 +298,7 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
         "batches_repeated": sum(report.batches_repeated for report in reports),
         "task_seconds": round(sum(report.seconds for report in reports), 3),
     }
-    _LOGGER.info("written: %s", sums)
+    _LOGGER.info("figures of a batch: %s", sums)
     if plan.metrics_path is not None:
         try:
             with Path(plan.metrics_path).open("a") as file:

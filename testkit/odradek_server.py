@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.cli.commands.storage import format_storage_of
+from testkit.nursery import Nursery
 from testkit.processes import ServerProcess, combined_node_properties, free_ports, spawn, wait_until_serving
 
 ODRADEK = Path(sys.executable).with_name("odradek")
 """The command beside the interpreter that runs us, so that both are of one environment."""
+
+_nurseries: Callable[[], Nursery] | None = None
+
+
+def use_nursery() -> None:
+    """Start nodes in the nursery from now on (`nursery.py`), except those that are measured."""
+    global _nurseries
+    _nurseries = living_nursery
+
+
+@functools.cache
+def _nursery_of(process: int) -> list[Nursery]:
+    """Return the place for the nursery of this process; a fork needs one of its own."""
+    return []
+
+
+def living_nursery() -> Nursery:
+    """Return the nursery of this process, a new one if it has died."""
+    place = _nursery_of(os.getpid())
+    if not place or not place[-1].is_alive:
+        place[:] = [Nursery()]
+    return place[-1]
 
 
 def prepare_odradek(
@@ -35,23 +60,50 @@ def launch_odradek(
     cpus: Sequence[int] | None = None,
     environment: dict[str, str] | None = None,
     timeout_seconds: float = 60.0,
+    by_command: bool = False,
 ) -> ServerProcess:
     """Start a node from a formatted directory's properties, again or for the first time.
+
+    `by_command`: the process is that of the command, with its command line.
 
     Raises `ServerFailed` when it does not come up.
     """
     lines = properties_path.read_text().splitlines()
     listeners = dict(line.split("=", 1) for line in lines if "=" in line)["advertised.listeners"]
-    server = spawn(
+    server = spawn_node(
         "Odradek",
-        [ODRADEK, "server", properties_path],
+        properties_path,
         bootstrap=_plaintext(listeners),
         log_path=properties_path.with_name("server.log"),
         cpus=cpus,
         environment=environment,
+        by_command=by_command,
     )
     wait_until_serving(server, timeout_seconds)
     return server
+
+
+def spawn_node(
+    name: str,
+    properties_path: Path,
+    *,
+    bootstrap: str,
+    log_path: Path,
+    cpus: Sequence[int] | None = None,
+    environment: dict[str, str] | None = None,
+    by_command: bool = False,
+) -> ServerProcess:
+    """Start a node from a formatted directory's properties, in the nursery where that is in use. It may not serve yet."""
+    if _nurseries is None or cpus is not None or environment is not None or by_command:
+        return spawn(
+            name,
+            [ODRADEK, "server", properties_path],
+            bootstrap=bootstrap,
+            log_path=log_path,
+            cpus=cpus,
+            environment=environment,
+        )
+    return ServerProcess(name, _nurseries().start(["server", properties_path], log_path), bootstrap, log_path)
 
 
 def _plaintext(listeners: str) -> str:

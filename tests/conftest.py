@@ -16,10 +16,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from odradek.named_states import counting
+from testkit.odradek_server import use_nursery
 from tests.durations import Measuring
 from tests.kafka_jars import apache_kafka, kafka_jars
 from tests.node_process import fresh_topic, node
-from tests.schedule import begin_with_the_longest, scope_of, share_of
+from tests.schedule import Scheduling, begin_with_the_longest, share_of
 
 __all__ = ["apache_kafka", "fresh_topic", "kafka_jars", "node"]
 
@@ -27,6 +28,8 @@ __all__ = ["apache_kafka", "fresh_topic", "kafka_jars", "node"]
 # CPU for a node.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+use_nursery()
 
 # No test asserts times: how long an example takes says how busy the machine is.
 settings.register_profile(
@@ -38,7 +41,7 @@ settings.load_profile("odradek")
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = {"apache_kafka", "node", "spark"}
 """Fixtures that start a process of their own."""
-ON_REQUEST = ("attack", "ecosystem")
+ON_REQUEST = ("attack", "ecosystem", "install")
 """Marked tests run only where `-m` names their marker."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -100,7 +103,9 @@ def compile_a_share(worker: dict[str, Any] | None) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write what scripts print as the expected output")
     parser.addoption(
-        "--matrix", action="store_true", help="the long forms: make test-transactions, make test-spark"
+        "--matrix",
+        action="store_true",
+        help="the long forms: make test-transactions, test-recovery, test-spark",
     )
 
 
@@ -112,7 +117,7 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session")
 def whole_matrix(request: pytest.FixtureRequest) -> bool:
-    """True if tests run in their long form, as `make test-transactions` and `make test-spark` do."""
+    """True if tests run in their long form, as `make test-transactions`, `test-recovery` and `test-spark` do."""
     return bool(request.config.getoption("--matrix"))
 
 
@@ -136,15 +141,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files stay whole, as with `--dist loadfile`, and so do the scopes of several files that share a server."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return scope_of(nodeid)
-
+    """Files stay whole, the longest begin first, and none of these waits behind another one."""
     if config.getvalue("dist") != "loadfile":
         return None
-    # The order of the workers is kept, where xdist would begin with the scopes of most tests.
-    config.option.loadscopereorder = False
-    return Scheduling(config, log)
+    measuring = config.pluginmanager.get_plugin("odradek-durations")
+    assert isinstance(measuring, Measuring)
+    return Scheduling(config, log, measuring.seconds)

@@ -45,11 +45,12 @@ def write(durations: Mapping[str, tuple[float, int]], path: Path = PATH) -> None
 def merged(kept: Durations, measured: Durations, *, is_whole: bool) -> Durations:
     """Return the figures after a run; `is_whole`: it ran all tests, so any other scope is gone.
 
-    A run of some tests of a scope says little about the scope: what was measured with more tests stays.
+    A run of some tests says little about the whole one: it has the machine for itself, or shares it with other work. So
+    it adds what was never measured, and scopes that have more tests now.
     """
     if is_whole:
         return dict(measured)
-    return kept | {scope: each for scope, each in measured.items() if each[1] >= kept.get(scope, (0.0, 0))[1]}
+    return kept | {scope: each for scope, each in measured.items() if each[1] > kept.get(scope, (0.0, 0))[1]}
 
 
 class Measuring:
@@ -60,10 +61,15 @@ class Measuring:
         self.known = read()
         self.measured: Durations = {}
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds that each scope took."""
+        return {scope: seconds for scope, (seconds, _) in self.known.items()}
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Give each worker the same figures: they must all sort alike, also if another run ends meanwhile."""
-        node.workerinput["seconds"] = {scope: seconds for scope, (seconds, _) in self.known.items()}
+        node.workerinput["seconds"] = self.seconds
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add what one step of a test took."""

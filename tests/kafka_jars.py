@@ -33,7 +33,7 @@ GROUPS = {
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> Path:
-    """The directory of Kafka's jars; `testkit.kafka_server.run_tool` runs its tools with them."""
+    """The directory of Kafka's jars; `tests.kafka_tools` calls its tools."""
     try:
         return ensure_jars()
     except KafkaUnavailable as reason:

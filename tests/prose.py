@@ -24,10 +24,14 @@ have what old ones have less than before. All together never have more.
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
+import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -334,16 +338,48 @@ def faults_of_habits(path: str, source: str) -> list[Fault]:
     return found
 
 
-def all_faults(root: Path = ROOT) -> dict[str, list[Fault]]:
-    """Find the faults by the path of each file that has some."""
-    found = {}
+def all_faults(root: Path = ROOT, kept: Path | None = None) -> dict[str, list[Fault]]:
+    """Find the faults by the path of each file that has some.
+
+    A file `kept` remembers them by the digest of each text and of the rules, so that only what has changed is read again.
+    """
+    rules = _digest(*(path.read_bytes() for path in (Path(__file__), ROOT / "tests/prose_verbs.txt")))
+    before = _remembered(kept, rules) if kept is not None else {}
+    now = {}
     for path in (*pages(root), *modules(root)):
         name = path.relative_to(root).as_posix()
-        text = path.read_text()
-        faults = faults_of_module(name, text) if path.suffix == ".py" else faults_of_page(name, text)
-        if faults:
-            found[name] = faults
-    return found
+        data = path.read_bytes()
+        digest = _digest(name.encode(), data)
+        if digest not in before:
+            of = faults_of_module if path.suffix == ".py" else faults_of_page
+            before[digest] = of(name, data.decode())
+        now[digest] = before[digest]
+    if kept is not None:
+        _remember(kept, rules, now)
+    return {faults[0].path: faults for faults in now.values() if faults}
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _remembered(kept: Path, rules: str) -> dict[str, list[Fault]]:
+    """Read the faults by the digests of their texts; none where the file is missing, damaged, or of other rules."""
+    try:
+        stored = json.loads(kept.read_text())
+        found = stored["faults"].items() if stored["rules"] == rules else ()
+        return {digest: [Fault(*each) for each in faults] for digest, faults in found}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _remember(kept: Path, rules: str, found: Mapping[str, Sequence[Fault]]) -> None:
+    """Replace the file at once, since other runs may read it meanwhile. A checkout may refuse to be written to."""
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        new = kept.with_name(f"{kept.name}.{os.getpid()}")
+        new.write_text(json.dumps({"rules": rules, "faults": found}))
+        new.replace(kept)
 
 
 # -- the exceptions ------------------------------------------------------------------------------------------------

@@ -2,18 +2,23 @@
 
 A scope is a file, or several files that share a costly server. The longest begin first, so that the workers end at about the
 same time. How long a scope takes is measured by each run for the next one (`durations.py`).
+
+xdist gives a worker its next scope while the last test of the one before still runs, so what comes next waits for that test.
+Behind a long scope comes one of the shortest, therefore: a long one would begin late, and its worker would end last.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 _ROOT = Path(__file__).resolve().parent.parent
 OWN_SPARK = "tests/spark/kills/test_sink_kills.py"
@@ -46,6 +51,8 @@ SHAPE = ("tests/test_architecture.py", "tests/test_structure.py")
 FIRST = (
     JAVA,
     "tests/deploy/test_life.py",
+    "tests/cluster/test_moved_controllers.py",
+    "tests/node/life/test_bad_files.py",
     "tests/node/requests/test_request_budget.py",
     "tests/cli/test_hostile_words.py",
     "tests/jepsen/test_cluster.py",
@@ -63,6 +70,8 @@ FIRST = (
 """The scopes that begin first, in this order, where no run has measured them yet; behind them those of many long tests."""
 GUESSED_SECONDS_MAX = 180
 """The most that a scope is guessed to take."""
+SHORT_SECONDS_MAX = 3.0
+"""The most that a scope may take for which a long one can wait."""
 
 
 def scope_of(nodeid: str) -> str:
@@ -96,6 +105,31 @@ def begin_with_the_longest(items: list[pytest.Item], measured: Mapping[str, floa
         for scope in dict.fromkeys(scopes.values())
     }
     items.sort(key=lambda item: -expected[scopes[item.nodeid]])
+
+
+def waits_long(pending: Iterable[str], measured: Mapping[str, float]) -> bool:
+    """Return True if a worker that still has tests of these scopes may not begin another one for long."""
+    return any(expected_seconds(scope, measured, 0) > SHORT_SECONDS_MAX for scope in pending)
+
+
+class Scheduling(LoadFileScheduling):
+    """Files stay whole, as with `--dist loadfile`, and so do the scopes of several files that share a server."""
+
+    def __init__(self, config: pytest.Config, log: Any, measured: Mapping[str, float]) -> None:
+        # The order of the workers is kept, where xdist would begin with the scopes of most tests.
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+        self._measured = measured
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Give a worker the longest scope that is left, or the shortest where it would wait behind a long one."""
+        work = self.assigned_work.get(node, {})
+        if waits_long((scope for scope, tests in work.items() if not all(tests.values())), self._measured):
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
 
 
 def share_of(files: Sequence[Path], number: int, count: int) -> Sequence[Path]:

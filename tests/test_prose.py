@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ def reasons(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, list[prose.Fault]]:
-    """The faults of the whole tree, read once."""
-    return prose.all_faults()
+    """The faults of the whole tree. An earlier run may have kept them for texts that are the same."""
+    return prose.all_faults(kept=prose.ROOT / ".cache" / "prose.json")
 
 
 def test_no_file_has_more_faults_than_it_had(found: dict[str, list[prose.Fault]]) -> None:
@@ -25,6 +26,29 @@ def test_no_file_has_more_faults_than_it_had(found: dict[str, list[prose.Fault]]
     above = prose.raised(prose.read_exceptions(), prose.counts_of(found))
     shown = [str(fault) for kind, path in above for fault in found[path] if fault.kind == kind]
     assert not above, "\n".join([*shown, f"above their counts: {above}"])
+
+
+def test_what_is_remembered_is_what_is_found(tmp_path: Path) -> None:
+    """A text that changes is read again; a file that is damaged, or of other rules, counts for nothing."""
+    kept, page = tmp_path / "kept.json", tmp_path / "README.md"
+    page.write_text("What is told here is plain.\n")
+    found = prose.all_faults(tmp_path)
+    assert [each.reason for each in found["README.md"]] == ['"what is told"']
+    for _ in range(2):
+        assert prose.all_faults(tmp_path, kept) == found
+    text = kept.read_text()
+    stored = json.loads(text)
+    (digest,) = stored["faults"]
+    stored["faults"][digest][0][2] = "It stands here."
+    kept.write_text(json.dumps(stored))
+    (remembered,) = prose.all_faults(tmp_path, kept)["README.md"]
+    assert remembered.reason == "It stands here.", "the second look reads what the first one has kept"
+    for damage in ("", "{", "[]", json.dumps(stored | {"rules": "others"})):
+        kept.write_text(damage)
+        assert prose.all_faults(tmp_path, kept) == found
+        assert kept.read_text() == text
+    page.write_text("All of it is plain.\n")
+    assert prose.all_faults(tmp_path, kept) == {}
 
 
 def test_no_sentence_is_excepted() -> None:

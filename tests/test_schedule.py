@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.workermanage import WorkerController
 
 from tests import schedule
 from tests.durations import Durations, merged, read, write
@@ -55,16 +60,58 @@ def test_the_longest_scopes_begin_first() -> None:
     assert expected == ["tests/a.py", FIRST[0], FIRST[2], "tests/d.py", "tests/b.py", FIRST[1], "tests/c.py"]
 
 
+class FakeWorker:
+    """Runs the tests that it was given in their order; the last one only when it knows that there is none behind it."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.shutting_down = False
+        self.queue: list[int] = []
+        self.began: list[tuple[float, str]] = []
+        self.now = 0.0
+
+    def send_runtest_some(self, indices: Sequence[int]) -> None:
+        self.queue += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_no_long_scope_waits_behind_another(pytestconfig: pytest.Config) -> None:
+    """A worker gets its next tests before its last one ends: what comes behind a long test is short."""
+    long = {f"tests/long_{number}.py": 100.0 - number for number in range(6)}
+    measured = long | {f"tests/short_{number}.py": 0.1 for number in range(20)}
+    nodeids = [f"{scope}::test" for scope in measured]
+    option = SimpleNamespace(**vars(pytestconfig.option) | {"tx": ["popen"] * 2, "loadscopereorder": True})
+    config: Any = SimpleNamespace(option=option, getvalue=lambda name: getattr(option, name))
+    scheduling = schedule.Scheduling(config, Producer("test", enabled=False), measured)
+    workers = [FakeWorker("gw0"), FakeWorker("gw1")]
+    for worker in workers:
+        scheduling.add_node(cast("WorkerController", worker))
+        scheduling.add_node_collection(cast("WorkerController", worker), nodeids)
+    scheduling.schedule()
+    while any(worker.queue for worker in workers):
+        ready = [each for each in workers if len(each.queue) > 1 or (each.queue and each.shutting_down)]
+        worker = min(ready, key=lambda each: each.now + measured[scope_of(nodeids[each.queue[0]])])
+        scope = scope_of(nodeids[worker.queue[0]])
+        worker.began.append((worker.now, scope))
+        worker.now += measured[scope]
+        scheduling.mark_test_complete(cast("WorkerController", worker), worker.queue.pop(0))
+    order = [scope for _, scope in sorted(began for worker in workers for began in worker.began)]
+    assert [scope for scope in order if scope in long] == list(long)
+    assert max(worker.now for worker in workers) < sum(measured.values()) / 2 + 10
+
+
 def test_a_run_keeps_what_it_measured(tmp_path: Path) -> None:
-    """A whole run replaces all figures, a part of one only those of scopes of which it ran as much as before."""
+    """A whole run replaces all figures, a part of one only those of scopes of which it ran more than before."""
     path = tmp_path / "cache" / "durations.json"
     assert read(path) == {}
     kept: Durations = {"a": (10.0, 5), "b": (20.0, 5), "gone": (1.0, 1)}
     write(kept, path)
     assert read(path) == kept
-    assert merged(kept, {"a": (1.0, 4), "b": (30.0, 5), "new": (2.0, 1)}, is_whole=False) == {
+    assert merged(kept, {"a": (1.0, 5), "b": (30.0, 6), "new": (2.0, 1)}, is_whole=False) == {
         "a": (10.0, 5),
-        "b": (30.0, 5),
+        "b": (30.0, 6),
         "gone": (1.0, 1),
         "new": (2.0, 1),
     }

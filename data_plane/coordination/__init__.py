@@ -1,1 +1,3 @@
-"""Shared by the coordinators of groups and of transactions: shards over the led partitions of one topic."""
+"""The parts that the coordinators of groups and of transactions share: shards over the led partitions of one
+topic.
+"""

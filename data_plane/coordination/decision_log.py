@@ -1,5 +1,5 @@
-"""A partition of an internal topic as the log of a replicated state machine, and reading it back. PORTED colours apart,
-everything here returns at once; `read_latest` blocks and belongs into a worker.
+"""A partition of an internal topic as the log of a replicated state machine, and reading it back. PORTED.
+Everything here returns at once, except `read_latest`, which blocks and belongs into a worker.
 
 A decision is answered when the partition's high watermark has reached it. With one replica in sync the high watermark
 follows the append. With more, it rises with the followers' fetches.

@@ -224,7 +224,8 @@ class Shard(ABC, Generic[S, D]):
             return
         if not self.partition.has_min_isr and self.needs_replicas(ask.request):
             reached("coordination.refused_without_replicas")
-            # As for every write with acks=all. Heartbeats and reads go on, so that no session ends because of it.
+            # Too few replicas are in sync, so this is refused, like every write with acks=all. Heartbeats and reads go on, so
+            # that no session ends because of it.
             if ask.reply is not None:
                 ask.reply.complete(self.refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return

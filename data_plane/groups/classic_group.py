@@ -396,7 +396,7 @@ class ClassicGroup:
         self.set_join_reply(member, reply)
 
     def remove(self, member_id: str) -> Member | None:
-        """Forget a member, and choose another leader if it led. Its replies are the caller's."""
+        """Forget a member, and choose another leader if it led. The caller answers its waiting requests."""
         self.pending_members.pop(member_id, None)
         self.pending_sync.pop(member_id, None)
         member = self.members.pop(member_id, None)

@@ -20,7 +20,7 @@ from odradek.data_plane.coordination.shard import CoordinatorHost
 from odradek.data_plane.coordination.shard import Shard as CoordinatorShard
 from odradek.data_plane.coordination.shards import Shards
 from odradek.data_plane.groups.answers import refusal
-from odradek.data_plane.groups.consumers.patterns import FindTopics, TopicsFound, find_topics
+from odradek.data_plane.groups.consumers.consumer_membership import WorkerWork
 from odradek.data_plane.groups.consumers.topic_hashes import TopicHashes
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.listing import DeleteGroup
@@ -118,21 +118,27 @@ class Shard(CoordinatorShard[GroupsState, None]):
         elif code is None:
             super().submit(ask)
             for work in self.machine.consumers.take_wanted():
-                self._broker.tasks.start_soon(self._find_topics, work)
+                self._broker.tasks.start_soon(self._do_in_worker, work)
         elif ask.reply is not None:
             ask.reply.complete(refusal(ask, code))
 
-    async def _find_topics(self, work: FindTopics) -> None:
-        """Find the topics of a group's patterns in a worker, and let the machine take them over."""
+    async def _do_in_worker(self, work: WorkerWork) -> None:
+        """Let a worker do what decisions have left, and the machine decide the requests that come of it."""
+        requests: Sequence[Any] = ()
         try:
-            found = await self._broker.env.workers.run(find_topics, work)
+            requests = await self._broker.env.workers.run(work.requests)
         except Exception:
-            # One group's patterns must not end the node. They are tried again at a later heartbeat.
-            self._broker.log.exception("groups.patterns_not_resolved", group=work.group_id)
-            found = TopicsFound(work.group_id, {})
-        if not self._stopped:
-            self.submit(Ask(found, 0, None, self._broker.agreed_clock.latest_ms()))
+            # One group's work must not end the node. A later heartbeat asks for it again.
+            self._broker.log.exception("groups.work_failed", group=work.group_id, work=type(work).__name__)
+        for number, request in enumerate(requests):
+            if number:
+                # Others have a turn between two parts.
+                await self._broker.clock.sleep_until(0.0)
+            if self._stopped:
+                return
+            self.submit(Ask(request, 0, None, self._broker.agreed_clock.latest_ms()))
             self._broker.run_woken()
+        self.machine.consumers.work_ended(work)
 
     def _refused_by_log(self, request: Any) -> ErrorCode | None:
         """Find the log's error for a transactional batch or a marker, None if the log accepts it."""

@@ -17,6 +17,7 @@ from odradek.data_plane.groups.consumers.classic_members import ClassicMembers
 from odradek.data_plane.groups.consumers.consumer_group import ConsumerKey
 from odradek.data_plane.groups.consumers.consumer_membership import ConsumerMembership
 from odradek.data_plane.groups.consumers.patterns import TopicsFound
+from odradek.data_plane.groups.consumers.target_runs import TargetPart
 from odradek.data_plane.groups.consumers.topic_hashes import TopicHashes
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.listing import (
@@ -79,6 +80,7 @@ class GroupMachine:
         self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
             ConsumerGroupHeartbeatRequest: self.consumers.heartbeat,
             TopicsFound: self.consumers.take_found_topics,
+            TargetPart: self.consumers.take_target_part,
             HeartbeatRequest: members.heartbeat,
             JoinGroupRequest: members.join,
             SyncGroupRequest: members.sync,

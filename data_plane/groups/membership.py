@@ -134,7 +134,7 @@ class Membership:
             self._drop(turn, group_id, ErrorCode.REBALANCE_IN_PROGRESS)
 
     def take_over(self, turn: Turn, group: ClassicGroup, *, rebalances: bool) -> None:
-        """Take a stable group that was of another kind so far; its record is the caller's."""
+        """Take a stable group that was of another kind so far; the caller makes its record."""
         self.groups[group.group_id] = group
         for member in group.members.values():
             self._renew_session(turn, group, member)

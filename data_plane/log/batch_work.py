@@ -197,7 +197,8 @@ class RequestBudget:
         """
         allowed = min(size_max, self.bytes_left)
         counted = Inflated()
-        is_charged = True  # not if another attempt with more room follows, which takes the budget then
+        # Charge nothing if another attempt with more room follows, because that attempt is charged.
+        is_charged = True
         try:
             return decompressed_size(compression_type, data, min(allowed, at_once_max), counted)
         except DecompressionBomb as error:

@@ -1,1 +1,3 @@
-"""What a broker's clients report of themselves (KIP-714): subscriptions, client instances, and the figures they push."""
+"""The reports of a broker's clients about themselves (KIP-714): subscriptions, client instances, and the
+figures they push.
+"""

@@ -1,4 +1,5 @@
-"""The telemetry of a broker's clients (KIP-714): which client pushes what, which pushes are taken, and what came of them. PURE.
+"""The telemetry of a broker's clients (KIP-714): the metrics that each client pushes, the accepted pushes, and
+their figures. PURE.
 
 Theory of operation
 -------------------
@@ -61,7 +62,7 @@ class Asker:
     port: int
 
     def attributes(self, instance_id: bytes) -> dict[str, str | None]:
-        """Return what patterns are compared with."""
+        """Return the texts with which patterns are compared, by the patterns' names."""
         return {
             "client_instance_id": uuid_to_text(instance_id),
             "client_id": self.client_id,
@@ -152,7 +153,7 @@ class ClientTelemetry:
             gone.client.forget(gone, now)
 
     def refuse_question(self, instance: ClientInstance, now: float) -> ErrorCode:
-        """Take a question for a subscription, or say why it comes too early."""
+        """Accept a request for a subscription, or return the error if it comes too early."""
         last = max(instance.got_at, instance.pushed_at)
         if now - last >= instance.interval_ms / 1000:
             instance.got_at = now
@@ -171,7 +172,7 @@ class ClientTelemetry:
         *,
         is_terminating: bool,
     ) -> ErrorCode:
-        """Take a push of so many bytes, or say why not, in the order in which Kafka looks."""
+        """Accept a push of this many bytes, or return the error, in Kafka's order of checks."""
         code = self._refused(instance, subscription, compression_type, size, now, is_terminating)
         instance.is_terminating = is_terminating
         instance.last_error = code

@@ -24,7 +24,7 @@ VALUE_MAX = 1e15
 
 
 class Way(Enum):
-    """How the numbers of several instances become one."""
+    """The way in which the numbers of several instances become one."""
 
     COUNT = "added up for as long as the client is known"
     SUM = "added up over the instances"
@@ -136,11 +136,11 @@ class Pushed:
 
     gauges: Mapping[int, float]
     counts: Mapping[int, float]
-    """What was counted since the push before."""
+    """The counts since the previous push."""
 
 
 def gather(points: Iterable[Point]) -> Pushed:
-    """Make the numbers of one push from its points: those without labels, else what the labelled ones say together."""
+    """Make the numbers of one push from its points: those without labels, else the labelled ones, joined."""
     whole: dict[int, float] = {}
     parts: dict[int, list[float]] = {}
     counts: dict[int, float] = {}

@@ -1,4 +1,5 @@
-"""What a node knows of its clients: each user and client id once, with the figures that its instances have pushed. PURE.
+"""A node's knowledge of its clients: each user and client id once, with the figures that its instances have
+pushed. PURE.
 
 Clients choose their ids, and many programs share a default one. So a client here is a user together with a client id.
 There are `CLIENTS_MAX` of them. When there are more, one without instances gives way, else one of the user that has the
@@ -18,7 +19,7 @@ __all__ = ["CLIENTS_MAX", "KEPT_SECONDS", "ClientInstance", "KnownClient", "Know
 
 CLIENTS_MAX = 1_000
 KEPT_SECONDS = 300.0
-"""For so long a client is shown after its last instance has gone. Its last push comes as it ends."""
+"""The seconds for which a client is shown after its last instance has gone. Its last push comes as it ends."""
 NAME_LETTERS_MAX = 200
 """Longer names of users, clients and libraries are cut."""
 OTHERS = ("", "<others>")
@@ -40,9 +41,9 @@ class ClientInstance:
     """The version of the subscriptions by which it was matched."""
     expires_at: float = 0.0
     got_at: float = float("-inf")
-    """When it was last given its subscription."""
+    """The time at which it was last given its subscription."""
     pushed_at: float = float("-inf")
-    """When its last push came in time."""
+    """The time at which its last push came, if in time."""
     is_terminating: bool = False
     last_error: int = 0
     gauges: dict[int, float] = attrs.field(factory=dict)
@@ -62,7 +63,7 @@ class KnownClient:
     pushed_at: float | None = None
     interval_ms: int = 0
     ended_at: float = 0.0
-    """When its last instance went; it counts while there is none."""
+    """The time at which its last instance went. It counts while there is none."""
     counts: dict[int, float] = attrs.field(factory=dict)
     last_gauges: dict[int, float] = attrs.field(factory=dict)
     """The gauges of the instance that went last."""
@@ -95,7 +96,7 @@ class KnownClient:
 
 
 class KnownClients:
-    """All of them, a limited number."""
+    """All clients of a node, up to a limited number."""
 
     def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
         self._clients_max = clients_max
@@ -147,7 +148,7 @@ class KnownClients:
             self._drop(client)
 
     def all(self) -> list[KnownClient]:
-        """List them. The client with the last push stands first."""
+        """List all clients. The client with the last push comes first."""
         return sorted(
             self._clients.values(),
             key=lambda each: float("-inf") if each.pushed_at is None else each.pushed_at,

@@ -39,7 +39,7 @@ class Point:
     name: bytes
     value: float
     is_sum: bool
-    """True for what was counted since the push before, False for a gauge."""
+    """True for a count since the previous push, False for a gauge."""
     is_labelled: bool
     """True if the point is about a part of the client's work: a node, a topic, a partition."""
 

@@ -1,4 +1,6 @@
-"""Client metrics subscriptions as a broker applies them: what a client is asked to push, and how often (KIP-714). PURE."""
+"""Client metrics subscriptions as a broker applies them: the metrics that a client is asked to push, and their
+interval (KIP-714). PURE.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,16 @@ ALL_METRICS = "*"
 INTERVAL_MS_DEFAULT = 300_000
 """How often clients without a subscription ask again."""
 _LETTERS_PER_UNIT = 500
-"""What all patterns of a subscription compare in the time that a partition takes to describe."""
+"""The letters that all patterns compare in the time that the description of one partition takes."""
 _KEY_METRICS, _KEY_INTERVAL, _KEY_MATCH = "metrics", "interval.ms", "match"
 
 Attributes = Mapping[str, str | None]
-"""What a client is, by the names that patterns have for it."""
+"""The properties of a client, by the names that patterns have for them."""
 
 
 @attrs.frozen
 class Wanted:
-    """What one client is asked to push."""
+    """The metrics that one client is asked to push, and their interval."""
 
     metrics: tuple[str, ...]
     """Prefixes of names in order; empty: nothing. `*` stands alone."""
@@ -80,12 +82,12 @@ class Subscriptions:
             try:
                 self._by_name[name] = _subscription(values)
             except ConfigError as error:
-                # Another program wrote it. Without its patterns it would hold for clients that nobody meant.
+                # Another program wrote this subscription. Without its patterns it would apply to all clients.
                 self._log_unreadable(name, str(error))
 
     def wanted_of(self, attributes: Attributes) -> Work[Wanted]:
-        """Find what a client is asked to push: all that matching subscriptions name, as often as the most eager one
-        says."""
+        """Find the metrics that a client is asked to push: all that matching subscriptions name, at the
+        shortest of their intervals."""
         metrics: set[str] = set()
         interval_ms = INTERVAL_MS_DEFAULT
         units = 1 + sum(len(text or "") for text in attributes.values()) // _LETTERS_PER_UNIT

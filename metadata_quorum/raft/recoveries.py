@@ -21,8 +21,8 @@ __all__ = ["RECOVERY_EPOCHS_MIN", "LogLeftBehind", "check_answer", "parted"]
 RECOVERY_EPOCHS_MIN = 1_000_000
 """The least number of epochs by which a recovery raises the epoch."""
 _WAY_OUT = (
-    "keep this node's metadata if they may be the better ones; otherwise `odradek quorum begin-anew CONFIG --execute` "
-    "sets them aside, and the node fetches those of the others"
+    "if this node's metadata may be the right ones, keep them; otherwise `odradek quorum begin-anew CONFIG --execute` "
+    "sets them aside, and the node fetches the metadata of the quorum"
 )
 
 

@@ -2,7 +2,8 @@
 
 A recovery is refused where it is needless, where its basis is unknown, or where an operator has to decide first:
 
-* Where a majority of the voters is left, starting them is the way. That is judged by each set of voters that may be in force.
+* If a majority of the voters is left, the operator should start them instead. That is judged by each set of voters
+  that may be in force.
 * Each voter of the copy was read, or is named as lost. Each registered broker was read, or is named as absent or gone.
 * Copies that differ at one offset of one epoch mean damage. Two copies may be of two recoveries that were made side by side:
   each has an id that the other one lacks. Then an operator has to choose.
@@ -38,15 +39,15 @@ __all__ = ["REBUILT_END", "Choice", "Named", "choose", "key_text", "rebuild"]
 REBUILT_END = OffsetAndEpoch(1 << 40, 500_000_000)
 """The end that is assumed of a log without any copy: far above all that a cluster writes, and how often it votes."""
 REBUILT_STEP = OffsetAndEpoch(1 << 32, 10_000_000)
-"""How much further that end is for each recovery before. Each has raised all leader epochs by `LEADER_EPOCHS_AHEAD`, so the
-leader epochs on the disks say how many there were.
+"""The distance by which that end grows for each earlier recovery. Each has raised all leader epochs by
+`LEADER_EPOCHS_AHEAD`, so the leader epochs on the disks say how many there were.
 """
 REBUILT_STEPS_MAX = 150
 
 
 @attrs.frozen
 class Named:
-    """What the operator has named."""
+    """The facts that the operator has named."""
 
     lost: tuple[ReplicaKey, ...] = ()
     """Voters whose metadata are lost, by node and directory."""
@@ -97,7 +98,7 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
             try:
                 copies.append(read_copy(node.copy, f"node {node.node_id}", node.node_id, cluster_id))
             except MetadataLogCorrupt as error:
-                refusals.append(f"the copy of node {node.node_id} is damaged: {error}")
+                refusals.append(f"the copy of node {node.node_id} is damaged: {error}. {_leave_out(node)}")
     if backup is not None:
         try:
             copies.append(read_copy(backup[1], f"backup {backup[0]}", None, cluster_id))
@@ -106,11 +107,11 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
     copies = [each for each in copies if each.end.offset > 0]
     if not copies:
         refusals.append(
-            "no node has a copy of the metadata log: `odradek quorum rebuild` makes it anew from what lies on the disks"
+            "no node has a copy of the metadata log: `odradek metadata rebuild` makes it anew from what lies on the disks"
         )
         return Choice((), None, {}, tuple(refusals))
     chosen = _chosen(copies, named, backup is not None)
-    refusals += _damage(chosen, copies)
+    refusals += _damage(chosen, copies, nodes)
     refusals += _side_by_side(chosen, copies)
     refusals += _about_backup(chosen, copies, named)
     sets = _sets_to_judge(chosen, copies, nodes)
@@ -125,7 +126,12 @@ def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
     refusals = list(_about_nodes(nodes, named))
     cluster_ids = [each.cluster_id for each in nodes if each.cluster_id]
     for node in sorted(nodes, key=lambda each: each.node_id):
-        if node.copy is not None and read_copy(node.copy, "", node.node_id, "").end.offset > 0:
+        try:
+            has_copy = node.copy is not None and read_copy(node.copy, "", node.node_id, "").end.offset > 0
+        except MetadataLogCorrupt as error:
+            refusals.append(f"the copy of node {node.node_id} is damaged: {error}. {_leave_out(node)}")
+            continue
+        if has_copy:
             refusals.append(
                 f"node {node.node_id} has a copy of the metadata log: `odradek quorum recover` begins with it"
             )
@@ -184,16 +190,31 @@ def _about_nodes(nodes: Sequence[FoundNode], named: Named) -> list[str]:
     return refusals
 
 
-def _damage(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:
+def _damage(chosen: MetadataCopy, copies: Sequence[MetadataCopy], nodes: Sequence[FoundNode]) -> list[str]:
     found = []
+    by_id: dict[int | None, FoundNode] = {each.node_id: each for each in nodes}
     for other in copies:
         offset = None if other is chosen else parting_offset(chosen, other)
         if offset is not None:
+            ways = [_leave_out(by_id[each.node_id]) for each in (chosen, other) if each.node_id in by_id]
             found.append(
                 f"{chosen.source} and {other.source} have different records at offset {offset} of one epoch, so one of them "
-                "is damaged: find out which, and leave that node's metadata out (`--lost`)"
+                f"is damaged: find out which. {' Or: '.join(ways)}"
             )
     return found
+
+
+def _leave_out(node: FoundNode) -> str:
+    """Say how a recovery goes on without the copy of a node."""
+    lost = f", then name it with --lost {key_text(_own_key(node))}" if node.is_controller else ""
+    return (
+        f"To leave the copy of node {node.node_id} out, set it aside by `odradek quorum begin-anew CONFIG --has-no-vote "
+        f"--execute` with its properties file{lost}"
+    )
+
+
+def _own_key(node: FoundNode) -> ReplicaKey:
+    return ReplicaKey(node.node_id, node.metadata_directory_id or ZERO_UUID)
 
 
 def _side_by_side(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:
@@ -291,7 +312,7 @@ def _about_voters(
 
 
 def _was_just_recovered(chosen: MetadataCopy, node: FoundNode) -> bool:
-    """True if this node's copy is the chosen one, and a recovery wrote it that the node has not run with."""
+    """True if this node's copy is the chosen one, and a recovery has written it since the node last ran."""
     return (
         node.copy is not None
         and bool(recoveries_of(chosen.image))

@@ -1,9 +1,12 @@
-"""Evidence of what the chosen copy lacks, and what comes back with it: for an operator to read before the start. PURE."""
+"""Evidence of gaps in the chosen copy, and of things that come back with it: for an operator to read before the
+start. PURE.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from odradek.metadata_quorum.image.access_image import QuotaEntity
 from odradek.metadata_quorum.image.metadata_image import PartitionImage, TopicImage
 from odradek.metadata_quorum.recovery.choice import Choice
 from odradek.metadata_quorum.recovery.copies import MetadataCopy
@@ -13,11 +16,9 @@ from odradek.wire.uuid_text import uuid_to_text
 
 __all__ = ["evidence", "review"]
 
-_NAMES_MAX = 20
-
 
 def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
-    """List what shows that the copy lacks something, and what becomes of it."""
+    """List the evidence that the copy lacks something, and the consequences."""
     chosen = choice.chosen
     if chosen is None:
         return []
@@ -94,8 +95,8 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
     return lines
 
 
-def review(choice: Choice, nodes: Sequence[FoundNode]) -> list[tuple[str, str]]:
-    """List what comes back with the copy, although the lost part of the log may have removed it."""
+def review(choice: Choice, nodes: Sequence[FoundNode]) -> list[tuple[str, list[str]]]:
+    """List by kinds the things that come back with the copy, though the lost part of the log may have removed them."""
     chosen = choice.chosen
     if chosen is None:
         return []
@@ -114,17 +115,21 @@ def review(choice: Choice, nodes: Sequence[FoundNode]) -> list[tuple[str, str]]:
     ]
     access = image.access
     rows = [
-        ("topics on no disk that was read", _names(empty)),
-        ("partitions on no disk that was read", _names(unheld)),
-        ("users", _names(sorted({user for user, _ in access.scram_credentials}))),
-        ("rights", str(len(access.acls))),
-        ("delegation tokens", str(len(access.delegation_tokens))),
-        ("quotas", str(len(access.client_quotas))),
+        ("topics on no disk that was read", empty),
+        ("partitions on no disk that was read", unheld),
+        ("users", sorted({user for user, _ in access.scram_credentials})),
+        ("rights", sorted(map(str, access.acls.values()))),
+        (
+            "delegation tokens",
+            [f"{name} of {token.owner}" for name, token in sorted(access.delegation_tokens.items())],
+        ),
+        (
+            "quotas",
+            sorted(f"{_entity(of)}: {key}={value:g}" for (of, key), value in access.client_quotas.items()),
+        ),
     ]
-    return [(name, text) for name, text in rows if text not in ("", "0")]
+    return [(name, found) for name, found in rows if found]
 
 
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES_MAX
-    text = ", ".join(names[:_NAMES_MAX])
-    return f"{text} and {more} more" if more > 0 else text
+def _entity(entity: QuotaEntity) -> str:
+    return ", ".join(f"{kind} {'by default' if name is None else name}" for kind, name in entity)

@@ -62,7 +62,7 @@ class FoundNode:
     directories: tuple[FoundDirectory, ...]
     copy: CopyFiles | None = None
     copy_problem: str = ""
-    """Why there is no copy."""
+    """The reason why there is no copy; empty if there is one."""
     quorum_epoch: int = NO_NUMBER
     """The epoch in its `quorum-state`."""
     producer_id: int = NO_NUMBER
@@ -70,6 +70,8 @@ class FoundNode:
     replicas: tuple[FoundReplica, ...] = ()
     unreadable: tuple[str, ...] = ()
     """Files that could not be read, each with the reason."""
+    servers: tuple[tuple[str, int], ...] = ()
+    """Where it looks for controllers, by its configuration."""
     missing: tuple[tuple[str, int], ...] = ()
     """Partitions whose replica here could not be read, or has left only an unfinished copy."""
 

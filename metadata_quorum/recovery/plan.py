@@ -1,8 +1,10 @@
-"""The plan of a recovery: which copy counts, why it may not, what each node gets. PURE.
+"""The plan of a recovery: the copy that counts, the reasons against it, and the new contents of each node. PURE.
 
 No number that the lost log may have given is given again: the new log begins with a snapshot far above all that was
 found. Its offset is above every end (the epochs of brokers are offsets). Its epoch is above every epoch in a log or a
-`quorum-state`, and the next producer id above every id. `check_plan` asserts that once more, from the bytes of the snapshot.
+`quorum-state`, and the next producer id above every id. That is asserted in pairs, from the bytes of
+the snapshot. `check_plan` does so where the plan is made. `check_node` does it again with the disks of the node where it is
+carried out.
 
 The jump of the epoch has a second use. No quorum elects a million leaders while a node is away. So a node that meets
 an epoch so far above its own knows that the log was recovered without it (`raft/core.py`).
@@ -20,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from odradek.metadata_quorum.features import KRAFT_VERSION, KRAFT_VERSION_LEVEL, SUPPORTED_FEATURES
-from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage
+from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from odradek.metadata_quorum.ports import OffsetAndEpoch
 from odradek.metadata_quorum.raft.recoveries import RECOVERY_EPOCHS_MIN
 from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
@@ -31,6 +33,7 @@ from odradek.metadata_quorum.recovery.recovered_image import (
     PRODUCER_IDS_AHEAD,
     Holdings,
     RecoveredCluster,
+    leader_epochs_from,
     recovered_records,
     recoveries_of,
 )
@@ -39,7 +42,7 @@ from odradek.wire.messages.control_records import KRaftVersionRecord
 from odradek.wire.structure import Message
 from odradek.wire.uuid_text import uuid_to_text
 
-__all__ = ["OFFSETS_AHEAD", "NodePlan", "RecoveryPlan", "check_plan", "make_plan"]
+__all__ = ["OFFSETS_AHEAD", "NodePlan", "RecoveryPlan", "check_node", "check_plan", "make_plan"]
 
 OFFSETS_AHEAD = 1_000_000
 RECOVERIES_MAX = 200
@@ -48,7 +51,7 @@ RECOVERIES_MAX = 200
 
 @attrs.frozen
 class NodePlan:
-    """What a node gets, and the state in which it was when the plan was made."""
+    """The new contents of a node, and its state when the plan was made."""
 
     node_id: int
     metadata_path: str
@@ -108,6 +111,7 @@ def make_plan(
         absent=absent_brokers,
         controllers=tuple(sorted({each.node_id for each in nodes if each.is_controller} | set(absent))),
         next_producer_id=_greatest_producer_id(copies, nodes) + PRODUCER_IDS_AHEAD,
+        leader_epochs_from=leader_epochs_from([each.image for each in copies], nodes),
         topics=topics,
         configs=configs or {},
         recoveries=(*recoveries_of(copy.image), recovery_id)[-RECOVERIES_MAX:],
@@ -178,7 +182,7 @@ def _directories(
             and node.copy is None
             and key in (None, ReplicaKey(node.node_id, before))
         ):
-            # The voter of that id may have voted and promised, and what it knew is gone.
+            # The voter with that id may have voted and promised, and its memory of that is gone.
             new_ids[node.metadata_path] = changed_ids[before] = new_uuid()
         directory_id = new_ids.get(node.metadata_path, before)
         assert directory_id is not None
@@ -207,6 +211,11 @@ def _greatest_producer_id(copies: Sequence[MetadataCopy], nodes: Sequence[FoundN
     return max([0, *(each.image.next_producer_id for each in copies), *(each.producer_id for each in nodes)])
 
 
+def _partition_in(image: MetadataImage, topic_id: bytes, number: int) -> PartitionImage | None:
+    topic: TopicImage | None = image.topics_by_id.get(topic_id)
+    return None if topic is None else topic.partitions.get(number)
+
+
 def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequence[FoundNode]) -> None:
     """Check the bytes of the snapshot. Raises `AssertionError` where a number would be given again, or a leader is named."""
     files = CopyFiles(plan.end, plan.snapshot, b"")
@@ -224,11 +233,23 @@ def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequen
         )
         assert node.producer_id < made.image.next_producer_id, f"node {node.node_id} has such producer ids"
     holdings = Holdings(nodes)
+    images = [each.image for each in copies]
+    epochs_from = leader_epochs_from(images, nodes) + LEADER_EPOCHS_AHEAD
     for topic in made.image.topics.values():
         for number, partition in topic.partitions.items():
             assert partition.leader == NO_LEADER, f"{topic.name}-{number} has a leader"
             assert not partition.isr, f"{topic.name}-{number} has an ISR"
             assert not partition.elr, f"{topic.name}-{number} has eligible replicas"
+            assert partition.leader_epoch >= epochs_from, (
+                f"{topic.name}-{number} begins below another recovery"
+            )
+            for image in images:
+                before = _partition_in(image, topic.topic_id, number)
+                # The end of another copy may never have been committed, and have a greater epoch than the copy that counts.
+                assert before is None or (
+                    before.leader_epoch < partition.leader_epoch
+                    and before.partition_epoch < partition.partition_epoch
+                ), f"epochs of {topic.name}-{number}"
             for node_id, replica in holdings.of(topic.topic_id, number).items():
                 assert replica.leader_epoch + LEADER_EPOCHS_AHEAD <= partition.leader_epoch, (
                     f"{topic.name}-{number} on {node_id}"
@@ -237,3 +258,23 @@ def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequen
                 assert node_id in partition.last_known_elr, (
                     f"{topic.name}-{number} would not wait for {node_id}"
                 )
+
+
+def check_node(plan: RecoveryPlan, node: FoundNode) -> None:
+    """Check the plan against a node that was read once more. Raises `AssertionError` where a number of its disks is given again."""
+    made = read_copy(CopyFiles(plan.end, plan.snapshot, b""), "the plan", None, plan.cluster_id)
+    assert made.image.next_producer_id == plan.next_producer_id, (
+        "the plan's producer ids are not its snapshot's"
+    )
+    assert node.quorum_epoch < plan.end.epoch, f"node {node.node_id} knows epoch {node.quorum_epoch}"
+    assert node.producer_id < plan.next_producer_id, f"node {node.node_id} has producer id {node.producer_id}"
+    if node.copy is not None and node.copy.snapshot_end is not None:
+        assert node.copy.snapshot_end.offset < plan.end.offset, f"node {node.node_id} has a later snapshot"
+    for replica in node.replicas:
+        partition = _partition_in(made.image, replica.topic_id, replica.partition)
+        if partition is not None:
+            name = f"{replica.topic}-{replica.partition}"
+            assert replica.leader_epoch < partition.leader_epoch, (
+                f"{name} has leader epoch {replica.leader_epoch}"
+            )
+            assert partition.leader == NO_LEADER, f"{name} has a leader"

@@ -8,7 +8,8 @@ reassignment ended. So leaders, ISRs and eligible replicas of the copy are forgo
   that may hold it: they are absent, or were read in part. Unclean recovery elects the longest log among them, and waits
   for each that is `awaited`.
 * A reassignment may have ended after the copy. So an absent node may hold any partition, whatever the copy says. Such a node is a replica that leaves: when all others are in sync, the controller removes it (KIP-455).
-* Its leader epoch is above the copy's and above any on a disk.
+* Its leader epoch is above the copy's and above any on a disk. The disks of an empty partition show no epoch. Those
+  of other partitions show how often recoveries have raised all of them.
 * A topic that only directories know comes back. Nothing is known of its configuration, so it keeps everything.
 
 Brokers stay registered, and fenced, until they register anew. Those that are gone for good are left out.
@@ -50,17 +51,19 @@ __all__ = [
     "RECOVERIES",
     "Holdings",
     "RecoveredCluster",
+    "leader_epochs_from",
     "recovered_records",
     "recoveries_of",
 ]
 
 LEADER_EPOCHS_AHEAD = 1_000_000
-"""How far the leader epochs and the partition epochs are raised. The lost part of the log may have given some that reached
-no disk. Clients remember leader epochs, and ignore metadata with a lower one. Each record raises an epoch by one at
-most, so this is the number of records by which the new log is ahead (`OFFSETS_AHEAD`).
+"""The number by which the leader epochs and the partition epochs are raised. The lost part of the log may have
+given some that reached no disk. Clients remember leader epochs, and ignore metadata with a lower one. Each
+record raises an epoch by one at most, so this is the number of records by which the new log is ahead
+(`OFFSETS_AHEAD`).
 """
 PRODUCER_IDS_AHEAD = 1_000_000_000
-"""How far the next producer id is above all that were found: no lost log has given out so many."""
+"""The number by which the next producer id is above all that were found: no lost log has given out so many."""
 RECOVERIES = "odradek.recovery.ids"
 """A dynamic configuration of all brokers: the ids of all recoveries of this log, in their order, separated by commas."""
 KEEP_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
@@ -83,14 +86,18 @@ class RecoveredCluster:
     recoveries: tuple[str, ...]
     """The ids of all recoveries of this log; the last is that of the present one."""
     next_producer_id: int
+    leader_epochs_from: int
+    """No partition's last leader epoch is taken to be lower: see `leader_epochs_from`."""
     topics: Mapping[str, bytes]
     """Topics by name: those of the copy, and those that only directories know."""
     configs: Mapping[str, Mapping[str, str]]
-    """What an operator has said about topics that only directories know; they keep everything besides."""
+    """Configurations that an operator has given to topics that only directories know; their other keys keep
+    everything.
+    """
 
 
 class Holdings:
-    """Which nodes hold which partitions on their disks."""
+    """The nodes that hold each partition on their disks."""
 
     def __init__(self, nodes: Sequence[FoundNode]) -> None:
         self._held: dict[bytes, dict[int, dict[int, FoundReplica]]] = {}
@@ -130,6 +137,18 @@ def recoveries_of(image: MetadataImage) -> tuple[str, ...]:
     """Return the ids of the recoveries that have led to this state, in their order."""
     text = image.broker_configs(None).get(RECOVERIES, "")
     return tuple(each for each in text.split(",") if each)
+
+
+def leader_epochs_from(images: Sequence[MetadataImage], nodes: Sequence[FoundNode]) -> int:
+    """Return how far recoveries have raised the leader epochs of all partitions, by the greatest that is known anywhere."""
+    known = [each.leader_epoch for node in nodes for each in node.replicas]
+    known += [
+        each.leader_epoch
+        for image in images
+        for topic in image.topics.values()
+        for each in topic.partitions.values()
+    ]
+    return max([0, *known]) // LEADER_EPOCHS_AHEAD * LEADER_EPOCHS_AHEAD
 
 
 def recovered_records(image: MetadataImage, cluster: RecoveredCluster) -> list[Message]:
@@ -221,7 +240,11 @@ def _partition(
         order = [before.leader, *before.isr, *before.elr, *before.last_known_elr, *placed]
     waited_for = {*held, *unknown}
     leader_epoch = max(
-        [0 if before is None else before.leader_epoch, *(each.leader_epoch for each in held.values())]
+        [
+            cluster.leader_epochs_from,
+            0 if before is None else before.leader_epoch,
+            *(each.leader_epoch for each in held.values()),
+        ]
     )
     # A change of the leader raises both epochs, so this one is never the lower one.
     partition_epoch = max(leader_epoch, 0 if before is None else before.partition_epoch)

@@ -25,7 +25,7 @@ __all__ = ["MalformedFile", "decode_plan", "decode_report", "encode_plan", "enco
 
 Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
 REPORT, PLAN = "odradek.recovery.report", "odradek.recovery.plan"
-_VERSION = 2
+_VERSION = 3
 
 
 class _Copy(TypedDict):
@@ -41,6 +41,7 @@ class _Node(TypedDict):
     is_controller: bool
     endpoints: list[tuple[str, str, int]]
     static_voters: list[int]
+    servers: list[tuple[str, int]]
     metadata_path: str
     directories: list[tuple[str, str | None]]
     copy: _Copy | None
@@ -179,6 +180,7 @@ def _node(node: FoundNode) -> dict[str, Json]:
         "is_controller": node.is_controller,
         "endpoints": [list(each) for each in node.endpoints],
         "static_voters": list(node.static_voters),
+        "servers": [list(each) for each in node.servers],
         "metadata_path": node.metadata_path,
         "directories": [
             [each.path, None if each.directory_id is None else uuid_to_text(each.directory_id)]
@@ -227,6 +229,7 @@ def _found_node(document: _Node) -> FoundNode:
         is_controller=document["is_controller"],
         endpoints=tuple((name, host, port) for name, host, port in document["endpoints"]),
         static_voters=tuple(document["static_voters"]),
+        servers=tuple((host, port) for host, port in document["servers"]),
         metadata_path=document["metadata_path"],
         directories=tuple(
             FoundDirectory(path, None if text is None else uuid_from_text(text))

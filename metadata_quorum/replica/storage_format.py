@@ -46,6 +46,8 @@ from odradek.wire.structure import Message
 from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
 METADATA_LOG_DIRECTORY = "__cluster_metadata-0"
+DRAFT_DIRECTORY = f"{METADATA_LOG_DIRECTORY}.new"
+"""The directory in which a recovery of the quorum writes the new log, before the log gets its name."""
 _HARMLESS = frozenset((".lock", "lost+found"))
 _UNFINISHED = ".tmp"
 _INITIAL_CONTROLLER = re.compile(r"(\d{1,10})@(\[[^\]]+\]|[^:\[\]]+):(\d{1,5}):([\w-]{22})\Z", re.ASCII)

@@ -38,10 +38,13 @@ GROUPS = (
     "broker",
     "partition",
     "quorum",
+    "metadata",
     "disk",
     "log",
 )
-"""The groups in the order of the help; each is a module of this package, whose `register` adds the group."""
+"""The groups in the order of the help; each has a module, whose `register` adds the group."""
+_HOMES = {"metadata": "odradek.cli.recovering.metadata"}
+"""The modules of groups that are not in `commands`."""
 PROGRAMS = {
     "mirror": (
         "odradek.spark.pipelines.mirror.command",
@@ -56,11 +59,16 @@ class _Version(argparse.Action):
     """The option --version, which looks the version up only when it is used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        import odradek
         from odradek.cli.output import say
+        from odradek.version import version_line
 
-        say(f"odradek {odradek.__version__}")
+        say(version_line())
         parser.exit()
+
+
+def module_of(group: str) -> str:
+    """Return the module that adds a group of commands."""
+    return _HOMES.get(group, f"odradek.cli.commands.{group}")
 
 
 def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
@@ -70,10 +78,10 @@ def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
         description="A distributed commit log that speaks Kafka's protocol.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print version and commit, and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in groups:
-        import_module(f"odradek.cli.commands.{group}").register(commands)
+        import_module(module_of(group)).register(commands)
     if groups is GROUPS:
         for name, (_, about) in PROGRAMS.items():
             commands.add_parser(name, help=about)

@@ -203,7 +203,7 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
             raise
         raise CliError(
             "the quorum has no leader: start a majority of its voters (`odradek cluster status` shows "
-            "the quorum)"
+            "the quorum); if most of their disks are lost, `odradek quorum recover` leads back"
         ) from error
 
 

@@ -5,8 +5,8 @@ The wall clock is held against the monotonic one. Their difference is stable, bu
 before the jump, which goes on with the monotonic clock, and the new one.
 
 * **Whatever is deleted or aborted because of its age** must have expired by the earliest of the two. So one jump deletes nothing.
-* **What lets somebody in until it expires** must not have expired by the latest of the two, in whichever direction the
-  clock has jumped. The times from which age is counted are taken from the latest as well.
+* **A credential that expires** must not have expired by the latest of the two, in whichever direction the clock has
+  jumped. The times from which age is counted are taken from the latest as well.
 * A jump backward leaves the earliest time at once, and a jump forward the latest. Nothing waits for a time that is far ahead.
 
 A process that starts with a wrong clock believes it: there is nothing to hold it against.

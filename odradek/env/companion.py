@@ -69,7 +69,7 @@ class _Process:
 
     def shut(self) -> None:
         """Shut both descriptors down: each end then reads the end of the stream."""
-        with contextlib.suppress(OSError):  # the other end was first
+        with contextlib.suppress(OSError):  # The other end has shut it down already.
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def end(self, patience_seconds: float) -> str:
@@ -188,7 +188,8 @@ class RealCompanion:
         try:
             raise value
         finally:
-            del value  # or error, traceback and frame hold each other until a collection of garbage
+            # Otherwise error, traceback and frame would keep each other alive until a garbage collection.
+            del value
 
     def _lose(self, process: _Process) -> None:
         process.shut()

@@ -4,7 +4,7 @@ A frame is a head, a table, a pickle (protocol 5, PEP 574), and the buffers that
 `APART_BYTES_MIN` or more are such buffers. They go from the sender's memory to the socket, and from the socket to where
 they stay, so each side copies them once. Descriptors travel beside the head (SCM_RIGHTS).
 
-Both ends are one release's, and strangers cannot reach the socket. So frames are as plain as that.
+Both ends are of one release, and strangers cannot reach the socket. So frames have neither versions nor checksums.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def receive(sock: socket.socket) -> Incoming:
 
 def _receive_bytes(sock: socket.socket, count: int) -> bytes:
     data = sock.recv(count, socket.MSG_WAITALL) if count else b""
-    while len(data) < count:  # a signal came in between, or the end
+    while len(data) < count:  # Fewer bytes come after a signal, or at the end of the stream.
         more = sock.recv(count - len(data), socket.MSG_WAITALL)
         if not more:
             raise EOFError

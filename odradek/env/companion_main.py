@@ -108,7 +108,7 @@ def _end_with_the_node(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     if select.select((lifeline,), (), (), 0)[0]:
-        raise EOFError  # the node had ended before
+        raise EOFError  # The node ended before this call.
 
 
 def main(channel: str, lifeline: str, factory: str) -> None:

@@ -171,7 +171,7 @@ class Event(Protocol):
 
 
 class TaskGroup(Protocol):
-    """The system refuses for now, although the device works: the same call may succeed later."""
+    """The tasks of a node, or of a part of it."""
 
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
@@ -393,7 +393,7 @@ class Conn(Protocol):
 
 @runtime_checkable
 class LimitedConn(Protocol):
-    """A connection whose login lasts only so long (KIP-368)."""
+    """A connection whose login expires (KIP-368)."""
 
     renew_at: float
     """The monotonic time from which another connection should take its place."""
@@ -546,7 +546,7 @@ class Env(Protocol):
     def is_blank_disk(self, path: str) -> bool:
         """True if a separate file system is mounted at `path`, or above it, and holds only empty folders there.
 
-        False on the root's file system: the disk may only be unmounted. Raises `DiskError`.
+        False on the root's file system, because the disk may merely be unmounted. Raises `DiskError`.
         """
 
     def event(self) -> Event: ...

@@ -218,7 +218,7 @@ class RealDir:
         temporary = path + ".tmp"
         operation = "write"
         try:
-            # First, so that a want of descriptors leaves the old file.
+            # Open this first, so that a lack of descriptors leaves the old file in place.
             directory = _open_directory(os.path.dirname(path))
             try:
                 fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)

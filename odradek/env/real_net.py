@@ -106,7 +106,7 @@ class TcpConn:
             return PeerEnd.OPEN
         except OSError as error:
             raise ConnectionLost(str(error)) from error
-        # The end is behind bytes, which hide it, and a reset, from a look at them.
+        # Unread bytes hide the end of the stream, and a reset, from a peek.
         poll = select.poll()
         poll.register(self._fd, select.POLLRDHUP)
         for _, event in poll.poll(0):

@@ -112,7 +112,7 @@ class Directories:
         return log_dir
 
     def _bound_calls(self, directory: Dir, *, looks: bool = True) -> None:
-        """Let the loop wait only so long for one disk of several."""
+        """Bound the time that the loop waits for one disk of several."""
         seconds = self._config.disk_write_wait_seconds
         if len(self._config.log_dirs) > 1 and seconds > 0:
             directory.bound_calls(seconds, looks=looks)

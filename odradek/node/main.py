@@ -18,7 +18,7 @@ from odradek.env.tokens import open_tokens
 from odradek.metadata_quorum.config.config_defs import ConfigError
 from odradek.metadata_quorum.config.log_levels import LogLevels
 from odradek.metadata_quorum.image.metadata_image import InvalidMetadata
-from odradek.metadata_quorum.ports import MetadataLogCorrupt
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, RecoveryBrokenOff
 from odradek.metadata_quorum.raft.recoveries import LogLeftBehind
 from odradek.metadata_quorum.replica.meta_properties import NotALogDirectory
 from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
@@ -117,7 +117,7 @@ def _needs_operator(reason: BaseException) -> bool:
 def _with_remedy(reason: BaseException) -> str:
     """Write the last line of a node that ends: the reason, and for a damaged metadata log the way out."""
     text = str(reason)
-    has_its_own = isinstance(reason, LogLeftBehind) or "restore" in text.lower()
+    has_its_own = isinstance(reason, LogLeftBehind | RecoveryBrokenOff) or "restore" in text.lower()
     if isinstance(reason, MetadataLogCorrupt) and not has_its_own:
         text += (
             ". Restore this node's metadata directory from a copy. Or, while the other controllers "

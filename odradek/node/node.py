@@ -78,7 +78,7 @@ class NodeFailed(Exception):
 
 
 def _wait_for_answers(directories: Sequence[str]) -> None:
-    """Leave it to the caller of the node: its tasks end when the devices answer."""
+    """Leave the wait to the caller of the node: its tasks end when the devices answer."""
 
 
 @attrs.frozen

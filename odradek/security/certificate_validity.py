@@ -16,7 +16,7 @@ __all__ = ["refusal_by_time", "validity_of"]
 
 _UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
 _FIRST_SHORT_YEAR = 50
-"""A year of two digits from here on is in the last century (RFC 5280, section 4.1.2.5.1)."""
+"""Two-digit years from 50 on mean 1950 to 1999, smaller ones 2000 to 2049 (RFC 5280, section 4.1.2.5.1)."""
 
 
 def refusal_by_time(certificate: bytes, now: Moment) -> str:

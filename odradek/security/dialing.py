@@ -36,7 +36,9 @@ TOKENS_VERSION = 2
 _TOKENS = ApiKey.SASL_AUTHENTICATE
 HANDSHAKE_VERSION = 1
 RENEWED_SHARE = 0.85
-"""A login is renewed after this share of its time, as Kafka's clients do at the earliest."""
+"""The share of a login's lifetime after which it is renewed: the earliest time at which Kafka's clients renew
+theirs.
+"""
 
 
 class RenewableConn:
@@ -103,7 +105,7 @@ class SecuredNetwork:
         send_buffer_bytes: int | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> Listener:
-        """Listen as without security."""
+        """Listen on the network below, which adds no security."""
         return self._env.network.listen(
             host, port, send_buffer_bytes=send_buffer_bytes, receive_buffer_bytes=receive_buffer_bytes
         )
@@ -138,7 +140,7 @@ class SecuredNetwork:
     async def _log_in(self, conn: Conn, credentials: Credentials) -> float | None:
         """Log in; returns the monotonic time from which the login is to be renewed (None: never)."""
         wire = ClientConnection(ANSWER_BYTES_MAX, client_id="")
-        # The other node may be a release behind, or of another make.
+        # The other node may be of an older release, or another program.
         served = await _ask(conn, wire, ApiVersionsRequest(), VERSIONS_VERSION)
         tokens_version = min(
             TOKENS_VERSION,

@@ -4,10 +4,10 @@ A handshake takes up to a millisecond of computing, so each step of it has its t
 loop. Steps that are cheap are done at once. A step begins only when a whole record has come: a peer that sends byte by
 byte makes nobody work. A session is made only when the first bytes have come.
 
-A limited number of handshakes may wait for their turn. Addresses have their turns one after the other, however many
-handshakes each of them has. If all places are taken, the address with the most gives one up to another that has
-fewer. So a flood is in its own way alone. Addresses of IPv6 that share 64 bits count as one. As many bytes as fit one
-step are received for it: what comes behind the handshake may be anything.
+A limited number of handshakes may wait for their turn. Addresses have their turns one after the other, however
+many handshakes each of them has. If all places are taken, the address with the most gives one up to another
+that has fewer. So a flood delays only itself. Addresses of IPv6 that share 64 bits count as one. A step
+receives a limited number of bytes, because the bytes behind the handshake may be anything.
 
 Between two turns, other work (if any) has the loop for `OTHERS_SHARE` times the CPU of a turn. So a flood of
 handshakes takes an eighth of a busy node, and all of an idle one. The CPU counts: on a busy node a turn mostly waits
@@ -36,7 +36,7 @@ STEP_BYTES_MAX = 4 * 1024
 """Bytes that are received for one step: most flights fit, or 150 key updates behind the last flight."""
 OTHERS_SHARE = 7
 IDLE_PASS_SECONDS = 0.0002
-"""A pass of the event loop that takes less has nothing to do."""
+"""A pass of the event loop that takes less time than this counts as idle."""
 IDLE_PASSES = 3
 """The number of idle passes in a row that count as an idle loop. One is not enough, because tasks of one pass run
 in any order.

@@ -20,7 +20,9 @@ A record may hold hundreds of tickets.
 """
 IDLE_BYTES_MAX = 64 * 1024
 PLAIN_BYTE_WORTH = 64
-"""The encrypted bytes that one of data accounts for: more than a record of a byte has, in TLS 1.3 and 1.2."""
+"""The number of encrypted bytes that each plain byte accounts for. A record with a single plain byte has fewer,
+in TLS 1.3 and 1.2.
+"""
 
 
 class IdleRecords:

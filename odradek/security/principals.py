@@ -114,7 +114,9 @@ def _parts(replacement: str, pattern: Any) -> Iterator[_Part]:
 
 
 def _numbered(digits: str, pattern: Any) -> Iterator[_Part]:
-    """Yield a group by its number. As in Java, only as many digits count as there are groups for; the rest is text."""
+    """Yield a group by its number. As in Java, the number ends before a digit that would make it larger than
+    the last group's.
+    """
     count = 1
     while count < len(digits) and int(digits[: count + 1]) <= pattern.groups:
         count += 1

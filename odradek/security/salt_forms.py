@@ -42,14 +42,16 @@ _ALPHABETS = {
     "printable": "".join(map(chr, range(0x20, 0x7F))),
     "bytes": _ANY_BYTE,
 }
-"""From the narrowest on: a salt has the first that holds all of its bytes."""
+"""The narrowest first: a salt's alphabet is the first that contains all of its bytes."""
 _AS_BYTES = {name: letters.encode("latin-1") for name, letters in _ALPHABETS.items()}
 KAFKAS = "Kafka's number"
 
 
 @attrs.frozen(order=True)
 class SaltForm:
-    """The part of a challenge that shows something of a credential. A number of Kafka's has no fixed length: 0."""
+    """The part of a challenge that shows something of a credential. The length of one of Kafka's numbers is 0,
+    because it varies.
+    """
 
     alphabet: str
     length: int

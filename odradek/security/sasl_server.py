@@ -1,8 +1,8 @@
 """The login of one connection by SASL (KIP-43, KIP-152, KIP-368), and how far it has come. PURE.
 
-Before it succeeds, a client may ask for ApiVersions once, name a mechanism (SaslHandshake) and exchange tokens. After
-SaslHandshake version 0 tokens come as bare frames; after version 1 in SaslAuthenticate. A refusal answers, and ends
-the connection. The texts of refusals are Kafka's, and give strangers no hint.
+Before it succeeds, a client may ask for ApiVersions once, name a mechanism (SaslHandshake) and exchange tokens.
+After SaslHandshake version 0 tokens come as bare frames; after version 1 in SaslAuthenticate. A refused login
+gets an answer, and its connection ends. The texts of refusals are Kafka's, and give strangers no hint.
 
 A login that may last only so long can be renewed (`handshake` again): by the same mechanism and for the same
 principal.
@@ -139,7 +139,7 @@ class Login:
         self.principal = ""
         """`User:NAME` once the client is known."""
         self.by_token = False
-        """True if it logged in by a delegation token, whose owner is the principal."""
+        """True if the client logged in by a delegation token, whose owner is the principal."""
         self.expires_at = float("inf")
         """The time at which the login must have been renewed."""
         self.refusal_delay_seconds = 0.0
@@ -158,7 +158,7 @@ class Login:
 
     @property
     def is_refused(self) -> bool:
-        """True if it, or its last renewal, has failed."""
+        """True if the login, or its last renewal, has failed."""
         return self.state is LoginState.FAILED
 
     @property

@@ -43,7 +43,9 @@ NONCE_MAX = 512
 """The most characters that a client's nonce may have."""
 
 MESSAGE_BYTES_MAX = 16 * 1024
-"""A message with the longest nonce and a name of thousands of letters; to read half a megabyte took a tenth of a second."""
+"""Room for the longest nonce and a name of thousands of letters. Parsing half a megabyte would take a tenth of
+a second.
+"""
 
 _PRINTABLE = r"[\x21-\x2B\x2D-\x7E]+"
 _NAME = r"(?:[^=,\x00]++|=2C|=3D)+"

@@ -2,15 +2,15 @@
 difference. PORTED.
 
 * A send encrypts records one by one, and gives many of them to the connection below at once. Plain bytes count as
-  taken only when it has taken their encrypted form. So a caller that has sent everything has nothing left here. Any
-  other caller comes again with the same bytes: those that are encrypted already are skipped.
-* A receive reads as much from the connection below as fits the caller's buffer. It feeds whole records, at a time as many
-  as have the bytes of a full one. So OpenSSL's own memory of a connection stays at about one record in each direction.
-  Some clients send dozens of records of a few bytes each: librdkafka makes two of each message. OpenSSL is asked for whole
-  records alone, since its "not yet" is an exception, which costs 2 us.
-* A record of TLS 1.3 hides its type. One call of OpenSSL passes over all records without plain bytes: key updates, tickets,
-  alerts. So a receive ends once it has fed `SPARE_BYTES` more than it got plain bytes. What has come
-  beyond that waits for the next one, which lets others have their turn in between.
+  taken only when it has taken their encrypted form. So nothing is left here once a caller has sent everything. A
+  caller that has sent a part offers the rest again, and the bytes that are encrypted already are skipped.
+* A receive reads as much from the connection below as fits the caller's buffer. It feeds whole records, at a time
+  about as many bytes as a full record has. So OpenSSL's own memory of a connection stays at about one record in each
+  direction. Some clients send dozens of records of a few bytes each: librdkafka makes two of each message. OpenSSL is
+  asked for whole records alone, since its "not yet" is an exception, which costs 2 us.
+* A record of TLS 1.3 hides its type. One call of OpenSSL passes over all records without plain bytes: key updates,
+  tickets, alerts. So a receive ends once it has fed `SPARE_BYTES` more than it got plain bytes. Further bytes wait
+  for the next receive, so that other connections have their turn in between.
 * Records that brought no plain bytes are counted. A peer with more of them than `IdleRecords` allows is cut off.
 * Ranges of files are read and encrypted: sendfile would send them as they are.
 * A stream that ends without close_notify was cut off. What came before is given first; then `ConnectionLost` is raised.
@@ -86,7 +86,7 @@ class TlsConn:
         """Received bytes that were not fed yet: a part of a header, or whole records that wait for the next receive."""
         self._missing = missing
         self._begun = 0
-        """The bytes of that record that have arrived."""
+        """The number of bytes that have arrived of a record that is not whole yet."""
         self._unread = 0
         """Fed records that may still have plain bytes to be read."""
         self._idle = IdleRecords()
@@ -223,8 +223,8 @@ class TlsConn:
         return filled, bound + filled - at + self._begun, is_ended
 
     def _read_records(self, records: int, fed: int, buffer: memoryview, filled: int) -> tuple[int, bool]:
-        """Take the plain bytes of whole records, of `fed` bytes: bytes in the buffer, and whether the stream has
-        ended. Raises `TlsFailed`, `ConnectionCut`."""
+        """Read the plain bytes of whole records, which have `fed` bytes. Return the number of bytes in the
+        buffer, and True if the stream has ended. Raises `TlsFailed`, `ConnectionCut`."""
         begin = filled
         filled, reads, end = self._tls.read_records(records, buffer, begin)
         if filled == len(buffer):
@@ -247,7 +247,9 @@ class TlsConn:
             raise ConnectionCut("TLS: the peer sends many records without data")
 
     def _decrypt(self, buffer: memoryview, filled: int) -> tuple[int, bool]:
-        """Take all plain bytes that are there: bytes in the buffer, and whether the stream has ended."""
+        """Read all plain bytes that are there. Return the number of bytes in the buffer, and True if the stream
+        has ended.
+        """
         while filled < len(buffer):
             count = self._read(buffer, filled)
             if count is None:
@@ -263,8 +265,8 @@ class TlsConn:
         return filled, False
 
     def _read(self, buffer: memoryview, filled: int) -> int | None:
-        """Read plain bytes behind `filled`; as `read_into`. A failure behind received bytes comes with the next
-        call.
+        """Read plain bytes behind `filled`, with the results of `read_into`. A failure behind received bytes
+        comes with the next call.
         """
         try:
             return self._tls.read_into(buffer[filled:])
@@ -282,7 +284,7 @@ class TlsConn:
             raise ConnectionCut("TLS: the peer does not read what this node sends")
 
     def _push(self, records: list[Buffer]) -> bool:
-        """Send encrypted bytes over the connection below, the oldest first; true when all are gone."""
+        """Send encrypted bytes over the connection below, the oldest first. Return True when all are sent."""
         if self._tls.outgoing:
             records.append(self._tls.take())
         if self._unsent is not None:

@@ -25,7 +25,7 @@ class RepeatedSize:
         self._left = bytes_max
 
     def has_room(self, count: int) -> bool:
-        """Take `count` bytes; False when fewer are left, and from then on for every repetition."""
+        """Charge `count` bytes. Return False when fewer are left, and from then on for every repetition."""
         self._left = self._left - count if count <= self._left else -1
         return self._left >= 0
 

@@ -87,7 +87,7 @@ class ApiEntry:
         self.unanswered = 0
         """Requests without an answer: Produce with acks=0, and requests that closed their connection."""
         self.delayed = 0
-        """Answered requests that had to wait, by themselves or behind another that waited."""
+        """Answered requests that had to wait: for an event of their own, or behind another request that waited."""
         self.request_bytes = 0
         self.elements = 0
         """Array elements of the requests that workers decoded."""
@@ -116,7 +116,7 @@ class UnsupportedApiVersions(ApiEntry):
 
 
 class ApiTable:
-    """(API key, version) -> entry."""
+    """The entries by API key and version."""
 
     def __init__(
         self,

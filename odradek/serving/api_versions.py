@@ -21,7 +21,7 @@ from odradek.wire.schema.versions import API_VERSIONS_FEATURE_ZERO, API_VERSIONS
 SOFTWARE_LETTERS_MAX = 200
 """A longer name or version of a client's library is cut."""
 SOFTWARE_MAX = 1_000
-"""So many pairs of name and version are kept once for all connections."""
+"""The number of pairs of name and version that are remembered, so that connections share them; then all are forgotten."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 

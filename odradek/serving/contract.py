@@ -40,7 +40,7 @@ class Login(Protocol):
 
     @property
     def expires(self) -> bool:
-        """True if it lasts only so long."""
+        """True if the login expires at some time."""
 
     @property
     def by_token(self) -> bool:

@@ -75,7 +75,7 @@ class _Waiter:
     def __init__(self, taken: float, number: int, event: _Event) -> None:
         self._key = (taken, number)
         self.event = event
-        """Wakes it to choose, or to begin if `is_next`."""
+        """Wakes the request: to choose the next one, or to begin if `is_next`."""
         self.is_next = False
 
     def __lt__(self, other: _Waiter) -> bool:
@@ -120,16 +120,16 @@ class LongWork:
         self._worker = worker
         self._is_taken = False
         self._waiting: list[_Waiter] = []
-        """A heap."""
+        """A heap; the smallest share is first."""
         self._number = 0
         self._floor = 0.0
-        """The seconds that the last share had taken when its turn began. A new share begins there."""
+        """The seconds that the last share had used when its turn began; a new share begins with this number."""
         self._rest_until = 0.0
         self._turns_before = 0
         self.asker: _Asker | None = None
-        """The part whose request is being handled. It knows which client pays for a share that begins now."""
+        """The connection whose request is being handled. It knows which client pays for a share that begins now."""
         self.turns = 0
-        """Turns of connections: each adds one."""
+        """The number of turns that connections have had."""
         self.seconds = 0.0
         """The seconds that all pieces took."""
         self.in_progress = 0
@@ -228,7 +228,7 @@ class Share:
         node = work._of_node
         asker, node.asker = node.asker, None
         self.payer = None if asker is None else asker.payer()
-        """Takes the processor time of each piece, and the time: a client's quota."""
+        """The client's quota, which is charged the processor time of each piece; None if no client pays."""
         self.taken = 0.0
         """Seconds that it has taken, on top of the smallest share at its begin."""
 

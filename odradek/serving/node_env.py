@@ -1,4 +1,4 @@
-"""The world of a node: the ports, the turns of its long work, and its wall clock with its doubts."""
+"""The world of a node: the ports, the turns of its long work, and a wall clock that knows how wrong it may be."""
 
 from __future__ import annotations
 

@@ -2,15 +2,15 @@
 
 Theory of operation
 ===================
-A handler writes its work from top to bottom. Where it has to wait, it yields a `Wait`, is sent what comes of it, and
-goes on. It returns a response, or anything else that a handler may return. `StepDriver.begin` runs it to its first wait.
+A handler writes its work from top to bottom. Where it has to wait, it yields a `Wait`, receives the result, and goes
+on. It returns a response, or anything else that a handler may return. `StepDriver.begin` runs it to its first wait.
 Most requests have none, and are answered at once. For the others the driver returns a `Suspend`, and then
 
 * it paces: each stretch behind a `TURN` is a piece of long work, and so is each call `in_turn`
   (`odradek.serving.long_work`);
 * it has the client pay: pieces and calls of workers are charged to the connection whose request it is;
 * it keeps order: the connection dispatches no further request until the work has returned;
-* it wakes whom a stretch has woken, as the end of a connection's turn does.
+* it wakes the tasks for which a stretch has news, as the end of a connection's turn does.
 
 Work that asks coordinators yields `Answers`. Then the request is delayed: its connection goes on with later requests, and
 the work goes on when the last answer comes. If the connection is lost before that, the generator is closed.
@@ -18,10 +18,10 @@ the work goes on when the last answer comes. If the connection is lost before th
 An error of a wait is raised where the generator has yielded. If the task of the connection is cancelled, the generator
 is closed.
 
-Nothing else runs on the loop between two waits. During a wait anything may change: leadership, topics, limits. The
-receive buffer is used again. So before its first wait, a handler copies its context (`Context.for_later`) and the
-records of its request. A generator keeps all its variables while it waits. So what waits long returns a `Delayed`
-instead, which keeps only what it needs.
+Nothing else runs on the loop between two waits. During a wait anything may change: leadership, topics, limits.
+The receive buffer is used again. So before its first wait, a handler copies its context (`Context.for_later`)
+and the records of its request. A generator keeps all its variables while it waits. So a handler that waits long
+returns a `Delayed` instead, which keeps only what it needs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Pace:
         share = self._shares.get(long_work)
         if share is None:
             share = self._shares[long_work] = long_work.begin()
-            # The first share has taken the payer.
+            # Only the first share of a request is given the payer; the others charge the same one.
             share.payer = self.share.payer
         return share
 
@@ -86,7 +86,7 @@ class Answers(Delayed):
         self._runner: Runner | None = None
 
     def receiver(self) -> Receiver:
-        """Return what receives the answer to the next question."""
+        """Return the receiver of the answer to the next question."""
         self.values.append(None)
         self.missing += 1
         return Receiver(partial(self._take, len(self.values) - 1))
@@ -144,7 +144,7 @@ def until(deadline: float) -> Wait:
 
 
 def asked(ask: Callable[[], Awaitable[Any]]) -> Wait:
-    """Wait for an answer of somebody else, such as a coordinator."""
+    """Wait for the answer of another component, such as a coordinator."""
     return lambda pace: ask()
 
 
@@ -195,12 +195,12 @@ def _new_runner() -> Runner:
 
 
 def _wake_nobody() -> None:
-    """Do nothing: a description has no news for anybody."""
+    """Do nothing: describing a state wakes no task."""
 
 
 class StepDriver:
-    """The driver of a node's request generators. `after_stretch` wakes those for which a stretch has
-    news. Work that asks coordinators needs `tasks`.
+    """The driver of a node's request generators. `after_stretch` wakes the tasks for which a stretch has news.
+    Work that asks coordinators needs `tasks`.
     """
 
     __slots__ = ("_after_stretch", "_long_work", "tasks")

@@ -55,6 +55,11 @@ class _Clock:
     def wall_ms(self) -> int:
         return START_MS + self._now_ms()
 
+    async def sleep_until(self, deadline: float) -> None:
+        """Let others have turns, for times in the past; schedules have no task that waits for a later time."""
+        assert deadline <= self.monotonic(), "a task of a schedule waits for a time to come"
+        await Pause()
+
 
 class _Log:
     """A log that raises the bugs that coordinators only log when they go on without the request."""
@@ -65,7 +70,7 @@ class _Log:
     warning = info
 
     def error(self, event: str, /, **fields: Any) -> None:
-        """Raise an error that no schedule causes."""
+        """Raise an error: no schedule causes an error in the log."""
         if event != "coordinator.not_written":
             raise SafetyViolation(f"{event}: {fields}")
 
@@ -75,6 +80,7 @@ class _Log:
 class _Env:
     def __init__(self, random: Random) -> None:
         self.random = random
+        self.workers = _Workers()
 
     def new_uuid(self) -> bytes:
         return self.random.randbytes(16)
@@ -91,6 +97,7 @@ class ByHand:
         self.env = _Env(Random(f"{broker.node_id}/{broker.life}"))
         self.tasks = self
         self.timers = Timers(cast("Any", self.clock), cast("Any", _Event))
+        self.woken: list[Callable[[], None]] = []
         self._coroutines: list[Coroutine[Any, Any, Any]] = []
 
     def workers_for(self, log: PartitionLog) -> _Workers:
@@ -98,7 +105,11 @@ class ByHand:
         return _Workers()
 
     def run_woken(self) -> None:
-        """Do nothing after an append: the schedule has the followers fetch."""
+        """Run the actions that are due after a turn. After an append there are none: the schedule has the followers fetch."""
+        while self.woken:
+            woken, self.woken = self.woken, []
+            for action in woken:
+                action()
 
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None

@@ -1,4 +1,5 @@
-"""Shared by schedules that test a coordinator alone: a partition of three replicas, and a host on each broker. PURE.
+"""The shared part of schedules that test a coordinator alone: a partition of three replicas, and a host on each
+broker. PURE.
 
 The partition is that of `sim.alone.replication_alone`. Each broker has a coordinator, whose shard begins and ends as
 leadership comes and goes. It loads its log while other events go on.
@@ -40,7 +41,7 @@ HostT = TypeVar("HostT", bound=_Host)
 
 
 def draw_partition(random: Random, steps: int, weights: Mapping[str, tuple[float, ...]]) -> ReplicationPlan:
-    """Draw a swarm: each kind of step is rare, common or absent, each by itself."""
+    """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
     drawn = {name: random.choice(choices) for name, choices in weights.items()}
     return ReplicationPlan(
         steps,

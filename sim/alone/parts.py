@@ -8,6 +8,7 @@ from random import Random
 import attrs
 
 from sim.alone import raft_alone, replication_alone
+from sim.alone.consumers import consumers_alone
 from sim.alone.groups import groups_alone
 from sim.alone.quorum import moved_voters, quorum_alone
 from sim.alone.transactions import transactions_alone
@@ -22,6 +23,7 @@ PARTS: Mapping[str, Callable[[int], object]] = {
     "moved": moved_voters.run,
     "replication": replication_alone.run,
     "groups": groups_alone.run,
+    "consumers": consumers_alone.run,
     "transactions": transactions_alone.run,
 }
 """Parts by the word that `python -m sim --alone` takes: a function that runs the schedule of a seed."""
@@ -31,9 +33,10 @@ SCHEDULES: Mapping[str, int] = {
     "moved": 4,
     "replication": 32,
     "groups": 24,
+    "consumers": 16,
     "transactions": 16,
 }
-"""Schedules that belong to a seed of a campaign: about four seconds of CPU time beside the ten of the cluster."""
+"""Schedules that belong to a seed of a campaign: about six seconds of CPU time beside the ten of the cluster."""
 
 __all__ = ["PARTS", "SCHEDULES", "FailedSchedule", "knobs_of", "run_part", "run_schedules", "schedules_of"]
 

@@ -92,7 +92,7 @@ class Node:
 
     snapshot: Snapshot | None = None
     to_append: bool = False
-    """True while a new leader owes the log its LeaderChange."""
+    """True while a new leader has not appended its LeaderChange yet."""
 
     questions: dict[int, Question] = attrs.field(factory=dict)
     committed: int = 0
@@ -118,7 +118,7 @@ class Cluster:
 
     serial: int = 0
     unanswered: list[Question] = attrs.field(factory=list)
-    """Questions that were with a node when it died: the asker learns it when it looks next."""
+    """Requests that a node had not answered when it died. Their senders learn of it at their next tick."""
 
     dies: Callable[[], bool] = _never
     """Called before each effect: true if the node dies there."""
@@ -277,7 +277,7 @@ class Cluster:
         return max(leading, key=lambda node: node.core.epoch if node.core else -1, default=None)
 
     def all_leaders(self) -> list[Node]:
-        """List replicas that believe to lead: at most one of them can still commit."""
+        """List the replicas that take themselves for the leader. At most one of them can still commit."""
         return [
             node
             for node in self.nodes.values()
@@ -397,7 +397,7 @@ class Cluster:
             must(mine.get(offset) == batch, f"leader completeness at offset {offset}")
 
     def check_log_matching(self) -> None:
-        """Log matching: two logs with the same entry agree in all entries before it."""
+        """Check log matching: two logs with the same entry agree in all entries before it."""
         logs = [self.whole_log(node) for node in self.nodes.values()]
         for at, first in enumerate(logs):
             for second in logs[at + 1 :]:

@@ -53,7 +53,7 @@ class ReplicationPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ReplicationPlan:
-        """Draw a swarm: each kind of step is rare, common or absent, each by itself."""
+        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
         weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
         return cls(
             steps,

@@ -64,7 +64,7 @@ class Surroundings(Protocol):
 
 @attrs.define(eq=False)
 class Fetching:
-    """A fetch on its way to the leader, being there, or its answer on the way back."""
+    """A fetch: on its way to the leader, at the leader, or answered."""
 
     follower: int
     life: int
@@ -146,9 +146,9 @@ class Broker:
         self.synced = 0
         """The least log end offset that a loss of power has left."""
         self.high_watermark_kept = 0
-        """The high watermark in the checkpoint; older than the truth."""
+        """The high watermark in the checkpoint, which may be older than the real one."""
         self.recovery_point_kept = 0
-        """The recovery point in the checkpoint; older than the truth."""
+        """The recovery point in the checkpoint, which may be older than the real one."""
         self.stopped_cleanly = False
         self.fetching: Fetching | None = None
         self.connection = 0
@@ -308,7 +308,7 @@ class Broker:
             partition.follow(answer.high_watermark, answer.log_start_offset)
 
     def _fetch_offset_and_truncate(self, leader: int) -> None:
-        """Do as Kafka's `fetchOffsetAndTruncate`, in no time."""
+        """Truncate the log as Kafka's `fetchOffsetAndTruncate` does, without using virtual time."""
         there = self._around.nodes[leader]
         if there.lives and there.partition.leader_error(self.followed_epoch) is ErrorCode.NONE:
             if there.log.log_end_offset < self.log.log_end_offset:

@@ -78,7 +78,9 @@ class Promises:
             interval = node.log.config.index_interval_bytes
             rebuilt = rebuild_producers(directory, node.log.segments, end_offset, interval)
             if node.log.load_producers().encode() != rebuilt.encode():
-                raise SafetyViolation(f"{node.node_id} remembers of its producers what its log does not say")
+                raise SafetyViolation(
+                    f"{node.node_id} remembers facts about its producers that its log does not have"
+                )
 
     def _check_replicas(self, nodes: Mapping[int, Broker]) -> dict[int, bytes]:
         """Check that the replicas are equal and hold all that was ever seen; their records."""

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m sim", description="The named states that a campaign has reached."
     )
-    parser.add_argument("--census", type=Path, metavar="DIR", required=True, help="of the campaign")
+    parser.add_argument("--census", type=Path, metavar="DIR", required=True, help="directory of the campaign")
     parser.add_argument("--commit", help="only the runs of this commit (default: all)")
     given = parser.parse_args(arguments)
     try:
@@ -50,6 +50,6 @@ def main(arguments: list[str]) -> int:
         + ", ".join(tally.may_be_certain())
     )
     if tally.seeds < CERTAIN_SEEDS:
-        print(f"judged:   nothing, for {tally.seeds} seeds are too few")
+        print(f"judged:   nothing, because {tally.seeds} seeds are too few")
     unexplained = tally.seeds >= ALL_SEEDS and tally.unexplained()
     return UNREACHED if tally.certain_missing() or unexplained else 0

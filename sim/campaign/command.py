@@ -51,19 +51,29 @@ def main(arguments: list[str]) -> int:
     It is 4 if all went well, and there were enough seeds to expect a named state that none of them has reached.
     """
     parser = _Parser(prog="python -m sim --campaign", description=__doc__.partition("\n")[0])
-    parser.add_argument("--hours", type=float, default=1 / 6, help="from now on (default: ten minutes)")
+    parser.add_argument("--hours", type=float, default=1 / 6, help="how long to run (default: ten minutes)")
     parser.add_argument(
-        "--workers", type=int, default=2, help="processes side by side (default: %(default)s)"
+        "--workers", type=int, default=2, help="number of processes side by side (default: %(default)s)"
     )
-    parser.add_argument("--profile", choices=PROFILES, default="default", help="see sim/options.py")
     parser.add_argument(
-        "--out", type=Path, default=Path("sim-campaign"), help="directory (default: %(default)s)"
+        "--profile", choices=PROFILES, default="default", help="the amount of trouble (see sim/options.py)"
     )
-    parser.add_argument("--first-seed", type=int, default=0, help="where to begin (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, help="at most so many")
-    parser.add_argument("--nodes", type=int, help="brokers of each cluster (default: drawn from the seed)")
     parser.add_argument(
-        "--tries", type=int, default=TRIES_MAX, help="runs to make a failure smaller (default: %(default)s)"
+        "--out",
+        type=Path,
+        default=Path("sim-campaign"),
+        help="directory of the results (default: %(default)s)",
+    )
+    parser.add_argument("--first-seed", type=int, default=0, help="the first seed (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, help="the largest number of seeds")
+    parser.add_argument(
+        "--nodes", type=int, help="number of brokers in each cluster (default: drawn from the seed)"
+    )
+    parser.add_argument(
+        "--tries",
+        type=int,
+        default=TRIES_MAX,
+        help="largest number of runs that make a failure smaller (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
     if given.workers < 1 or given.hours <= 0 or (given.nodes is not None and given.nodes < 3):
@@ -184,7 +194,9 @@ class Campaign:
         return True
 
     def _note(self, outcome: Outcome) -> bool:
-        """Take in a run's outcome; true if it is the first of a group, to be explained."""
+        """Record a run's outcome. Return True if it is the first of its group of failures, which is then
+        explained.
+        """
         self._session.append(outcome)
         self._rare.add(outcome)
         if outcome.verdict == "ok":

@@ -30,7 +30,7 @@ class Guide:
     path: Path
     coverage: Coverage = attrs.Factory(Coverage)
     news: dict[str, int] = attrs.Factory(dict)
-    """How much that was new the runs with each option have reached."""
+    """The number of lines and branches that runs with each option were the first to reach."""
     runs: int = 0
     _lock: Lock = attrs.Factory(Lock)
 

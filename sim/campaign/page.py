@@ -109,7 +109,7 @@ def screen(now: Standing, before: Standing, session: Sequence[Outcome]) -> list[
 
 
 def news(now: Standing, before: Standing) -> list[str]:
-    """List what the last campaign was the first to reach."""
+    """List the things that the last campaign was the first to reach."""
     found = []
     failures = [each for each in now.failures if each not in before.failures]
     if failures:
@@ -153,7 +153,7 @@ def _coverage(now: Standing) -> list[str]:
         "| --- | ---: | ---: | ---: | ---: |",
         *(f"| {name} | " + " | ".join(map(str, counts)) + " |" for name, counts in sorted(packages.items())),
         "",
-        "| files with most that was never reached | lines executed | of |",
+        "| files with the most lines never reached | lines executed | of |",
         "| --- | ---: | ---: |",
         *(row for _, row in sorted(rows, key=lambda each: (-each[0], each[1]))[:FILES_NAMED_MAX]),
     ]

@@ -25,7 +25,7 @@ __all__ = ["Outcome", "Results", "Shrunk", "line_of"]
 class Outcome:
     """The end of a seed's run.
 
-    `commit` is that of the code; `message`, and the options it ran with, only of failures.
+    `commit` is the commit of the code. Only failures have `message` and the options of the run.
     """
 
     seed: int

@@ -21,7 +21,7 @@ __all__ = ["Timeline"]
 
 @attrs.define
 class Timeline:
-    """Collects. Times are virtual seconds, `who` is a machine's name."""
+    """Collects the events of a run. Times are virtual seconds, `who` is a machine's name."""
 
     messages: list[tuple[float, float, str, str, str, int, bool]] = attrs.Factory(list)
     """Sent, received, from, to, API, bytes, whether it is an answer."""

@@ -23,10 +23,12 @@ from sim.options import RunOptions
 JOBS_MAX = 50
 """Jobs of one process, which bounds its leaks."""
 CPU_SECONDS_MAX = 600.0
-"""The seconds of CPU time that a run may take, and the real ones without any; most take some seconds."""
+"""The seconds of CPU time that a run may take, and the real seconds that may pass without any CPU time. Most
+runs take some seconds.
+"""
 LOOK_SECONDS = 5.0
 COVERAGE_FACTOR = 4
-"""How much longer a run may take whose coverage is recorded."""
+"""The factor by which a run may take longer if its coverage is recorded."""
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 __all__ = ["Worker"]
@@ -155,13 +157,13 @@ class Worker:
             self._process.kill()
 
     def close(self) -> None:
-        """End the process. After the last job."""
+        """End the process, after the last job."""
         self._stopped = True
         self._end()
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Read the CPU time of a process; where the system does not say it, the real time."""
+    """Read the CPU time of a process; the real time where the system does not provide it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

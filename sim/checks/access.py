@@ -98,7 +98,7 @@ class _Login:
 
 
 class Access:
-    """Hears the requests of users; `watch` names them."""
+    """The check of requests of users, whom `watch` names."""
 
     def __init__(self, processes: Processes, session_ms: int) -> None:
         self._processes = processes
@@ -110,9 +110,9 @@ class Access:
         self._replayed: dict[str, _Replayed] = {}
         self._logins: dict[SimConn, _Login] = {}
         self._first_seen: dict[int, float] = {}
-        """When the first node had replayed up to an offset."""
+        """By offset of the metadata log: the time at which the first node had replayed up to it."""
         self.slowest_seconds = 0.0
-        """The longest time from there until another node had."""
+        """The longest time from then until another node had replayed as far."""
         self.judged = {"let in": 0, "denied": 0, "logged in": 0, "login refused": 0, "lost while waiting": 0}
         """How many answers of each kind were held against the rules."""
 
@@ -289,7 +289,7 @@ class Access:
         if answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED and all(right):
             raise SafetyViolation(f"{told}: the login is refused, and its password is right")
         if not answer.error_code and not any(right):
-            raise SafetyViolation(f"{told}: the login succeeds with a password that it has not")
+            raise SafetyViolation(f"{told}: the login succeeds with a wrong password")
 
     def _must_be_logged_in(self, exchange: Exchange, told: str) -> None:
         login = self._logins.get(exchange.conn)

@@ -369,8 +369,8 @@ class Availability:
             )
 
     def _leader_since(self, partition: PartitionImage) -> float:
-        """Compute since when the leader in the metadata is in its state: dead, say. While it is slow, it may serve
-        yet.
+        """Compute the time since which the leader that the metadata name is in its present state, such as dead.
+        A slow leader may still serve.
         """
         member = self._members.get(partition.leader)
         if member is None:

@@ -79,7 +79,7 @@ class GroupTimeouts:
 
     session: float
     rebalance: float
-    """`max.poll.interval.ms`, which a rebalance waits for members."""
+    """`max.poll.interval.ms`: the time for which a rebalance waits for members."""
     request: float
     """The members' request timeout."""
 

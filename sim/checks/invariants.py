@@ -36,7 +36,9 @@ __all__ = ["CommittedBatches", "EqualAtOffsets", "NeverFalls", "OneForEach", "St
 
 @attrs.define
 class OneForEach:
-    """A single holder for each term (rules 1, 5 and 8 use different terms). `what` begins the complaint."""
+    """Checks that each term has a single holder (rules 1, 5 and 8 use different terms). `what` begins the
+    complaint.
+    """
 
     what: str
     _held: dict[Hashable, Hashable] = attrs.Factory(dict)
@@ -50,7 +52,7 @@ class OneForEach:
 
 @attrs.define
 class NeverFalls:
-    """Figures that only grow: rules 2, 6 and 8. `what` begins the complaint."""
+    """Figures that only grow: rules 2, 6 and 8. `what` is the beginning of the error's text."""
 
     what: str
     _highest: dict[Hashable, tuple[object, int]] = attrs.Factory(dict)
@@ -68,7 +70,7 @@ class NeverFalls:
 
 @attrs.define
 class EqualAtOffsets:
-    """States that depend on their offset alone: rule 7. `what` begins the complaint."""
+    """States that depend on their offset alone: rule 7. `what` is the beginning of the error's text."""
 
     what: str
     _states: dict[int, tuple[str, object]] = attrs.Factory(dict)

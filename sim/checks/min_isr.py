@@ -64,7 +64,7 @@ class MinIsr:
                 )
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Look as always."""
+        """Check as `look` does."""
         self.look(hosted)
 
     @staticmethod

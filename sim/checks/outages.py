@@ -82,7 +82,7 @@ class Outages:
             self.longest[subject, outage.why] = (waited, bound)
         if waited > bound:
             raise Liveness(
-                f"seed {self.world.seed}: availability: {what} since {outage.since:.2f} s ({outage.why}). Nothing has"
-                f" befallen those that could serve since {begins:.2f} s: {could}. The bound is {bound:.1f} s."
+                f"seed {self.world.seed}: availability: {what} since {outage.since:.2f} s ({outage.why}). No fault"
+                f" has hit the nodes that could serve since {begins:.2f} s: {could}. The bound is {bound:.1f} s."
                 f" Faults: {'; '.join(self._fitness.faults)}"
             )

@@ -43,7 +43,7 @@ __all__ = ["Promises"]
 
 
 class Promises:
-    """Hears Vote and Fetch."""
+    """The check of Vote and Fetch."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -81,7 +81,7 @@ class Promises:
                 self._check_durable(member, metadata.quorum.core.log.flushed_offset, "takes for flushed")
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Look as always."""
+        """Check as `look` does."""
         self.look(hosted)
 
     # --- messages

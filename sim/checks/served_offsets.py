@@ -107,7 +107,7 @@ class _Question:
 
 
 class ServedOffsets:
-    """Hears ListOffsets and DeleteRecords."""
+    """The check of answers to ListOffsets and DeleteRecords."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -129,7 +129,8 @@ class ServedOffsets:
                 self._commit(each.key, partition.leader_epoch, log.high_watermark)
                 term = (each.key, partition.leader_epoch)
                 if not each.member.serves():
-                    continue  # with a new disk it is empty, and still leads by the metadata of before
+                    # A broker with a new disk has an empty log, and still leads by the metadata from before.
+                    continue
                 before = self._starts.get(term, 0)
                 if log.log_start_offset < before:
                     raise SafetyViolation(

@@ -36,7 +36,7 @@ MARKER_RENAMED = f"/{CLEAN_SHUTDOWN_FILE}.tmp"
 
 
 class StoredMarks:
-    """`watch_markers` once, then `look`."""
+    """The check of a disk's marks: call `watch_markers` once, then `look` again and again."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

@@ -1,17 +1,17 @@
-"""The eyes of a run: look into all living nodes again and again, and compare with `sim.checks.invariants`.
+"""The watch over a run: it compares the state of all living nodes with `sim.checks.invariants`, again and again.
 
 PORTED.
 
 It reads the nodes' own objects and the bytes on their disks. It uses neither messages nor disk operations nor
 randomness. So a run with it is the run without it. The first rule that is broken ends the run.
 
-It looks at what has moved. That is a node of which a task has run since the last look, and a partition of which a
-replica differs. What stands still was seen as it is.
+It looks at what has moved. That is a node of which a task has run since the last look, and a partition of which
+a replica differs. Everything else is as it was at the last look.
 
-Which replicas count as in sync (rule 3): those that the leader counts, under two conditions. The leader knows the
-newest state of the partition that any node knows. The broker is registered as the process that it is now. A broker
-whose machine has just lost its page cache is still in the ISR until it registers. The promise is that the others have
-all.
+Which replicas count as in sync (rule 3): those that the leader counts, under two conditions. The leader knows
+the newest state of the partition that any node knows. The broker is registered as the process that it is now. A
+broker whose machine has just lost its page cache is still in the ISR until it registers. All other members of
+the ISR must have all records.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Seen:
 
 
 class Watch:
-    """The eyes of a run. `begin` once the world runs; `looks` counts."""
+    """The watch over a run. Call `begin` once the world runs; `looks` counts the looks."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -166,7 +166,7 @@ class Watch:
         self.tap = self._tapped()
 
     def _tapped(self) -> Wiretap:
-        """Make the tap, and have each check hear what it is about."""
+        """Make the tap, and register each check for the APIs that it checks."""
         tap = Wiretap(self._world.refute)
         tap.listen(ApiKey.FETCH, self.served_records)
         tap.listen(ApiKey.FETCH, self.promises)
@@ -182,7 +182,7 @@ class Watch:
         return tap
 
     def begin(self) -> None:
-        """Look, and listen, from now on, until the run ends."""
+        """Begin to look at nodes and to listen to messages, until the run ends."""
         self._world.fabric.on_sent = self.tap.sent
         self.stored_marks.watch_markers()
         self.promises.watch_cuts()

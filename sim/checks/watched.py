@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["Check", "Hosted", "Processes", "Replicas", "moved_of", "partition_name"]
 
 LOOKS_PER_ROUND = 20
-"""The number of looks of which the last takes every replica for moved."""
+"""After this number of looks, one look treats all replicas as moved."""
 
 
 class Check(Protocol):
-    """One subject that `sim.checks.watch` looks at. Both raise `SafetyViolation`."""
+    """One subject that `sim.checks.watch` looks at. Both methods raise `SafetyViolation`."""
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Check the living processes, which host these replicas now: only samples of costly parts."""

@@ -1,7 +1,7 @@
 """The table of all knobs: constants with their lowest value and the highest drawn value. It also draws the knobs of
 a run. PURE.
 
-The data of a run still reach the highest value. Production has larger values.
+The highest values are so low that the data of a run still reach them. Production has larger values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["KNOBS", "Knob", "draw_knobs"]
 TURNED_PROBABILITY = 0.5
 """The share of runs that have knobs."""
 MANY_PROBABILITY = 0.4
-"""The share of those that have many."""
+"""The share of the runs with knobs that have many."""
 MANY_SHARE = 0.4
 """The share of all knobs in a run that has many."""
 FEW_MAX = 5
@@ -63,6 +63,10 @@ _LOGS: Mapping[str, Mapping[str, tuple[int, int]]] = {
 _BROKER: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "data_plane.disks.directory_assignments": {"ASSIGNMENTS_PER_REQUEST": (1, 4)},
     "data_plane.fetch_sessions": {"UNKNOWN_MAX": (0, 4), "SESSIONS_PER_REPLICA_MAX": (1, 4)},
+    "data_plane.groups.consumers.consumer_membership": {"MARKS_MAX": (0, 3)},
+    "data_plane.groups.consumers.patterns": {"NAMES_PER_PAUSE": (1, 5)},
+    "data_plane.groups.consumers.target_runs": {"INLINE_UNITS_MAX": (0, 12), "PART_UNITS": (1, 6)},
+    "data_plane.groups.consumers.topic_hashes": {"KEPT_MAX": (0, 3)},
     "data_plane.handlers.administration.alter_configs": {"THINGS_PER_TURN": (1, 5)},
     "data_plane.handlers.fetching.cold_pages": {
         "WARM_CHUNK_BYTES": (256, 4_000),

@@ -1,7 +1,8 @@
-"""Knobs turned for one run: values put in place of the product's constants, and put back. SHELL.
+"""Replaces constants of the product by the knobs of a run, and restores them afterwards. SHELL.
 
-`from x import NAME` binds a copy. So a constant is replaced in its own module and in each loaded module that imported
-it from there. Two modules may use one name for different constants: the import decides, and it is read from the source.
+`from x import NAME` binds a copy. So a constant is replaced in its own module, and in each loaded module that
+imported it from there. Two modules may use one name for different constants. So the import statements in the
+sources decide which modules have the same constant.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def described(knobs: Mapping[str, int]) -> str:
 
 @contextmanager
 def turned(knobs: Mapping[str, int]) -> Iterator[None]:
-    """Let the constants have these values inside of the context. Raises `ValueError` for an unknown knob."""
+    """Replace the constants by these values while the context lasts. Raises `ValueError` for an unknown knob."""
     unknown = [path for path in knobs if path not in KNOBS]
     if unknown:
         raise ValueError(f"no knobs: {', '.join(unknown)}")
@@ -89,7 +90,7 @@ def _home(knob: Knob) -> object:
 
 
 def _imports(module: ModuleType, home: str, name: str) -> bool:
-    """True if a module imports this name from there."""
+    """True if `module` imports this name from the module `home`."""
     assert module.__file__ is not None
     source = Path(module.__file__).read_text()
     found = re.search(rf"^from {re.escape(home)} import (\([^)]*\)|.*)$", source, re.MULTILINE)

@@ -45,7 +45,7 @@ class Churning:
             self._client.core, ProduceConfig(acks=1, batch_bytes_max=BATCH_BYTES_MAX, auto_create=False)
         )
         self.is_over = False
-        """Set: `run` ends after the step under way."""
+        """If True, `run` ends after the step under way."""
 
     async def run(self) -> None:
         """Take one step after the other, until it is over. All of them may fail."""

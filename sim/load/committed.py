@@ -69,7 +69,7 @@ class CommittedReader:
         await self._consumer.close(CLOSE_SECONDS)
 
     async def read_all(self, take: Take) -> None:
-        """Read all that is committed now. Raises `Liveness` when it does not come."""
+        """Read all that is committed now. Raises `Liveness` if some of it does not come."""
         world, consumer, keys = self._load.world, self._consumer, self._keys
         ends = await consumer.end_offsets(list(keys), END_SECONDS_MAX)
         deadline = world.now + READ_SECONDS_MAX

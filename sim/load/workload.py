@@ -63,7 +63,7 @@ class Workload:
     pace: float = 1.0
     """The factor by which pauses of clients are longer than usual."""
     is_over: bool = False
-    """Set: producers and readers end."""
+    """If True, producers and readers end."""
     ends: Mapping[TopicPartition, int] | None = None
     """Set after the last record: where readers end that are to read everything."""
     positions: dict[str, dict[TopicPartition, int]] = attrs.Factory(dict)
@@ -91,8 +91,8 @@ class Workload:
             await self.world.sleep(SLOW_REST_SECONDS)
 
     async def wait_for_life(self, ended: Event, seconds: float) -> None:
-        """Wait until a program has ended or lived for this long, which is longer in a slow run. Its end is that of the
-        load, at last.
+        """Wait until a program has ended or lived for this long, which is longer in a slow run. At the latest,
+        the program ends with the load.
         """
         if not self.is_slow:
             await self.world.wait(ended, seconds)
@@ -218,7 +218,7 @@ class Workload:
         await producer.close()
 
     async def _settle(self, under_way: list[tuple[TopicPartition, bytes, float, SentRecord]]) -> None:
-        """Wait for the outcome of all these records, and take it down."""
+        """Wait for the outcome of all these records, and record it."""
         for key, value, began, sent in under_way:
             try:
                 where = await sent.result()
@@ -286,7 +286,7 @@ class Workload:
         return ends is not None and all(position >= ends[key] for key, position in positions.items())
 
     async def find_ends(self, client: AsyncClient) -> None:
-        """Take down where the partitions end, after the last record."""
+        """Record where the partitions end, after the last record."""
         found = await client.run(
             list_offsets(client.core, dict.fromkeys(self.partitions, LATEST), timeout=END_SECONDS_MAX)
         )

@@ -113,15 +113,15 @@ class SimDisk:
         self.cold_probability = 0.0
         """The probability that `File.is_warm` returns False."""
         self.broken_errno: int | None = None
-        """Set: every operation fails with it (a dead disk)."""
+        """If set, every operation fails with this error: the disk is dead."""
         self.dead_paths: dict[str, int] = {}
         """Devices that are dead by themselves: every operation below such a path fails with its error, except those of
         `spared`."""
         self.spared: frozenset[str] = frozenset()
         """Operations that dead devices still answer, from memory: a file system may know sizes and names by heart."""
         self.silent_roots: dict[str, float] = {}
-        """Log directories whose devices do not answer, each with the time until then. As long as they are listed,
-        bounded calls of the loop raise `DiskHung`."""
+        """Log directories whose devices do not answer, each with the time at which it answers again. As long as
+        they are listed, bounded calls of the loop raise `DiskHung`."""
         self.unsettled: dict[str, Callable[[], None]] = {}
         """The ends of the loop's calls that were not answered in time, by log directory: see `SimDir.in_time`."""
         self.bounded_roots: dict[str, None] = {}

@@ -49,7 +49,9 @@ _FREQUENT = frozenset((ApiKey.FETCH, ApiKey.BROKER_HEARTBEAT))
 _NAMES: Mapping[int, str] = {key.value: key.name.lower() for key in ApiKey}
 _OF_LOGINS = frozenset((ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
 _NEVER_LATE = frozenset((ApiKey.ENVELOPE,))
-"""A change that a client asked for has no number. Where it is handled again after a later change, it counts again."""
+"""APIs whose requests are never late. A client's change has no number, so it would count again after a later
+change.
+"""
 _HEAD_BYTES = 12
 """Length, API, version and correlation id: the begin of each request."""
 
@@ -200,7 +202,7 @@ class Repeats:
         self._next_at: dict[tuple[str, str], float] = {}
 
     def choose(self, source: str, target: str, data: bytes, now: float) -> Repeat | None:
-        """Decide whether the request arrives twice that begins with these bytes, which a client sends."""
+        """Decide whether a client's request that begins with these bytes arrives twice."""
         nodes = self.nodes
         if self.is_over or source == target or source not in nodes or target not in nodes:
             return None

@@ -101,7 +101,7 @@ class Fabric(Links):
         self.may_close_late = True
         """True while the notice of a closed connection may be late, as the weather decides; False after a storm."""
         self.on_sent: Callable[[SimConn, bytes], None] | None = None
-        """Called with an end and the bytes that it has sent. It only looks."""
+        """Called with an end and the bytes that it has sent. It must change nothing."""
         self.repeats: Repeats | None = None
         """The requests between nodes that arrive twice; None where none do."""
 
@@ -140,7 +140,7 @@ class Fabric(Links):
     def sever(self, here: str, there: str) -> int:
         """Forget the connections between two hosts, as a firewall does: from then on their segments vanish silently.
 
-        How many.
+        Returns how many there were.
         """
         severed = 0
         self.severed[here, there] = self.agenda.now

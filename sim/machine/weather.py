@@ -30,7 +30,7 @@ class Weather:
     """The probability that a segment takes up to `spike_seconds` longer."""
     spike_seconds: float = 0.5
     torn_share: float = 1.0
-    """The share of connections that the next four are for."""
+    """The share of connections to which the next four probabilities apply."""
     split_probability: float = 0.0
     """The probability that sent bytes arrive in pieces, cut anywhere."""
     short_send_probability: float = 0.0
@@ -70,7 +70,7 @@ class Weather:
 
     @classmethod
     def draw(cls, random: Random) -> Weather:
-        """Draw a swarm: each kind of trouble is off, light or heavy, each by itself."""
+        """Draw a weather in which each kind of trouble is off, light or heavy, independently (swarm testing)."""
 
         def chance(light: float, heavy: float) -> float:
             return random.choice((0.0, light, heavy))

@@ -50,7 +50,7 @@ VIRTUAL_SECONDS_MAX_DEFAULT = 3600.0
 
 
 class Liveness(Exception):
-    """The world has stopped getting anywhere."""
+    """Raised if a run makes no progress any more."""
 
 
 @attrs.define(eq=False)
@@ -419,7 +419,7 @@ class World:
         self._scope.cancel()
 
     def refute(self, error: Exception) -> None:
-        """End the run from wherever something was seen that must not be; `run` raises the first such error."""
+        """End the run because a check has found a violation; `run` raises the first such error."""
         if self._refutation is None and self._scope is not None:
             self._refutation = error
             self._scope.cancel()

@@ -12,8 +12,9 @@ from sim.checks.groups.group_availability import GroupTerms
 from sim.load import pipelining
 from sim.load.asking import Asking
 from sim.load.churning import Churning
-from sim.load.consumers import crowd
+from sim.load.consumers import crowd, herd
 from sim.load.consumers.crowd import Crowd
+from sim.load.consumers.herd import Herd
 from sim.load.consuming import GroupReading, follow
 from sim.load.copying import copiers
 from sim.load.copying.copiers import Copying
@@ -89,6 +90,7 @@ class Clientele:
         self._joint = [
             JointWriting(load, name, replicas, settings) for name in joint_plan.WORKLOADS if name in workloads
         ]
+        self._herd = Herd(load) if "herd" in workloads else None
         self._crowds = [Crowd(load, group, session_ms) for group in crowd.GROUPS if "crowd" in workloads]
 
     def machines(self) -> tuple[str, ...]:
@@ -104,6 +106,8 @@ class Clientele:
             names += joint.machines()
         if self._crowds:
             names += crowd.slots(self._world.seed)
+        if self._herd is not None:
+            names += herd.SLOTS
         return names
 
     def topics_apart(self, configs: Mapping[str, str]) -> list[NewTopic]:
@@ -117,6 +121,8 @@ class Clientele:
     def terms(self) -> list[GroupTerms]:
         """List the groups, as the checks must know them."""
         found = [] if self._group is None else [self._group.terms(MEMBERS)]
+        if self._herd is not None:
+            found.append(self._herd.terms)
         return found + [each.terms for each in self._crowds]
 
     def start_readers(self) -> dict[str, Event]:
@@ -135,6 +141,8 @@ class Clientele:
             readers |= joint.start_writers()
         for each_crowd in self._crowds:
             readers |= each_crowd.start()
+        if self._herd is not None:
+            readers |= self._herd.start()
         return readers
 
     def start_workers(self) -> list[Event]:
@@ -156,7 +164,7 @@ class Clientele:
             churner.is_over = True
 
     async def find_ends(self, client: AsyncClient) -> None:
-        """Take down where topics apart end, after their last records."""
+        """Record where topics apart end, after their last records."""
         if self._keying is not None:
             await self._keying.find_ends(client)
         if self._copying is not None:
@@ -169,6 +177,8 @@ class Clientele:
             await self._group.check_commits(machine)
         for each_crowd in self._crowds:
             await each_crowd.check(machine)
+        if self._herd is not None:
+            await self._herd.check(machine)
         if self._keying is not None:
             await self._keying.check(machine)
         if self._copying is not None:
@@ -193,6 +203,7 @@ class Clientele:
             "members": sum(each.lives for each in self._crowds),
             "rebalances": sum(each.promises.rebalances for each in self._crowds),
             "late_commits": sum(each.promises.refused_late for each in self._crowds),
+            **({} if self._herd is None else self._herd.figures()),
             **({} if self._keying is None else self._keying.figures()),
             **({} if self._copying is None else self._copying.figures()),
             **{name: count for each in self._joint for name, count in each.figures().items()},

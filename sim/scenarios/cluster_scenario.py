@@ -331,7 +331,9 @@ class ClusterScenario:
             await self.world.sleep(1.0)
 
     async def _replicas_must_be_equal(self) -> None:
-        """Wait until they are, and the metadata logs too. Raises `SafetyViolation` when they differ for good."""
+        """Wait until all replicas are equal, and the metadata logs, too. Raises `SafetyViolation` when they
+        differ for good.
+        """
         deadline = self.world.now + QUIET_SECONDS_MAX
         while True:
             try:

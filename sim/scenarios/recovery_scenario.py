@@ -55,6 +55,8 @@ STORM_KINDS = ("deaths", "links", "pauses", "operator", "operator")
 STORM_SECONDS = (1.0, 8.0)
 STALE_SECONDS = (0.0, 6.0)
 """How long the cluster goes on without the nodes whose copies become stale."""
+LATE_SECONDS = (5.0, 5.0, 20.0)
+"""How much later than the node before it a node starts after the recovery, at most."""
 REST_SECONDS = 3.0
 END_SECONDS_MAX = 120.0
 VIRTUAL_SECONDS_MAX = 3600.0
@@ -253,11 +255,13 @@ class RecoveryScenario:
         self._check_contents(lost, recovered, present)
         self._watch = Watch(cluster)
         self._watch.begin()
-        for member in self._random.sample(present, len(present)):
-            member.launch()
-            if self._random.random() < 0.3:
-                await world.sleep(self._random.uniform(0.0, 5.0))
         world.spawn(self._operator.settle, recovered)
+        for member in self._random.sample(present, len(present)):
+            # What a node holds must not be led before that node is back, however late it comes.
+            self._check_awaited(member)
+            member.launch()
+            if self._random.random() < 0.4:
+                await world.sleep(self._random.uniform(0.0, self._random.choice(LATE_SECONDS)))
         for member in absent:
             await world.sleep(self._random.uniform(0.0, 20.0))
             self._check_awaited(member)
@@ -364,6 +368,7 @@ class RecoveryScenario:
             best = max(left, key=lambda each: (each.end.epoch, each.end.offset))
             self._count("newest copy" if best.end.offset == lost.offset else "stale copy")
             known = best.image.topics
+            self._count_lost_changes(lost.image, best.image)
             if recovered.chosen_end != best.end:
                 raise SafetyViolation(
                     f"a copy up to {recovered.chosen_end} counts, and one up to {best.end} is left"
@@ -377,8 +382,31 @@ class RecoveryScenario:
                 if recovered.image.topic_configs(name).get("retention.ms") != "-1":
                     raise SafetyViolation(f"topic {name} has no configuration, and does not keep everything")
 
+    def _count_lost_changes(self, truth: MetadataImage, copy: MetadataImage) -> None:
+        """Count which kinds of changes the copy misses, by the newest metadata that there were."""
+        for topic_id, topic in truth.topics_by_id.items():
+            known = copy.topics_by_id.get(topic_id)
+            if known is None:
+                self._count("lost creation")
+                continue
+            for number, now in topic.partitions.items():
+                before = known.partitions.get(number)
+                if before is None:
+                    continue
+                kinds = (
+                    ("lost ISR shrink", bool({*before.isr} - {*now.isr})),
+                    ("lost leader change", before.leader_epoch < now.leader_epoch),
+                    ("lost reassignment", {*before.replicas} != {*now.replicas}),
+                )
+                for kind, is_lost in kinds:
+                    if is_lost:
+                        self._count(kind)
+        for topic_id in copy.topics_by_id:
+            if topic_id not in truth.topics_by_id:
+                self._count("lost deletion")
+
     def _check_awaited(self, absent: Member) -> None:
-        """Check that no partition is led that an absent node has a replica of. Raises `SafetyViolation`."""
+        """Check that no partition is led that a node has a replica of which is not back. Raises `SafetyViolation`."""
         held = {
             (each.topic_id, each.partition)
             for node in self._operator.read([absent])
@@ -410,6 +438,8 @@ def _shape(random: Random) -> Shape:
         **QUICK_SETTINGS,
         "metadata.log.dir": METADATA,
         "metadata.log.max.record.bytes.between.snapshots": random.choice(("500", "5000", "20971520")),
+        # The limit of other unclean recoveries: after a recovery of the quorum it must not count.
+        "unclean.recovery.timeout.ms": random.choice(("500", "300000")),
     }
     shape = Shape(
         nodes=random.choice((3, 3, 4)),

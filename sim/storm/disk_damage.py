@@ -217,7 +217,7 @@ def _ways_to_spoil(name: str) -> Sequence[Callable[[bytes, Random], bytes]]:
 
 
 def _flip_some(storm: Storm, member: Member, random: Random) -> int:
-    """Damage batches of partitions that the load reads; how many."""
+    """Damage batches of partitions that the load reads; return how many."""
     disk = storm.world.machine(member.name).disk
     places: list[tuple[str, bytearray, int, int]] = []
     for topic, index in storm.partitions:

@@ -88,11 +88,11 @@ class Storm:
         self._without_cache: frozenset[str] = frozenset()
         """The names of all such brokers: another may lose its disk while one has rot."""
         self._replica_sets: frozenset[frozenset[str]] = frozenset()
-        """The brokers of each partition at the moment when that happened."""
+        """The brokers of each partition at the moment when the page cache was lost."""
         self.may_wait_for_operator = False
         """True once partitions may be left whose last leader lost its disk while it alone was in sync."""
         self.died_since: tuple[str, ...] = ()
-        """The brokers that have died since, with that one among them."""
+        """The brokers that have died since the page cache was lost, with `lost_power` among them."""
         self.doomed: set[str] = set()
         """Nodes that will be ended, although they are still up: no other node may rely on them."""
 
@@ -398,7 +398,7 @@ class Storm:
         self.end()
 
     async def _clocks(self, random: Random) -> None:
-        """Set an operator's clock; nothing that matters may hang on it."""
+        """Set an operator's clock; nothing that matters may depend on it."""
         while await self.calm(random, 10.0):
             member = random.choice(self.cluster.members)
             offset_ms = random.randint(-CLOCK_OFF_MS_MAX, CLOCK_OFF_MS_MAX)

@@ -98,7 +98,7 @@ async def slow_machines(storm: Storm, random: Random) -> None:
 
 
 async def drifting_clocks(storm: Storm, random: Random) -> None:
-    """Let wall clocks run away, and oscillators differ; nothing that matters may hang on them."""
+    """Let wall clocks run away, and oscillators differ; nothing that matters may depend on them."""
     world = storm.world
     while await storm.calm(random, 10.0):
         member = random.choice(storm.cluster.members)

@@ -71,7 +71,7 @@ def _knows_all_controllers(cluster: Cluster) -> bool:
 
 
 async def _raise_level(cluster: Cluster) -> str:
-    """Try to finalize the level of this release; how that ended. Refutes the run if a node is left behind."""
+    """Try to finalize the level of this release, and return the outcome. Refutes the run if a node is left behind."""
     if not _knows_all_controllers(cluster):
         return "not tried"
     client = cluster.observer

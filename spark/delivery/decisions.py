@@ -41,7 +41,7 @@ _SETTINGS = {
     "segment.ms": str(3_600_000),
     "min.cleanable.dirty.ratio": "0.1",
     "compression.type": "producer",
-    # A marker that is lost without its rows has them written again.
+    # If a marker were lost without its rows, the rows would be written again.
     "unclean.leader.election.enable": "false",
 }
 _SAFE = {"min.insync.replicas": "2"}

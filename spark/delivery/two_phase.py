@@ -3,9 +3,9 @@
 Theory of operation
 ===================
 
-Each attempt writes its rows in a transaction without timeout, and prepares it (KIP-939). Ending it is the driver's.
-The driver's record in the decisions topic names the winners: it is the commit point. So a batch becomes visible as a
-whole or not at all, whatever a repeated task has written. An attempt goes these steps:
+Each attempt writes its rows in a transaction without timeout, and prepares it (KIP-939). Only the driver ends
+it. The driver's record in the decisions topic names the winners: it is the commit point. So a batch becomes
+visible as a whole or not at all, whatever a repeated task has written. An attempt goes these steps:
 
 | step | action | reason |
 | --- | --- | --- |

@@ -35,8 +35,8 @@ _NOTHING = RowSummary(0, 0)
 
 @attrs.frozen
 class LeftOpen:
-    """A query with open transactions: its last decision, and how many transactions it has open since when (ms since
-    1970)."""
+    """A query with open transactions: its last decision, the number of its open transactions, and the begin of
+    the oldest (ms since 1970)."""
 
     query: str
     decision: Decision | None
@@ -87,7 +87,7 @@ def end_query(decisions: Decisions, properties: dict[str, str], query: str) -> b
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """List, or end; the exit status."""
+    """List or end transactions, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="odradek spark two-phase",
         description="Show what queries with delivery=two-phase have open, or end what a query has left.",
@@ -106,7 +106,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--end",
         metavar="QUERY",
-        help="commit what is decided of this query, and abort the rest; only for one that runs no more",
+        help="commit what is decided of this query, and abort the rest; only for a query that runs no more",
     )
     given = parser.parse_args(words)
     properties = {"bootstrap.servers": given.bootstrap}

@@ -106,8 +106,10 @@ def _write(topics: Topics, topic: str, ranges: Ranges, last: Landed | None, dire
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--table", required=True, help="a directory, made if it is not there")
-    parser.add_argument("--keep", type=int, default=2, help="versions of the table (%(default)s)")
+    parser.add_argument("--table", required=True, help="directory of the table, made if it is not there")
+    parser.add_argument(
+        "--keep", type=int, default=2, help="number of versions of the table that stay (%(default)s)"
+    )
 
 
 def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:

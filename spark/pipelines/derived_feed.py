@@ -125,7 +125,9 @@ def delays_by_hour(topics: Topics, target: str) -> dict[str, dict[int, float]]:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
-    parser.add_argument("--topic", default="flights", help="of flights, as `odradek spark flights` writes it")
+    parser.add_argument(
+        "--topic", default="flights", help="the topic of flights, as `odradek spark flights` writes it"
+    )
     parser.add_argument("--to", default="delays", help="the topic of the feed (%(default)s)")
     parser.add_argument("--checkpoint", required=True, help="a directory that remembers how far the query is")
     parser.add_argument("--window", default="1 hour", help="(%(default)s)")

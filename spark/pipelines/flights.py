@@ -44,9 +44,11 @@ def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
-    parser.add_argument("--topic", default="flights", help="made if it is not there (%(default)s)")
-    parser.add_argument("--partitions", type=int, default=6, help="of a topic that is made (%(default)s)")
-    parser.add_argument("--limit", type=int, help="only so many flights (default: all)")
+    parser.add_argument("--topic", default="flights", help="the topic, made if it is not there (%(default)s)")
+    parser.add_argument(
+        "--partitions", type=int, default=6, help="number of partitions of a topic that is made (%(default)s)"
+    )
+    parser.add_argument("--limit", type=int, help="number of flights to write (default: all)")
 
 
 def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:

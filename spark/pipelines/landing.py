@@ -104,7 +104,9 @@ class Landing:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only writer; raises `Failed` when another job is at work here."""
+        """Hold the table's lock while the block runs, as its only writer. Raises `Failed` when another job is
+        at work here.
+        """
         with (self.table / "_lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

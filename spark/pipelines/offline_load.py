@@ -196,7 +196,7 @@ def _next_ranges(wanted: Wanted, bounds: Ranges, last: Landed | None) -> Ranges:
 
 
 def _write(topics: Topics, wanted: Wanted, topic_id: str, ranges: Ranges, directory: str) -> dict[str, Any]:
-    """Write the records of these ranges as Parquet; how many there are, by the files themselves.
+    """Write the records of these ranges as Parquet. Return their number, counted in the files themselves.
 
     (An accumulator of Spark counts a repeated task twice.)
     """
@@ -227,9 +227,11 @@ def _shaped(records: DataFrame, wanted: Wanted) -> DataFrame:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--table", required=True, help="a directory, made if it is not there")
+    parser.add_argument("--table", required=True, help="directory of the table, made if it is not there")
     parser.add_argument("--delta", action="store_true", help="a Delta table (needs the package deltalake)")
-    parser.add_argument("--max-records", type=int, help="in one load (default: all that there is)")
+    parser.add_argument(
+        "--max-records", type=int, help="most records in one load (default: all that there is)"
+    )
     parser.add_argument(
         "--json", metavar="COLUMNS", help="columns of the JSON values, as 'origin string, month int'"
     )

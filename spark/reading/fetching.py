@@ -106,7 +106,7 @@ def _cached_client(options: SourceOptions, now: float) -> Client:
 
 
 def close_idle_clients(now: float) -> int:
-    """Close the clients that no task has used since `_CLIENT_IDLE_SECONDS` before `now`; how many are left."""
+    """Close the clients that no task has used since `_CLIENT_IDLE_SECONDS` before `now`. Return how many are left."""
     while _clients:
         key, oldest = next(iter(_clients.items()))
         if now - oldest.used_at <= _CLIENT_IDLE_SECONDS:

@@ -40,10 +40,10 @@ class Pushed:
     """The partitions by number, if named."""
     partition_from: int = 0
     partition_to: int = _END
-    """The last."""
+    """The last wanted partition."""
     offset_from: int = 0
     offset_to: int = _END
-    """The last."""
+    """The last wanted offset."""
     since: int | None = None
     """Milliseconds since 1970: older records are not wanted."""
 
@@ -70,7 +70,7 @@ def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:
 
 
 def _take(pushed: Pushed, one: Filter) -> bool:
-    """Narrow `pushed`; whether nothing is left of the filter to be looked at."""
+    """Narrow `pushed` by one filter. Return True if the bounds express the whole filter."""
     if isinstance(one, IsNotNull):
         return len(one.attribute) == 1 and one.attribute[0] in _NEVER_NULL
     if not isinstance(one, (EqualTo, In, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)):

@@ -35,7 +35,7 @@ class News:
     _held: dict[int, Call] = attrs.field(factory=dict)
 
     def wait(self, offsets: Mapping[TopicPartition, int], wait_ms: int) -> Operation[None]:
-        """Come back when there may be records from `offsets` on, at the latest after `wait_ms`."""
+        """Return when there may be records from `offsets` on, at the latest after `wait_ms`."""
         core = self.core
         by_leader, _ = known_leaders(core, offsets)
         for node, keys in by_leader.items():

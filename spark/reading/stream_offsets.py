@@ -1,7 +1,7 @@
 """The position of a streaming query, as Spark writes it into the checkpoint. PURE.
 
-The offsets of each topic's partitions look as the JVM connector's (`{"flights": {"0": 23, "1": 5}}`), so that its
-checkpoints can be gone on with. Beside them stand, under names that no topic can have:
+The offsets of each topic's partitions look as the JVM connector's (`{"flights": {"0": 23, "1": 5}}`), so that a
+query can go on from its checkpoints. Beside them stand, under names that no topic can have:
 
 * `@id`: the topics' ids. A topic of the same name with another id is another topic;
 * `@epoch`: the leader epoch that each offset was seen in, by which a truncated log is known (KIP-320);
@@ -11,7 +11,7 @@ checkpoints can be gone on with. Beside them stand, under names that no topic ca
   asked for again (`latest`) is kept with the end. So after a crash in the first batch the same records are read,
   whatever came since.
 
-Spark takes two offsets for the same if their JSON is.
+Spark treats two offsets as equal if their JSON is equal.
 """
 
 from __future__ import annotations

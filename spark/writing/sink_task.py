@@ -206,7 +206,9 @@ class SinkTask:
             self._settle()
 
     def _check_sizes(self, topic: str, rows: Rows) -> None:
-        """Estimate as Kafka's producer does: by the bytes of a row before compression."""
+        """Refuse rows that are larger than a request may be, by their bytes before compression, as Kafka's
+        producer does.
+        """
         limit = self._settings.max_request_size
         sizes = [pc.fill_null(pc.binary_length(column), 0) for column in (rows.key, rows.value)]
         total = pc.add(*(size.cast(pa.int64()) for size in sizes))

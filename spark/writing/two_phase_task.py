@@ -34,7 +34,9 @@ _OTHER_MODES = "use delivery=exactly-once or delivery=at-least-once"
 
 
 def check_two_phase(plan: SinkPlan, decisions: Decisions) -> None:
-    """See on the driver that the brokers prepare transactions, and do so for this user. Raises `ValueError`."""
+    """Check on the driver that the brokers support prepared transactions, and allow them to this user. Raises
+    `ValueError`.
+    """
     where = plan.properties["bootstrap.servers"]
     level = decisions.client.core.cluster.features.get(_FEATURE, 0)
     if level < _LEVEL_MIN:

@@ -10,6 +10,7 @@ import pytest
 
 from odradek import Admin
 from odradek.cli.__main__ import GROUPS as COMMANDS
+from odradek.cli.__main__ import module_of
 from odradek.client.admin import NewTopic
 from tests.cli.running import ROOT, environment
 from tests.client.fake_broker import LoopbackBroker
@@ -92,7 +93,7 @@ def test_commands_import_only_the_messages_that_they_send(words: tuple[str, ...]
         modules = modules_after(*words, bootstrap=server.bootstrap, stdin="a line\n")
     assert forbidden_among(modules) == []
     assert messages_among(modules) == {"headers", "api_versions", "metadata"} | messages
-    other_commands = {f"odradek.cli.commands.{group}" for group in COMMANDS if group != words[0]}
+    other_commands = {module_of(group) for group in COMMANDS if group != words[0]}
     assert not modules & other_commands
     assert not any(module.startswith("odradek.client.admin.moves.") for module in modules)
 

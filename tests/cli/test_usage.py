@@ -79,6 +79,7 @@ def test_the_commands_are_those_of_this_version() -> None:
             "broker",
             "partition",
             "quorum",
+            "metadata",
             "disk",
             "log",
             "mirror",
@@ -165,14 +166,16 @@ def test_nobody_answers() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        line = odradek("topic", "list", bootstrap=address).refusal()
+        line = odradek_here("topic", "list", bootstrap=address).refusal()
     assert f"cannot connect to {address}: Connection refused" in line
     assert "--bootstrap-server" in line
 
 
 def test_the_option_wins_over_the_environment() -> None:
     """--bootstrap-server, else ODRADEK_BOOTSTRAP."""
-    line = odradek("topic", "list", "--bootstrap-server", "127.0.0.1:2", bootstrap="127.0.0.1:1").refusal()
+    line = odradek_here(
+        "topic", "list", "--bootstrap-server", "127.0.0.1:2", bootstrap="127.0.0.1:1"
+    ).refusal()
     assert "127.0.0.1:2" in line
 
 
@@ -180,27 +183,32 @@ def test_somebody_who_says_nothing() -> None:
     """An open port without a broker behind it: --timeout ends the wait."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        line = odradek("topic", "list", "--timeout", "0.2", bootstrap=address).refusal()
+        line = odradek_here("topic", "list", "--timeout", "0.2", bootstrap=address).refusal()
     assert address in line
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     """The path and the reason."""
     missing = tmp_path / "missing"
-    assert odradek("log", "dump", missing).refusal() == f"{missing} does not exist"
+    assert odradek_here("log", "dump", missing).refusal() == f"{missing} does not exist"
     assert (
-        odradek("storage", "info", missing).refusal() == f"cannot read {missing}: No such file or directory"
+        odradek_here("storage", "info", missing).refusal()
+        == f"cannot read {missing}: No such file or directory"
     )
-    assert str(tmp_path) in odradek("log", "dump", tmp_path).refusal()
+    assert str(tmp_path) in odradek_here("log", "dump", tmp_path).refusal()
     (tmp_path / "notes.txt").write_text("x")
-    assert "not a file of a partition" in odradek("log", "dump", tmp_path / "notes.txt").refusal()
+    assert "not a file of a partition" in odradek_here("log", "dump", tmp_path / "notes.txt").refusal()
 
 
 def test_version() -> None:
-    """The version of the distribution, from its metadata."""
+    """The version of the distribution, from its metadata, and the commit of this checkout."""
     import odradek as package
 
-    assert odradek("--version").out == f"odradek {package.__version__}\n"
+    known = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    commit = f" (commit {known.stdout.strip()})" if known.returncode == 0 else ""
+    assert odradek("--version").out == f"odradek {package.__version__}{commit}\n"
 
 
 def test_a_reader_that_leaves_is_no_traceback() -> None:

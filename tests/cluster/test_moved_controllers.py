@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -13,9 +13,10 @@ import pytest
 
 from odradek import Client
 from odradek.wire.uuid_text import uuid_to_text
+from testkit.odradek_server import living_nursery
 from testkit.processes import free_ports
-from tests.cli.nodes.test_dev import line, running
-from tests.cli.running import odradek, start
+from tests.cli.nodes.test_dev import all_running, line
+from tests.cli.running import odradek_here
 from tests.cluster.test_real_nodes import create, produce, until, values
 
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -67,7 +68,7 @@ class Nodes:
         )
         for node_id in self.ids:
             path = self.write(node_id)
-            formatted = odradek(
+            formatted = odradek_here(
                 "storage", "format", path, "--cluster-id", CLUSTER_ID, "--initial-controllers", voters
             )
             assert formatted.code == 0, formatted.err
@@ -82,13 +83,12 @@ class Nodes:
         return self.addresses() == dict(zip(self.ids, self.controllers, strict=True)) or None
 
     @contextmanager
-    def run(self) -> Iterator[None]:
+    def run(self) -> Iterator[list[subprocess.Popen[bytes]]]:
         """Run all nodes; they serve."""
-        with ExitStack() as stack:
-            processes = [stack.enter_context(running("server", self.write(each))) for each in self.ids]
+        with all_running(*(("server", self.write(each)) for each in self.ids)) as processes:
             for process in processes:
                 assert line(process.stdout) == "ready"
-            yield
+            yield processes
 
 
 def make(directory: Path, count: int) -> tuple[Nodes, list[int]]:
@@ -104,7 +104,9 @@ def stranger(directory: Path, port: int, broker_port: int) -> Iterator[None]:
     """Run a node of another cluster, whose controller has this port."""
     nodes = Nodes(directory, [broker_port], [port])
     directory.mkdir()
-    formatted = odradek("storage", "format", nodes.write(1), "--cluster-id", OTHER_CLUSTER_ID, "--standalone")
+    formatted = odradek_here(
+        "storage", "format", nodes.write(1), "--cluster-id", OTHER_CLUSTER_ID, "--standalone"
+    )
     assert formatted.code == 0, formatted.err
     with nodes.run():
         yield
@@ -134,48 +136,43 @@ def test_three_nodes_move_at_once_and_strangers_have_their_ports(tmp_path: Path)
 
 
 def test_five_nodes_move_at_once(tmp_path: Path) -> None:
-    """Five voters find each other, and every entry becomes new, one change at a time."""
+    """Five voters find each other at their first start, where none has the address that the log names.
+
+    Every entry becomes new, one change at a time.
+    """
     nodes, new = make(tmp_path, 5)
+    nodes.controllers = new
     with nodes.run():
         create(nodes.bootstrap, "moved", 3)
         fill(nodes, 0)
-    nodes.controllers = new
-    with nodes.run():
-        fill(nodes, 50)
         until("new addresses in the log", nodes.all_are_new)
-    nodes.bootstrap_servers = NOWHERE
-    with nodes.run():
-        fill(nodes, 100)
-        assert values(nodes.bootstrap, "moved") == list(range(150))
+        assert values(nodes.bootstrap, "moved") == list(range(50))
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop a node cleanly."""
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def start_again(path: Path) -> subprocess.Popen[bytes]:
+    """Start a node; it serves."""
+    process = living_nursery().start_with_pipes(("server", path))
+    assert line(process.stdout) == "ready"
+    return process
 
 
 def restart(process: subprocess.Popen[bytes], path: Path) -> subprocess.Popen[bytes]:
     """Stop a node cleanly, and start it with the file as it is now."""
-    process.terminate()
-    process.communicate(timeout=60)
-    assert process.returncode == 0
-    again = start(("server", path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert line(again.stdout) == "ready"
-    return again
-
-
-def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    stop(process)
+    return start_again(path)
 
 
 def test_three_nodes_move_one_by_one(tmp_path: Path) -> None:
     """Each restarts at its new port while the others go on, with the bootstrap servers that they started with."""
     nodes, new = make(tmp_path, 3)
-    processes = [
-        start(("server", nodes.write(each)), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for each in nodes.ids
-    ]
-    try:
-        for process in processes:
-            assert line(process.stdout) == "ready"
+    with nodes.run() as processes:
         create(nodes.bootstrap, "moved", 3)
         for count, node_id in enumerate(nodes.ids):
             nodes.controllers[node_id - 1] = new[node_id - 1]
@@ -183,22 +180,21 @@ def test_three_nodes_move_one_by_one(tmp_path: Path) -> None:
             until("the new address in the log", nodes.all_are_new)
             fill(nodes, 50 * count)
         assert values(nodes.bootstrap, "moved") == list(range(150))
-    finally:
-        end(processes)
 
 
 def test_a_copy_of_a_voters_directory_takes_no_part(tmp_path: Path) -> None:
     """The original goes on. The copy names both addresses in its log, and neither votes nor serves."""
     nodes, new = make(tmp_path, 3)
-    with nodes.run():
-        create(nodes.bootstrap, "moved", 3)
-    shutil.copytree(tmp_path / "3", tmp_path / "copy" / "3")
     copy = attrs.evolve(
         nodes, directory=tmp_path / "copy", brokers=[*nodes.brokers], controllers=[*nodes.controllers]
     )
     copy.brokers[2], copy.controllers[2] = new[:2]
-    with nodes.run():
-        process = start(("server", copy.write(3)), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with nodes.run() as processes:
+        create(nodes.bootstrap, "moved", 3)
+        stop(processes[2])
+        shutil.copytree(tmp_path / "3", tmp_path / "copy" / "3")
+        processes[2] = start_again(nodes.write(3))
+        process = living_nursery().start_with_pipes(("server", copy.write(3)))
         try:
             assert process.stderr is not None
             told = next(each for each in process.stderr if b"quorum.copied_directory" in each).decode()
@@ -209,4 +205,5 @@ def test_a_copy_of_a_voters_directory_takes_no_part(tmp_path: Path) -> None:
             fill(nodes, 0)
             assert nodes.all_are_new()
         finally:
-            end([process])
+            process.kill()
+            process.communicate()

@@ -107,9 +107,9 @@ def layer_of(kind: int, definitions: Mapping[str, ConfigDef]) -> st.SearchStrate
     )
 
 
-BROKER_LAYER = layer_of(RESOURCE_BROKER, broker_defs())
-TOPIC_LAYER = layer_of(RESOURCE_TOPIC, topic_defs())
-GROUP_LAYER = layer_of(RESOURCE_GROUP, group_defs())
+BROKER_LAYER = st.deferred(lambda: layer_of(RESOURCE_BROKER, broker_defs()))
+TOPIC_LAYER = st.deferred(lambda: layer_of(RESOURCE_TOPIC, topic_defs()))
+GROUP_LAYER = st.deferred(lambda: layer_of(RESOURCE_GROUP, group_defs()))
 LAYERS = st.builds(BrokerConfigLayers, BROKER_LAYER, BROKER_LAYER, BROKER_LAYER, st.booleans())
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.deploy [whole|bad-day|short|hosts|prepare]`: the life of a cluster on booted hosts, or just the hosts; for root.
+"""`python -m tests.deploy [whole|bad-day|recover|short|hosts|prepare]`: the life of a cluster on booted hosts, or just the hosts; for root.
 
 `hosts` boots four of them, writes an inventory, and opens a shell from which they can be reached; they end with it.
 `prepare` only brings here what is needed to boot them. Status 2: hosts cannot be booted here; 3: the time was up.
@@ -32,7 +32,10 @@ def main() -> int:
     """Entry point; called once outside, and once more inside the sandbox."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "form", nargs="?", choices=("whole", "bad-day", "short", "hosts", "prepare"), default="whole"
+        "form",
+        nargs="?",
+        choices=("whole", "bad-day", "recover", "short", "hosts", "prepare"),
+        default="whole",
     )
     parser.add_argument("--seconds", type=int, default=3600, help="give up after so long (default: an hour)")
     parser.add_argument(
@@ -56,7 +59,7 @@ def main() -> int:
             return CANNOT
     signal.signal(signal.SIGALRM, _on_alarm)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    signal.alarm(args.seconds if args.form in ("whole", "bad-day", "short") else 0)
+    signal.alarm(args.seconds if args.form in ("whole", "bad-day", "recover", "short") else 0)
     try:
         if args.form == "short":
             # It takes what is there: `make test` has prepared it, or could not.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.deploy.bad_day import BAD_DAY
+from tests.deploy.bad_day.recoveries import STEPS as RECOVERIES
 from tests.deploy.hosts import hosts_in, refused_by_the_machine
 from tests.deploy.life import (
     DISK_BYTES,
@@ -58,12 +59,14 @@ WHOLE = (
     secure,
 )
 
-_RECORDS_PER_SECOND = {"short": 20, "whole": 100, "bad-day": 50}
+_RECORDS_PER_SECOND = {"short": 20, "whole": 100, "bad-day": 50, "recover": 20}
 FORMS: dict[str, tuple[Callable[[Life], None], ...]] = {
     "short": SHORT,
     "whole": WHOLE,
     "bad-day": (birth, *BAD_DAY),
+    "recover": (birth, *RECOVERIES),
 }
+_HOSTS = {"short": FIRST[:2], "recover": FIRST}
 
 
 def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) -> int:
@@ -75,12 +78,14 @@ def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) ->
     with hosts_in(work) as hosts:
         begun = time.monotonic()
         with refused_by_the_machine():
-            for name in FIRST[:2] if form == "short" else (*FIRST, FOURTH):
+            for name in _HOSTS.get(form, (*FIRST, FOURTH)):
                 hosts.make(name, ("a", "b"), DISK_BYTES)
             hosts.boot(*hosts.hosts)
             hosts.probe(FIRST[0], "a")
         print(f"{len(hosts.hosts)} hosts booted in {time.monotonic() - begun:.1f} s", flush=True)
-        playbooks = Playbooks(hosts, inventory_of(hosts, discovers=form != "bad-day"), work / "playbooks.log")
+        playbooks = Playbooks(
+            hosts, inventory_of(hosts, discovers=form not in ("bad-day", "recover")), work / "playbooks.log"
+        )
         if form == "hosts":
             return playbooks.shell(DISK_BYTES)
         load = Load(

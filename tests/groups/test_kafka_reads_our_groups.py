@@ -36,7 +36,7 @@ from odradek.data_plane.groups.records import (
 from odradek.serving.layered_map import LayeredMap
 from odradek.wire.batches.batch_header import assign_offsets
 from odradek.wire.record_batch import RecordBatchBuilder
-from testkit.kafka_server import run_tool
+from tests.kafka_tools import run_tool_here
 
 
 def records() -> list[CoordinatorRecord]:
@@ -95,7 +95,7 @@ def test_dump_log_segments_decodes_them(tmp_path: Path) -> None:
     assign_offsets(batch, 0, 0, 1)
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(batch)
-    told = run_tool("org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", path)
+    told = run_tool_here("org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", path)
     assert "Could not" not in told
     for expected in (
         '"protocolType":"consumer"',

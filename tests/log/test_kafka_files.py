@@ -20,7 +20,7 @@ from odradek.wire.batches.transaction_markers import EndMarker, build_marker
 from odradek.wire.codec import encode
 from odradek.wire.messages.data_records import ProducerEntry, ProducerSnapshot
 from testkit.by_hand import NOW_MS, finish
-from testkit.kafka_server import run_tool
+from tests.kafka_tools import run_tool_here
 from tests.log.data.record import ARCHIVE, expected_records
 from tests.log.support import Node, append, append_verified, batch, content, fill, open_log
 
@@ -159,14 +159,14 @@ def test_kafkas_tool_reads_our_files(kafka_jars: Path, tmp_path: Path) -> None:
         for suffix in (".log", ".index", ".timeindex", ".snapshot")
         for path in sorted(tmp_path.glob(f"*{suffix}"))
     ]
-    output = run_tool(DUMP_TOOL, "--deep-iteration", "--print-data-log", "--files", ",".join(files))
+    output = run_tool_here(DUMP_TOOL, "--deep-iteration", "--print-data-log", "--files", ",".join(files))
     offsets = [int(found) for found in re.findall(r"^\| offset: (\d+) ", output, re.MULTILINE)]
     assert offsets == list(range(end_offset))
     assert output.count("isvalid: true") == len(re.findall(r"^baseOffset:", output, re.MULTILINE))
     assert len(re.findall(r"^offset: \d+ position: \d+", output, re.MULTILINE)) > 5
     assert len(re.findall(r"^timestamp: \d+ offset: \d+", output, re.MULTILINE)) == 5
     assert "producerId: 9" in output
-    checked = run_tool(DUMP_TOOL, "--index-sanity-check", "--files", ",".join(files))
+    checked = run_tool_here(DUMP_TOOL, "--index-sanity-check", "--files", ",".join(files))
     for name in (Path(file).name for file in files if file.endswith((".index", ".timeindex"))):
         assert f"{name} passed sanity check." in checked
     for complaint in ("mismatch", "not valid", "corrupt", "invalid"):
@@ -192,7 +192,7 @@ def test_kafkas_tool_reads_our_transaction_indexes_and_markers(kafka_jars: Path,
     indexes = sorted(tmp_path.glob("*.txnindex"))
     assert len(indexes) > 1
     files = ",".join(str(path) for path in [*indexes, *sorted(tmp_path.glob("*.log"))])
-    output = run_tool(DUMP_TOOL, "--print-data-log", "--files", files)
+    output = run_tool_here(DUMP_TOOL, "--print-data-log", "--files", files)
     assert [line for line in output.splitlines() if line.startswith("version: 0 producerId")] == expected
     assert output.count("endTxnMarker: ABORT coordinatorEpoch: 5") == 3
     assert output.count("endTxnMarker: COMMIT coordinatorEpoch: 5") == 1

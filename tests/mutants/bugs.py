@@ -13,6 +13,7 @@ from tests.mutants.blind.bugs_of_the_controller import BUGS_OF_THE_CONTROLLER
 from tests.mutants.blind.bugs_of_the_quorum import BUGS_OF_THE_QUORUM
 from tests.mutants.known.bugs_of_access import MUTANTS_OF_ACCESS
 from tests.mutants.known.bugs_of_cleaning import MUTANTS_OF_CLEANING
+from tests.mutants.known.bugs_of_consumer_groups import MUTANTS_OF_CONSUMER_GROUPS
 from tests.mutants.known.bugs_of_disks import MUTANTS_OF_DISKS
 from tests.mutants.known.bugs_of_history import MUTANTS_OF_HISTORY
 from tests.mutants.known.bugs_of_moves import MUTANTS_OF_MOVES
@@ -37,6 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *MUTANTS_OF_HISTORY,
     *MUTANTS_OF_ACCESS,
     *MUTANTS_OF_CLEANING,
+    *MUTANTS_OF_CONSUMER_GROUPS,
     *MUTANTS_OF_DISKS,
     *MUTANTS_OF_MOVES,
     *MUTANTS_OF_PARTS,

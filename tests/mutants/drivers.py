@@ -16,6 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from odradek.env.ports import Buffer
 from sim.alone import raft_alone, replication_alone
+from sim.alone.consumers import consumers_alone
 from sim.alone.groups import groups_alone
 from sim.alone.parts import run_schedules
 from sim.alone.quorum import quorum_alone
@@ -392,6 +393,7 @@ DRIVERS: Mapping[str, Driver] = {
     "recovery": recovery,
     "quorum": _verdict_of(quorum_alone.run),
     "groups": _verdict_of(groups_alone.run),
+    "consumers": _verdict_of(consumers_alone.run),
     "replication": _verdict_of(replication_alone.run),
     "cluster": cluster,
     "power": power,

@@ -1,7 +1,7 @@
 """Apache Kafka's own command line tools against our node: what an operator types must work, and say the same.
 
-Each test was written against Apache Kafka (`ODRADEK_TEST_BOOTSTRAP`) and passes there. Every call starts a JVM, about
-a second of CPU, so a test asks several things of one state.
+Each test was written against Apache Kafka (`ODRADEK_TEST_BOOTSTRAP`) and passes there. All calls share a JVM
+(`tests/kafka_tools.py`) but those of tools that work until the end of their process.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek import Client, Consumer, Producer
 from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity, QuotaMatch
-from testkit.kafka_server import SHORT_LIVED, java_arguments
+from testkit.kafka_server import java_arguments
 from testkit.odradek_server import start_odradek
 from testkit.processes import command_prefix
+from tests.kafka_tools import tool_here
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("apache-tools")]
 
@@ -35,14 +36,15 @@ class Tools:
     """The tools, pointed at one server."""
 
     bootstrap: str
-    classes: Path
-    """An archive of the classes that most tools load: half of what a tool costs is to read and check them anew."""
+
+    def words(self, name: str, *arguments: str | Path) -> list[str]:
+        """Return the tool's class, and its arguments."""
+        class_name = name if name.startswith("kafka.") else f"{TOOLS}.{name}"
+        return [class_name, "--bootstrap-server", self.bootstrap, *map(str, arguments)]
 
     def command(self, name: str, *arguments: str | Path) -> list[str]:
-        class_name = name if name.startswith("kafka.") else f"{TOOLS}.{name}"
-        server = ["--bootstrap-server", self.bootstrap]
-        java = java_arguments((*SHORT_LIVED, f"-XX:SharedArchiveFile={self.classes}"))
-        return [*command_prefix(), *java, class_name, *server, *map(str, arguments)]
+        """Return the words that run the tool in a process of its own."""
+        return [*command_prefix(), *java_arguments(), *self.words(name, *arguments)]
 
     def create_topic(self, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
         """By librdkafka, which needs no JVM of a second."""
@@ -52,23 +54,21 @@ class Tools:
 
     def run(self, name: str, *arguments: str | Path, stdin: str = "") -> str:
         """Standard output of a call that succeeds."""
-        done = self._call(name, arguments, stdin)
+        done = tool_here(*self.words(name, *arguments), stdin=stdin)
         assert done.returncode == 0, f"{name} {arguments}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def refusal(self, name: str, *arguments: str | Path) -> str:
         """All that a call says that does not succeed."""
-        done = self._call(name, arguments, "")
+        done = tool_here(*self.words(name, *arguments))
         assert done.returncode != 0, f"{name} {arguments}:\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
-    def _call(
-        self, name: str, arguments: tuple[str | Path, ...], stdin: str
-    ) -> subprocess.CompletedProcess[str]:
-        command = self.command(name, *arguments)
+    def run_alone(self, name: str, *arguments: str | Path) -> str:
+        """Run a tool whose report comes when its JVM ends; its standard output."""
         return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
-        )
+            self.command(name, *arguments), capture_output=True, text=True, timeout=SECONDS_MAX, check=True
+        ).stdout
 
     @contextmanager
     def running(self, name: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
@@ -84,29 +84,17 @@ class Tools:
                 process.communicate(timeout=SECONDS_MAX)
 
 
-def _tools(bootstrap: str, directory: Path) -> Tools:
-    classes = directory / "classes.jsa"
-    java = java_arguments((*SHORT_LIVED, f"-XX:ArchiveClassesAtExit={classes}"))
-    subprocess.run(
-        [*java, f"{TOOLS}.TopicCommand", "--bootstrap-server", bootstrap, "--list"],
-        check=True,
-        capture_output=True,
-        timeout=SECONDS_MAX,
-    )
-    return Tools(bootstrap, classes)
-
-
 @pytest.fixture(scope="module")
 def tools(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
     """A node of this module's own, on which groups form without the delay for latecomers."""
     named = os.environ.get("ODRADEK_TEST_BOOTSTRAP")
     directory = tmp_path_factory.mktemp("tools")
     if named:
-        yield _tools(named, directory)
+        yield Tools(named)
         return
     server = start_odradek(directory, settings={"group.initial.rebalance.delay.ms": "0"})
     try:
-        yield _tools(server.bootstrap, directory)
+        yield Tools(server.bootstrap)
         assert server.is_running(), server.log_tail()
         assert "Traceback" not in server.log_path.read_text(), server.log_tail()
     finally:
@@ -219,7 +207,7 @@ def test_groups(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
     topic = fresh_topic("tools-groups")
     group = f"of-{topic}"
     tools.create_topic(topic, 2)
-    told = tools.run("VerifiableProducer", "--topic", topic, "--max-messages", "100", "--acks", "-1")
+    told = tools.run_alone("VerifiableProducer", "--topic", topic, "--max-messages", "100", "--acks", "-1")
     assert len(events(told, "producer_send_success")) == 100
     assert events(told, "tool_data")[0]["acked"] == 100
     ends = offsets(tools, topic)

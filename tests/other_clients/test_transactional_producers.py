@@ -5,7 +5,6 @@ Each test was run against Apache Kafka 4.3 (`ODRADEK_TEST_BOOTSTRAP`) and passes
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -15,9 +14,10 @@ import pytest
 
 from odradek import Client, Consumer
 from odradek.client.admin import NewTopic
-from testkit.kafka_server import KafkaUnavailable, ensure_jars, java_arguments, run_tool
+from testkit.kafka_server import KafkaUnavailable, ensure_jars
 from tests.cluster.copiers.api import PARTITIONS, TRANSACTION_TIMEOUT_MS, Abortable, Fatal, Transactor
 from tests.cluster.copiers.clients import CLASSES, transactor_of
+from tests.kafka_tools import run_tool_here
 from tests.node_process import RunningNode
 
 SECONDS_MAX = 60.0
@@ -156,21 +156,13 @@ def test_the_java_client(node: RunningNode, fresh_topic: Callable[[str], str]) -
     """Kafka 4.3's producer, of transaction version 2, commits; its tool lists the transactional id."""
     topic = fresh_topic("txn-java")
     words = "--num-records 500 --record-size 10 --throughput -1 --transaction-duration-ms 100"
-    done = subprocess.run(
-        [
-            *java_arguments(),
-            "org.apache.kafka.tools.ProducerPerformance",
-            *(*words.split(), "--topic", topic, "--transactional-id", topic),
-            *("--bootstrap-server", node.bootstrap),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS_MAX,
+    done = run_tool_here(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *(*words.split(), "--topic", topic, "--transactional-id", topic),
+        *("--bootstrap-server", node.bootstrap),
     )
-    assert done.returncode == 0, done.stderr
-    assert "500 records sent" in done.stdout
+    assert "500 records sent" in done
     tool = ("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", node.bootstrap)
-    listed = [line.split() for line in run_tool(*tool, "list").splitlines()]
+    listed = [line.split() for line in run_tool_here(*tool, "list").splitlines()]
     (mine,) = [line for line in listed if line and line[0] == topic]
     assert "CompleteCommit" in mine

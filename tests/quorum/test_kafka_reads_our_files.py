@@ -23,7 +23,7 @@ from odradek.metadata_quorum.replica.storage_format import (
     storage_info,
 )
 from odradek.wire.uuid_text import uuid_to_text
-from testkit.kafka_server import run_tool
+from tests.kafka_tools import run_tool_here
 from tests.quorum.voters.node_parts import (
     CLUSTER_ID,
     ask,
@@ -63,7 +63,9 @@ def test_dump_log_segments_reads_every_record(used_directory: Path) -> None:
     log = used_directory / METADATA_LOG_DIRECTORY / f"{0:020d}.log"
     snapshot = used_directory / METADATA_LOG_DIRECTORY / f"{0:020d}-{0:010d}.checkpoint"
     files = ",".join(map(str, (log, snapshot)))
-    text = run_tool("org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", files)
+    text = run_tool_here(
+        "org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", files
+    )
     assert "isvalid: false" not in text
     in_log = text.partition("Dumping " + str(snapshot))[0]
     found = re.findall(r'^\| offset: (\d+) .*payload: \{"type":"([A-Z_]+)_RECORD"', in_log, re.MULTILINE)
@@ -93,7 +95,7 @@ def test_storage_tool_reads_a_formatted_directory(used_directory: Path) -> None:
         "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\ncontroller.listener.names=CONTROLLER\n"
         f"log.dirs={used_directory}\n"
     )
-    text = run_tool("kafka.tools.StorageTool", "info", "-c", properties)
+    text = run_tool_here("kafka.tools.StorageTool", "info", "-c", properties)
     assert "Found problem" not in text
     assert f"cluster.id={CLUSTER_ID}" in text
     assert f"directory.id={uuid_to_text(b'directory-number')}" in text
@@ -111,14 +113,14 @@ def test_cluster_ids_are_read_alike(tmp_path: Path, kafka_jars: Path, text: str)
             f"listeners=PLAINTEXT://:9092\ncontroller.listener.names=CONTROLLER\nlog.dirs={path}\n"
         )
         if name == "theirs":
-            run_tool("kafka.tools.StorageTool", "format", "-c", properties, "-t", text)
+            run_tool_here("kafka.tools.StorageTool", "format", "-c", properties, "-t", text)
         else:
             directory = env.open_dir(str(path), create=True)
             wanted = StorageFormat(
                 cluster_id=text, node_id=1, directory_ids=[b"directory-number"], timestamp_ms=0
             )
             format_storage([directory], directory, wanted)
-        assert f"{{cluster.id={text}, directory.id=" in run_tool(
+        assert f"{{cluster.id={text}, directory.id=" in run_tool_here(
             "kafka.tools.StorageTool", "info", "-c", properties
         )
         meta = storage_info(env.open_dir(str(path))).meta
@@ -136,7 +138,7 @@ def test_initial_controllers_are_written_as_kafka_writes_them(tmp_path: Path, ka
         f"listeners=CONTROLLER://:9094\ncontroller.listener.names=CONTROLLER\nlog.dirs={theirs}\n"
     )
     words = ("format", "-c", properties, "-t", CLUSTER_ID, "--initial-controllers", controllers)
-    run_tool("kafka.tools.StorageTool", *words)
+    run_tool_here("kafka.tools.StorageTool", *words)
     directory = RealEnv(7).open_dir(str(ours), create=True)
     format_storage(
         [directory],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,16 +28,18 @@ NO_API_VERSIONS = {
 """Modules that compare a version with a number, and why."""
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Yield the modules of the product that people wrote."""
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return the modules of the product that people wrote."""
+    return dict(_parsed())
+
+
+def _parsed() -> Iterator[tuple[str, ast.Module]]:
     for package in PRODUCT:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = str(path.relative_to(ROOT))
             if not name.startswith("wire/messages/") and name != "wire/schema/versions.py":
                 yield name, ast.parse(path.read_text())
-
-
-MODULES = dict(modules())
 
 
 def api_of(name: str) -> ApiKey:
@@ -69,7 +72,7 @@ def test_every_fact_is_used() -> None:
     """A fact that nobody asks for is either forgotten in the code, or in the table."""
     used = {
         node.id
-        for module in MODULES.values()
+        for module in modules().values()
         for node in ast.walk(module)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
     }
@@ -80,7 +83,7 @@ def test_the_product_has_no_other_constants_of_this_kind() -> None:
     """A number that says since when something is so stands in the table: `TOPIC_IDS_SINCE` once had two values."""
     found = [
         f"{name}: {target.id}"
-        for name, module in MODULES.items()
+        for name, module in modules().items()
         for node in module.body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
         for target in node.targets
@@ -98,7 +101,7 @@ def test_no_code_compares_a_version_with_a_number() -> None:
     """`version >= 6` says nothing; the name of the fact does."""
     found = {
         name
-        for name, module in MODULES.items()
+        for name, module in modules().items()
         for node in ast.walk(module)
         if isinstance(node, ast.Compare)
         and _is_version(node.left)

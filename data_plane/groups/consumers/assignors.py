@@ -102,8 +102,9 @@ def _uniform_for_equals(members: Sequence[Subscriber], counts: Mapping[bytes, in
 class _Uneven:
     """An assignment to members that read different topics.
 
-    What has no owner goes to the least loaded reader of its topic. Then partitions of each topic move from the most loaded
-    owner to the least loaded reader, until no move makes the two more even, or for some rounds.
+    A partition without an owner goes to the least loaded reader of its topic. Then partitions of each topic
+    move from the most loaded owner to the least loaded reader, until no move makes the two more even, or for
+    some rounds.
     """
 
     def __init__(self, members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> None:

@@ -5,7 +5,7 @@ REBALANCE_IN_PROGRESS when there is something to do: a newer target, partitions 
 free. It then joins again, which is its step towards the target, and gets what it has by SyncGroup. It is never the leader:
 the coordinator assigns. A member that does not join or sync within its rebalance timeout is fenced.
 
-A group without members, of either kind, becomes what the first to join speaks.
+A group without members, of either kind, takes the protocol of the first member that joins.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from odradek.data_plane.groups.consumers.consumer_group import (
     MemberState,
     Profile,
 )
-from odradek.data_plane.groups.consumers.consumer_membership import (
-    ConsumerMembership,
+from odradek.data_plane.groups.consumers.consumer_membership import ConsumerMembership
+from odradek.data_plane.groups.consumers.finding_members import (
     known_member,
     known_static_member,
     successor_of,
@@ -126,7 +126,7 @@ class ClassicMembers:
         )
         owned = owned_by_id(subscription, self._consumers.image)
         member = self._consumers.advance(turn, change, before, profile, owned, may_assign=not becomes_classic)
-        turn.records += change.records
+        self._consumers.decided(turn, change)
         if becomes_classic:
             reached("consumer_groups.static_member_returned_as_classic")
             has_old_target = change.group.target_epoch < change.group.epoch

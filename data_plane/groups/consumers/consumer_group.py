@@ -92,7 +92,7 @@ class GroupState(Enum):
 
 @attrs.frozen
 class ClassicSide:
-    """What a member that speaks the classic protocol has said when it joined."""
+    """The facts that a member of the classic protocol gave when it joined."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -101,7 +101,7 @@ class ClassicSide:
 
 @attrs.frozen
 class Profile:
-    """What a member says of itself."""
+    """The facts that a member reports about itself."""
 
     instance_id: str | None = None
     rack_id: str | None = None

@@ -22,6 +22,7 @@ Every check is in Kafka's order, since clients see which error comes first. The 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import attrs
 
@@ -45,9 +46,14 @@ from odradek.data_plane.groups.consumers.consumer_records import (
     member_tombstones,
     pattern_record,
     pattern_tombstone,
-    target_record,
     topics_tombstone,
     upgraded_records,
+)
+from odradek.data_plane.groups.consumers.finding_members import (
+    dynamic_member,
+    known_member,
+    known_static_member,
+    static_member,
 )
 from odradek.data_plane.groups.consumers.group_change import GroupChange
 from odradek.data_plane.groups.consumers.group_times import (
@@ -66,8 +72,9 @@ from odradek.data_plane.groups.consumers.patterns import (
     PatternStatus,
     TopicsFound,
 )
-from odradek.data_plane.groups.consumers.reconciliation import OwnedPartitions, is_subset, reconcile
+from odradek.data_plane.groups.consumers.reconciliation import OwnedPartitions, reconcile
 from odradek.data_plane.groups.consumers.target_assignment import may_compute, target_records, topic_ids
+from odradek.data_plane.groups.consumers.target_runs import TargetPart, TargetRun, TargetRuns, is_small
 from odradek.data_plane.groups.consumers.topic_hashes import TopicHashes
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.membership import Membership
@@ -84,14 +91,10 @@ from odradek.wire.messages.consumer_group_heartbeat import (
 )
 from odradek.wire.uuid_text import uuid_to_text
 
-__all__ = [
-    "ConsumerMembership",
-    "heartbeat_refused",
-    "known_member",
-    "known_static_member",
-    "successor_of",
-]
+__all__ = ["ConsumerMembership", "heartbeat_refused"]
 
+WorkerWork: TypeAlias = FindTopics | TargetRun
+"""Work for a worker. Its `requests()` computes what the coordinator has to decide next, in order."""
 MARKS_MAX = 10_000
 """Pairs of a group and a changed topic that are compared. With more of them, all groups count as affected."""
 
@@ -118,6 +121,7 @@ class ConsumerMembership:
         self._classic = classic
         self.timers = MemberTimers(deadlines, self._fence_by_timer)
         self._patterns = Patterns(settings.consumer_regex_refresh_interval_ms)
+        self._targets = TargetRuns()
         self._checked: set[str] = set()
         """Groups whose epoch counts all changes of their topics so far. Soft state: others are checked at a heartbeat."""
 
@@ -139,6 +143,7 @@ class ConsumerMembership:
     def begin_anew(self, turn: Turn, group_id: str) -> None:
         """Begin the soft state of a group anew: sessions of its members, and when its topics were compared."""
         self._checked.discard(group_id)
+        self._targets.cancel(group_id)
         group = turn.state.consumers.get(group_id)
         if group is None:
             return
@@ -181,12 +186,12 @@ class ConsumerMembership:
         self.check_room(change.group, request.member_id)
         member_id = request.member_id or uuid_to_text(turn.new_uuid())
         if request.instance_id is None:
-            before = _dynamic_member(change.group, member_id, joins, request)
+            before = dynamic_member(change.group, member_id, joins, request)
         else:
-            before = _static_member(change, member_id, request.instance_id, joins, request)
+            before = static_member(change, member_id, request.instance_id, joins, request)
         profile = _profile(before.profile, ask, request)
         member = self.advance(turn, change, before, profile, request.topic_partitions, may_see=ask.may_see)
-        turn.records += change.records
+        self.decided(turn, change)
         if change.classic is not None:
             self._take_over_classic(turn, change)
         timeout_ms = session_timeout_ms(self._settings, self.image, request.group_id)
@@ -267,11 +272,28 @@ class ConsumerMembership:
                 return member
             interval_ms = assignment_interval_ms(self._settings, image, group.group_id)
             if may_compute(group, interval_ms, turn.wall_ms):
-                offered = self._settings.consumer_assignors
-                change.add(target_records(group, offered, image, turn.wall_ms))
-        member = self._reconcile(turn, change, member, has_new_topics, owned)
+                self._compute_target(turn, change)
+        if member.epoch == JOINING_EPOCH or not self._targets.is_writing(group.group_id):
+            member = self._reconcile(turn, change, member, has_new_topics, owned)
         self._checked.add(group.group_id)
         return member
+
+    def decided(self, turn: Turn, change: GroupChange) -> None:
+        """Add the records of a successful decision to the turn, and begin the work that it has left."""
+        turn.records += change.records
+        if change.wants_target:
+            self._targets.begin(change.group, self._settings.consumer_assignors, self.image)
+
+    def _compute_target(self, turn: Turn, change: GroupChange) -> None:
+        """Compute the target of a small group; leave that of a large one to a worker."""
+        group = change.group
+        if not is_small(group, self.image):
+            change.wants_target = True
+            return
+        # A run that began when the group was large is older.
+        self._targets.cancel(group.group_id)
+        offered = self._settings.consumer_assignors
+        change.add(target_records(group, offered, self.image, turn.wall_ms))
 
     def _update_profile(
         self,
@@ -346,11 +368,24 @@ class ConsumerMembership:
         else:
             self.timers.end_revocation(group_id, member.member_id)
 
-    # -- patterns -------------------------------------------------------------------------------------------------
+    # -- work of workers -------------------------------------------------------------------------------------------------
 
-    def take_wanted(self) -> Sequence[FindTopics]:
-        """Take the work of finding topics that decisions have asked for."""
-        return self._patterns.take_wanted()
+    def take_wanted(self) -> Sequence[WorkerWork]:
+        """Take the work for workers that decisions have asked for. `work_ended` follows each piece."""
+        return [*self._patterns.take_wanted(), *self._targets.take_wanted()]
+
+    def work_ended(self, work: WorkerWork) -> None:
+        """Note that all requests of a piece of work were decided or refused, or that it has failed."""
+        if isinstance(work, FindTopics):
+            self._patterns.ended(work.group_id)
+        else:
+            self._targets.ended(work)
+
+    def take_target_part(self, turn: Turn, ask: Ask) -> None:
+        """Write a part of a target that a worker has computed."""
+        part: TargetPart = ask.request
+        group = turn.state.consumers.get(part.run.group_id)
+        turn.records += self._targets.take_part(group, part, turn.wall_ms)
 
     def topics_created(self, offset: int) -> None:
         """Let patterns be resolved anew: the metadata at this offset has new topics."""
@@ -431,6 +466,7 @@ class ConsumerMembership:
         for member_id in group.members:
             self.timers.forget(group.group_id, member_id)
         self._checked.discard(group.group_id)
+        self._targets.cancel(group.group_id)
         self._classic.take_over(turn, classic, rebalances=rebalances)
 
     def joined_as_classic(self, turn: Turn, group_id: str, member: Member) -> None:
@@ -451,105 +487,7 @@ class ConsumerMembership:
         assert not group.members, "a group with members was deleted"
         turn.records += group_tombstones(group)
         self._checked.discard(group.group_id)
-
-
-def _dynamic_member(
-    group: ConsumerGroup, member_id: str, joins: bool, request: ConsumerGroupHeartbeatRequest
-) -> Member:
-    """Find or make a member without an instance id. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH."""
-    if joins:
-        member: Member = group.members.get(member_id, Member(member_id))
-        return member
-    member = known_member(group, member_id)
-    _check_epoch(member, request)
-    return member
-
-
-def _static_member(
-    change: GroupChange, member_id: str, instance_id: str, joins: bool, request: ConsumerGroupHeartbeatRequest
-) -> Member:
-    """Find or make a static member; after a return it takes the place of its old self.
-
-    Raises:
-        KafkaError: UNRELEASED_INSTANCE_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH
-    """
-    group = change.group
-    if not joins:
-        member = known_static_member(group, member_id, instance_id)
-        _check_epoch(member, request)
-        return member
-    existing = group.static_member(instance_id)
-    if existing is None:
-        found: Member = group.members.get(member_id, Member(member_id))
-        return found
-    if existing.profile.classic is None and existing.epoch != STATIC_LEAVING_EPOCH:
-        reached("consumer_groups.instance_in_use_refused")
-        raise KafkaError(
-            ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
-            f"instance id is owned by {existing.member_id} member.",
-        )
-    return successor_of(change, existing, member_id)
-
-
-def successor_of(change: GroupChange, existing: Member, member_id: str) -> Member:
-    """Put a member with another id in the place of a static member; it has the other's target and partitions."""
-    group = change.group
-    successor = attrs.evolve(existing, member_id=member_id, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
-    change.add(
-        [
-            *member_tombstones(group.group_id, existing.member_id),
-            member_record(group.group_id, successor),
-            target_record(group.group_id, member_id, group.target_of(existing.member_id)),
-            current_record(group.group_id, successor),
-        ]
-    )
-    return successor
-
-
-def known_member(group: ConsumerGroup, member_id: str) -> Member:
-    """Find a member. Raises UNKNOWN_MEMBER_ID."""
-    member: Member | None = group.members.get(member_id)
-    if member is None:
-        text = f"Member {member_id} is not a member of group {group.group_id}."
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, text)
-    return member
-
-
-def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> Member:
-    """Find a static member. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
-    member = group.static_member(instance_id)
-    if member is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-    if member.member_id != member_id:
-        reached("consumer_groups.instance_fenced")
-        raise KafkaError(
-            ErrorCode.FENCED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member "
-            f"{member.member_id}.",
-        )
-    return member
-
-
-def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Refuse a member of another epoch. A member that still has the previous epoch may have lost the answer with the
-    newer one: it is accepted if all its partitions are assigned to it.
-    """
-    epoch = request.member_epoch
-    if epoch == member.epoch:
-        return
-    if epoch < member.epoch:
-        if epoch == member.previous_epoch and is_subset(request.topic_partitions, member.assigned):
-            reached("consumer_groups.previous_epoch_accepted")
-            return
-        relation = "smaller"
-    else:
-        relation = "greater"
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The consumer group member has a {relation} member epoch ({epoch}) than the one known by the group "
-        f"coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
-    )
+        self._targets.cancel(group.group_id)
 
 
 def _profile(before: Profile, ask: Ask, request: ConsumerGroupHeartbeatRequest) -> Profile:

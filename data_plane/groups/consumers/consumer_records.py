@@ -48,7 +48,7 @@ __all__ = [
 
 
 def member_record(group_id: str, member: Member) -> CoordinatorRecord:
-    """Make the record of what a member says of itself."""
+    """Make the record of a member's profile."""
     profile = member.profile
     classic = profile.classic
     return CoordinatorRecord(

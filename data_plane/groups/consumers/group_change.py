@@ -14,7 +14,7 @@ __all__ = ["GroupChange"]
 class GroupChange:
     """The records that a decision makes about one group. They count only when the decision succeeds."""
 
-    __slots__ = ("classic", "group", "records")
+    __slots__ = ("classic", "group", "records", "wants_target")
 
     def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
@@ -22,6 +22,8 @@ class GroupChange:
         self.records: list[CoordinatorRecord] = []
         self.classic: ClassicGroup | None = None
         """The classic group that this one replaces."""
+        self.wants_target = False
+        """True if a worker has to compute the group's target."""
 
     def add(self, records: Iterable[CoordinatorRecord]) -> None:
         """Add records, and change the group by them."""

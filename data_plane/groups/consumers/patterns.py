@@ -26,7 +26,7 @@ from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
-__all__ = ["FindTopics", "MaySee", "PatternStatus", "Patterns", "TopicsFound", "find_topics"]
+__all__ = ["FindTopics", "MaySee", "PatternStatus", "Patterns", "TopicsFound", "check_pattern", "find_topics"]
 
 REFRESH_INTERVAL_MS_MIN = 10_000
 NAMES_PER_PAUSE = 1_000
@@ -39,7 +39,7 @@ _QUIET.log_errors = False
 
 
 class PatternStatus(Enum):
-    """What has become of a member's pattern."""
+    """The change of a member's pattern."""
 
     UNCHANGED = 0
     CHANGED = 1
@@ -58,6 +58,10 @@ class FindTopics:
     """None: everybody may see all topics."""
     started_ms: int
     """Wall-clock time at which it was asked for."""
+
+    def requests(self) -> Sequence[TopicsFound]:
+        """Find the topics, and return them as a request to the coordinator."""
+        return [find_topics(self)]
 
 
 @attrs.frozen
@@ -145,11 +149,11 @@ class Patterns:
         return status
 
     def _changed(self, change: GroupChange, before: str, after: str) -> tuple[PatternStatus, bool]:
-        """Return what has become of the pattern, and whether the group has not had it so far."""
+        """Return the change of the pattern, and True if the group has not had it so far."""
         group = change.group
         is_new = bool(after) and group.pattern_counts[after] == 1
         if is_new:
-            _check_pattern(after)
+            check_pattern(after)
         if before and before not in group.pattern_counts and before in group.resolved:
             change.add([pattern_tombstone(group.group_id, before)])
         if after in group.resolved or not after:
@@ -172,7 +176,12 @@ class Patterns:
         )
 
 
-def _check_pattern(pattern: str) -> None:
+def check_pattern(pattern: str) -> None:
+    """Refuse a pattern that RE2 cannot read, or no record can hold.
+
+    Raises:
+        KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR
+    """
     if utf8_size(pattern) > STRING_BYTES_MAX:
         # It fits no record's key.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -48,7 +48,7 @@ def is_subset(owned: OwnedPartitions, assigned: Epochs) -> bool:
 
 @attrs.frozen
 class _Goal:
-    """What a member's next step depends on besides the member."""
+    """The facts besides the member on which its next step depends."""
 
     epoch: int
     target: Target

@@ -10,7 +10,7 @@ from odradek.data_plane.groups.consumers.consumer_group import ConsumerGroup, Pr
 from odradek.data_plane.groups.consumers.consumer_records import target_epoch_record, target_record
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
-__all__ = ["may_compute", "target_records", "topic_ids"]
+__all__ = ["may_compute", "member_targets", "target_records", "topic_ids"]
 
 
 def may_compute(group: ConsumerGroup, interval_ms: int, wall_ms: int) -> bool:
@@ -31,6 +31,14 @@ def target_records(
     """Compute the target for the group's epoch; return a record for each member whose target changes, and the
     record of the epoch.
     """
+    records = member_targets(group, offered, image)
+    return [*records, target_epoch_record(group.group_id, group.epoch, wall_ms)]
+
+
+def member_targets(
+    group: ConsumerGroup, offered: Sequence[str], image: MetadataImage
+) -> list[CoordinatorRecord]:
+    """Compute the target for the group's epoch; return a record for each member whose target changes."""
     assign = ASSIGNORS[group.preferred_assignor(offered)]
     members: Mapping[str, Subscriber] = _subscribers(group, image)
     counts = {
@@ -39,13 +47,11 @@ def target_records(
         for topic_id in each
     }
     targets = assign(list(members.values()), counts)
-    group_id = group.group_id
-    records = [
-        target_record(group_id, member_id, targets[member_id])
+    return [
+        target_record(group.group_id, member_id, targets[member_id])
         for member_id in members
         if targets[member_id] != group.targets.get(member_id)
     ]
-    return [*records, target_epoch_record(group_id, group.epoch, wall_ms)]
 
 
 def _subscribers(group: ConsumerGroup, image: MetadataImage) -> dict[str, Subscriber]:

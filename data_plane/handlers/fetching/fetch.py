@@ -24,8 +24,7 @@ from odradek.wire.messages.fetch import FetchRequest, FetchResponse
 from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 
 PARTITIONS_AT_ONCE = 2_000
-"""A fetch that names or reads more goes in slices; a follower's session is always read at once, with all changes since.
-"""
+"""The partitions that a fetch names or reads at once. A larger fetch goes in slices, but not a follower's session."""
 
 
 class FetchHandler:

@@ -179,13 +179,13 @@ def elect_leaderless(
             continue
         is_awaiting = is_awaiting or is_held_back(partition, awaited)
         if not any(acceptable(partition, replica) for replica in partition.replicas):
-            continue  # may be thousands while a broker is away, each as costly as an election
+            continue  # There may be thousands of these while a broker is away, each as costly as an election.
         rules = topic_rules(image, basis, topic)
         record = change_partition(topic.topic_id, number, partition, acceptable, rules)
         if record is not None:
             records.append(record)
             if len(records) >= ELECTIONS_PER_TURN_MAX:
-                is_awaiting = True  # Assume so, since the rest was not checked.
+                is_awaiting = True  # Assume that one is awaited, since the rest was not checked.
                 break
     elections = len(records)
     if awaited and not is_awaiting:

@@ -116,7 +116,7 @@ def _consume(args: argparse.Namespace) -> int:
         # A client reports a wrong address or topic at once, whereas a consumer would wait.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
-            _read_as_member(args, render)
+            _read_as_member(args, client, render)
             return 0
         indexes = sorted(topic.partitions) if args.partition is None else sorted(set(args.partition))
         for index in indexes:
@@ -312,7 +312,9 @@ def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool
     return found if busy else max(found, consumer.position(key))
 
 
-def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes]) -> None:
+def _read_as_member(
+    args: argparse.Namespace, client: Client, render: Callable[[ConsumerRecord], bytes]
+) -> None:
     """Join the group, print the records that it has not read, and commit the printed ones."""
     if args.partition is not None:
         raise CliError("--partition and --group cannot be combined: the group assigns the partitions", USAGE)
@@ -332,16 +334,22 @@ def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord],
         settings = {"group.id": args.group, "auto.offset.reset": kind}
         with _open(args, settings) as consumer, printer.progress:
             ending.wake = consumer.wakeup
-            _Member(args, consumer, printer, ending).read()
+            _Member(args, client, consumer, printer, ending).read()
 
 
 class _Member:
     """The progress of a group's member: the end offsets of its assigned partitions, and its committed offsets."""
 
     def __init__(
-        self, args: argparse.Namespace, consumer: Consumer, printer: _Printer, ending: Ending
+        self,
+        args: argparse.Namespace,
+        client: Client,
+        consumer: Consumer,
+        printer: _Printer,
+        ending: Ending,
     ) -> None:
         self._args = args
+        self._client = client
         self._consumer = consumer
         self._printer = printer
         self._ending = ending
@@ -376,6 +384,11 @@ class _Member:
                 with self._ending.waiting(), _refusals_noted():
                     self._commit(self._positions(), args.timeout)
                 commit_at = time.monotonic() + _COMMIT_SECONDS
+                if not self._was_assigned and not args.follow and self._has_no_share():
+                    complain(
+                        f"the other members of group {args.group} have all partitions: nothing is left to read"
+                    )
+                    return
             if not self._was_assigned:
                 printer.expect(f"group {args.group} assigned nothing")
             elif not args.follow:
@@ -383,6 +396,18 @@ class _Member:
                 busy = self._polled_some
                 if all(_next(consumer, printer, key, busy) >= end for key, end in self._ends.items()):
                     return
+
+    def _has_no_share(self) -> bool:
+        """True if the coordinator's present target has no partition for this member of a group of the new protocol.
+
+        A member begins with nothing, so its client cannot say whether more is to come.
+        """
+        (group,) = self._client.admin.describe_groups([self._args.group])
+        member_id = self._consumer.group_metadata().member_id
+        return group.group_epoch == group.assignment_epoch and any(
+            each.member_id == member_id and each.member_epoch == group.group_epoch and not each.target
+            for each in group.members
+        )
 
     def _poll(self) -> list[ConsumerRecord]:
         """Poll records. `Ending` notes a signal during the poll, so that no polled record is lost."""

@@ -234,12 +234,34 @@ def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> 
         )
     if security is not None:
         security.make(",".join(f"127.0.0.1:{place.client_port}" for place in places))
+    _check_majority(places)
     if len(formatted) > 1:
         _check_ports(formatted[0])
     for place in places:
         _write_properties(place.properties, _settings(place, places, security))
     if len(formatted) < len(places):
         _format(places, [] if security is None else security.first_users())
+
+
+def _check_majority(places: list[_Place]) -> None:
+    """Refuse to begin nodes anew whose directories are gone where those that are left elect no leader without them."""
+    known = [place for place in places if place.is_formatted or place.properties.exists()]
+    gone = [str(place.node_id) for place in known if not place.is_formatted]
+    if not gone or len(gone) == len(known):
+        return
+    from odradek.cli.recovering.stopped_nodes import elects_leader
+
+    if not elects_leader([str(place.properties) for place in known if place.is_formatted]):
+        configs = " ".join(str(place.properties) for place in known)
+        raise CliError(
+            f"the directories of nodes {', '.join(gone)} are gone, and the nodes that are left elect no leader. "
+            f"`odradek quorum recover {configs}` leads back to this cluster; another --data begins a new one"
+        )
+
+
+def _voters(places: list[_Place]) -> list[_Place]:
+    """Return the nodes that vote in a cluster of these: an odd number."""
+    return places[: min(VOTERS_MAX, len(places) - (1 - len(places) % 2))]
 
 
 def _check_ports(first: _Place) -> None:
@@ -272,9 +294,10 @@ def _format(places: list[_Place], users: list[str]) -> None:
         meta = MetaProperties.decode((formatted[0].directory / "meta.properties").read_bytes())
         cluster_id, initial = meta.cluster_id, None
     else:
-        voters = places[: min(VOTERS_MAX, len(places) - (1 - len(places) % 2))]
         cluster_id = uuid_to_text(new_uuid())
-        initial = ",".join(f"{each.node_id}@{each.controller}:{uuid_to_text(new_uuid())}" for each in voters)
+        initial = ",".join(
+            f"{each.node_id}@{each.controller}:{uuid_to_text(new_uuid())}" for each in _voters(places)
+        )
     for place in places:
         if not place.is_formatted:
             format_storage_of(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import call_failure, changing, connected, failure_of_some
 from odradek.cli.failure import CliError
+from odradek.cli.lag_trend import LagTrend, trend_of, trend_text
 from odradek.cli.output import YELLOW, paint, print_json, print_table, print_values, say, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number, natural, whole_number
 from odradek.cli.times import TIME_HELP, moment, span
@@ -55,6 +56,12 @@ def register(groups: Groups) -> None:
 
     describe = add_command(commands, "describe", _describe, "show a group's members and how far it has read")
     describe.add_argument("groups", metavar="GROUP", nargs="+", help="a group to show")
+    describe.add_argument(
+        "--watch",
+        type=_watch_span,
+        metavar="SPAN",
+        help="look a second time after this span (10s, 1m), and show the trend of the lag, and when it will be zero",
+    )
     add_connection_options(describe)
 
     reset = add_command(commands, "reset", _reset, "move the committed offsets of a group without members")
@@ -101,6 +108,14 @@ def _add_destinations(where: argparse._MutuallyExclusiveGroup) -> None:
     )
 
 
+def _watch_span(text: str) -> int:
+    """Parse the milliseconds between two looks."""
+    found = span(text)
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is too short to see a trend")
+    return found
+
+
 def _shift(text: str) -> int:
     """Parse a number of records to shift by, forwards or (below 0) back."""
     return whole_number(text, -(1 << 63) + 1, (1 << 63) - 1)
@@ -137,24 +152,43 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    described = []
     with connected(args) as client:
-        for group in client.admin.describe_groups(args.groups):
-            if group.error is not None:
-                raise call_failure(group.error)
-            lags = client.admin.describe_group_lag(group.group_id, now_ms=time.time_ns() // 1_000_000)
-            described.append((group, lags))
+        described = _look(client, args.groups)
+        trends: list[LagTrend | None] = []
+        if args.watch is not None:
+            first_at, first = time.monotonic(), described
+            time.sleep(args.watch / 1000)
+            described = _look(client, args.groups)
+            milliseconds = max(1, round((time.monotonic() - first_at) * 1000))
+            trends = [
+                trend_of(before, after, milliseconds)
+                for (_, before), (_, after) in zip(first, described, strict=True)
+            ]
     if args.json:
-        print_json({"groups": [_document(group, lags) for group, lags in described]})
+        documents = [_document(group, lags) for group, lags in described]
+        for document, trend in zip(documents, trends, strict=False):
+            document["trend"] = None if trend is None else trend.document()
+        print_json({"groups": documents})
         return 0
     for number, (group, lags) in enumerate(described):
         if number:
             say()
-        _print_description(group, lags)
+        _print_description(group, lags, [trend_text(trends[number])] if trends else [])
     return 0
 
 
-def _print_description(group: GroupDescription, lags: list[PartitionLag]) -> None:
+def _look(client: Client, groups: Sequence[str]) -> list[tuple[GroupDescription, list[PartitionLag]]]:
+    """Describe the groups, and how far they have read."""
+    found = []
+    for group in client.admin.describe_groups(groups):
+        if group.error is not None:
+            raise call_failure(group.error)
+        lags = client.admin.describe_group_lag(group.group_id, now_ms=time.time_ns() // 1_000_000)
+        found.append((group, lags))
+    return found
+
+
+def _print_description(group: GroupDescription, lags: list[PartitionLag], trend: list[str]) -> None:
     lag = sum(each.lag or 0 for each in lags)
     behind = max((each.behind_ms for each in lags if each.behind_ms is not None), default=None)
     total = _count(lag, "record")
@@ -173,6 +207,7 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag]) -> Non
             ("coordinator", group.coordinator),
             ("members", len(group.members)),
             ("lag", paint(YELLOW, total) if lag or uncommitted else total),
+            *(("trend", text) for text in trend),
         ]
     )
     owners = _owners(group)

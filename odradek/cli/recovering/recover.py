@@ -1,9 +1,10 @@
-"""`odradek quorum inspect|recover|rebuild|begin-anew`: a quorum from the copies of the metadata log that are left."""
+"""`odradek quorum inspect|recover|begin-anew` and `odradek metadata rebuild`: a quorum from the copies of the metadata log that are left."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,18 +15,22 @@ from odradek.cli.parsing import Groups, add_command, file_path, id_number
 from odradek.cli.recovering.stopped_nodes import (
     answers_at,
     backup_in,
+    controller_addresses,
     facts_of,
     read_nodes,
     topic_configs_in,
 )
 
 if TYPE_CHECKING:
-    from odradek.metadata_quorum.recovery.choice import Choice, Named
+    from odradek.metadata_quorum.recovery.choice import Choice
     from odradek.metadata_quorum.recovery.found import FoundNode
     from odradek.metadata_quorum.recovery.plan import RecoveryPlan
     from odradek.operations.recovery.node_reading import NodeFacts
 
-__all__ = ["register_recovery"]
+__all__ = ["register_rebuild", "register_recovery"]
+
+_REVIEWED_MAX = 50
+_NAMED_AS_LOST = re.compile(r"name it with (--lost \S+) if its metadata are lost\Z")
 
 Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -39,15 +44,6 @@ def register_recovery(commands: Groups) -> None:
     inspect.add_argument("--to", metavar="FILE", type=file_path, required=True, help="where the report goes")
 
     _register_recover(commands)
-    again = add_command(
-        commands,
-        "rebuild",
-        _rebuild,
-        "make the metadata log anew from what lies on the disks, when no copy is left; without --execute only say how",
-    )
-    _add_configs(again, "*")
-    _add_shared(again)
-
     anew = add_command(
         commands,
         "begin-anew",
@@ -61,6 +57,18 @@ def register_recovery(commands: Groups) -> None:
         action="store_true",
         help="the quorum does not count this node's directory as a voter any more, whatever its own log says",
     )
+
+
+def register_rebuild(commands: Groups) -> None:
+    """Add the command to the group `metadata`."""
+    again = add_command(
+        commands,
+        "rebuild",
+        _rebuild,
+        "make the metadata log anew from what lies on the disks, when no copy is left; without --execute only say how",
+    )
+    _add_configs(again, "*")
+    _add_shared(again)
 
 
 def _register_recover(commands: Groups) -> None:
@@ -196,12 +204,20 @@ def _about_node(node: FoundNode) -> str:
 
 
 def _write_for_owner(path: str, data: bytes) -> None:
+    """Write a file whole or not at all. Raises `CliError`."""
+    unfinished = f"{path}.tmp"
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        os.rename(unfinished, path)
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -297,35 +313,23 @@ def _look(
         configs={} if args.topics is None else topic_configs_in(args.topics),
     )
     if is_rebuilt:
-        return nodes, rebuild(nodes, named)
-    backup = None if args.backup is None else (args.backup, backup_in(args.backup))
-    choice = choose(nodes, named, backup)
-    return nodes, _with_living(choice, named)
+        choice = rebuild(nodes, named)
+    else:
+        backup = None if args.backup is None else (args.backup, backup_in(args.backup))
+        choice = choose(nodes, named, backup)
+    return nodes, _with_living(choice, nodes)
 
 
-def _with_living(choice: Choice, named: Named) -> Choice:
-    """Refuse where a process listens at an address of a voter that is named as lost."""
+def _with_living(choice: Choice, nodes: Sequence[FoundNode]) -> Choice:
+    """Refuse where a process listens at any known address of a controller."""
     import attrs
 
-    if choice.chosen is None:
-        return choice
-    refusals = list(choice.refusals)
-    for key in named.lost:
-        addresses = [
-            (host, port)
-            for voters in choice.voter_sets
-            for voter in voters.voters
-            if voter.key == key
-            for _, host, port in voter.endpoints
-        ]
-        controller = choice.chosen.image.controllers.get(key.node_id)
-        addresses += [] if controller is None else [(each.host, each.port) for each in controller.listeners]
-        found = answers_at(dict.fromkeys(addresses))
-        if found is not None:
-            refusals.append(
-                f"some process listens at {found[0]}:{found[1]}, the address of voter {key.node_id}: stop all nodes first"
-            )
-    return attrs.evolve(choice, refusals=tuple(refusals))
+    found = answers_at(controller_addresses(choice, nodes))
+    refusals = [
+        f"some process listens at {host}:{port}, which {source} has as the address of a controller: stop all nodes first"
+        for (host, port), source in found.items()
+    ]
+    return attrs.evolve(choice, refusals=(*choice.refusals, *refusals))
 
 
 def _make_plan(choice: Choice, nodes: Sequence[FoundNode], absent: Sequence[int]) -> RecoveryPlan:
@@ -374,6 +378,10 @@ def _refuse(args: argparse.Namespace, choice: Choice, document: dict[str, Json])
         say()
         for each in choice.refusals:
             say(f"refused: {each}")
+        lost = [found[1] for each in choice.refusals if (found := _NAMED_AS_LOST.search(each))]
+        if len(lost) == len(choice.refusals):
+            say()
+            say(f"if all of these are lost, add to the same command: {' '.join(lost)}")
     count = len(choice.refusals)
     raise CliError(
         f"{count} {'reason speaks' if count == 1 else 'reasons speak'} against a recovery (see above)"
@@ -404,15 +412,22 @@ def _show_choice(choice: Choice, nodes: Sequence[FoundNode]) -> None:
     for node in nodes:
         if node.copy is None:
             say(f"node {node.node_id}: {node.copy_problem}")
-    for title, lines in (
-        ("evidence of what is missing:", evidence(choice, nodes)),
-        ("what comes back, to be reviewed:", [f"{name}: {text}" for name, text in review(choice, nodes)]),
-    ):
-        if lines:
-            say()
-            say(title)
-            for line in lines:
-                say(f"  {line}")
+    lines = evidence(choice, nodes)
+    if lines:
+        say()
+        say("evidence of what is missing:")
+        for line in lines:
+            say(f"  {line}")
+    returning = review(choice, nodes)
+    if returning:
+        say()
+        say("what comes back, although it may have been removed after the copy; go through it:")
+    for name, found in returning:
+        say(f"  {name}: {len(found)}")
+        for line in found[:_REVIEWED_MAX]:
+            say(f"    {line}")
+        if len(found) > _REVIEWED_MAX:
+            say(f"    and {len(found) - _REVIEWED_MAX} more: --json has all of them")
 
 
 def _plan_document(plan: RecoveryPlan) -> dict[str, Json]:
@@ -449,16 +464,20 @@ def _show_plan(plan: RecoveryPlan) -> None:
 
 
 def _conclude(args: argparse.Namespace, plan: RecoveryPlan, done: Sequence[int]) -> None:
-    if args.plan is not None:
+    left = [each.node_id for each in plan.nodes if each.node_id not in done]
+    if args.plan is not None and left:
         say(f"the plan is in {args.plan}: `odradek quorum recover --from FILE CONFIG --execute` on each host")
     if not args.execute:
         say("nothing was changed: --execute carries the plan out")
         return
-    for node_id in done:
-        say(f"node {node_id}: the old metadata log was set aside, the new one is in its place")
-    left = [each.node_id for each in plan.nodes if each.node_id not in done]
+    for each in plan.nodes:
+        if each.node_id in done:
+            kept = ", the old one was set aside" if each.copy_end.offset > 0 else ""
+            say(f"node {each.node_id}: the new metadata log is in its place{kept}")
     if left:
         say(f"nodes that were done before, or are still to do: {', '.join(map(str, left))}")
+    elif args.plan is not None:
+        say(f"all nodes of the plan are done: remove {args.plan}, which holds what the metadata log holds")
     say(
         "when all nodes are done, start them: each partition waits for all of its replicas, then the longest log leads"
     )

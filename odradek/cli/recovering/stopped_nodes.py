@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from odradek.cli.failure import CliError
 from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
+    from odradek.metadata_quorum.recovery.choice import Choice
     from odradek.metadata_quorum.recovery.found import CopyFiles, FoundNode
     from odradek.node.configuration.node_config import NodeConfig
     from odradek.operations.recovery.node_reading import NodeFacts
 
-__all__ = ["answers_at", "backup_in", "facts_of", "load_config", "read_nodes", "topic_configs_in"]
+__all__ = [
+    "answers_at",
+    "backup_in",
+    "controller_addresses",
+    "elects_leader",
+    "facts_of",
+    "load_config",
+    "read_nodes",
+    "topic_configs_in",
+]
 
 _PROBE_SECONDS = 2.0
 
@@ -47,6 +57,7 @@ def facts_of(path: str) -> NodeFacts:
         is_controller=config.is_controller,
         endpoints=tuple((each.listener, each.host, each.port) for each in config.controller_endpoints),
         static_voters=tuple(each.node_id for each in config.static_voters),
+        servers=(*((each.host, each.port) for each in config.static_voters), *config.bootstrap_servers),
         log_dirs=tuple(config.log_dirs),
         metadata_path=config.metadata_log_dir,
     )
@@ -69,6 +80,32 @@ def read_nodes(facts: Sequence[NodeFacts]) -> list[FoundNode]:
             hint = ": stop the node first" if error.operation == "lock" else ""
             raise CliError(f"node {each.node_id}: {error}{hint}") from error
     return found
+
+
+def elects_leader(configs: Sequence[str]) -> bool:
+    """True if these stopped nodes are a majority of the voters, by the best copy of the metadata log that they have.
+
+    Also true where no copy can be read: then the start of the nodes says why. Raises `CliError`.
+    """
+    from odradek.metadata_quorum.ports import MetadataLogCorrupt
+    from odradek.metadata_quorum.raft.voters import ReplicaKey
+    from odradek.metadata_quorum.recovery.copies import greatest, read_copy
+
+    nodes = read_nodes([facts_of(each) for each in configs])
+    copies = []
+    for node in nodes:
+        if node.copy is not None:
+            try:
+                copies.append(read_copy(node.copy, f"node {node.node_id}", node.node_id, node.cluster_id))
+            except MetadataLogCorrupt:
+                return True
+    voters = greatest(copies).voters if copies else None
+    if voters is None:
+        return True
+    here = {
+        ReplicaKey(each.node_id, each.metadata_directory_id or b"") for each in nodes if each.copy is not None
+    }
+    return len([each for each in voters.voters if each.key in here]) >= voters.majority
 
 
 def backup_in(path: str) -> CopyFiles:
@@ -139,14 +176,33 @@ def _config_text(value: str | int | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def answers_at(addresses: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
-    """Return the first of these addresses where some process listens."""
+def controller_addresses(choice: Choice, nodes: Sequence[FoundNode]) -> dict[tuple[str, int], str]:
+    """Return every address of a controller that a copy or a configuration has, each with its source."""
+    known: dict[tuple[str, int], str] = {}
+    for copy in choice.copies:
+        for voters in copy.voter_sets:
+            for voter in voters.voters:
+                for _, host, port in voter.endpoints:
+                    known.setdefault((host, port), copy.source)
+        for controller in copy.image.controllers.values():
+            for each in controller.listeners:
+                known.setdefault((each.host, each.port), copy.source)
+    for node in nodes:
+        addresses = [*((host, port) for _, host, port in node.endpoints), *node.servers]
+        for host, port in addresses:
+            known.setdefault((host, port), f"the configuration of node {node.node_id}")
+    return known
+
+
+def answers_at(addresses: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], str]:
+    """Return those of these addresses at which some process listens."""
     import socket
 
-    for host, port in addresses:
+    found = {}
+    for (host, port), source in addresses.items():
         try:
             socket.create_connection((host, port), _PROBE_SECONDS).close()
         except OSError:
             continue
-        return host, port
-    return None
+        found[host, port] = source
+    return found

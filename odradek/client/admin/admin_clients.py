@@ -67,7 +67,8 @@ def describe_clients(
     client_id: str | None = None,
     timeout: float | None = None,
 ) -> Operation[list[BrokerClients]]:
-    """Describe the clients that have asked these brokers, or all, for a subscription of metrics; with `client_id` those alone.
+    """Describe the clients that have asked these brokers (by default all) for a subscription of metrics; with
+    `client_id`, only clients with that id.
 
     A client talks about itself to one broker at a time. Only Odradek's brokers answer: others give an error. Raises
     `ClientError`.

@@ -254,7 +254,7 @@ class Commits:
     def _in_whose_name(
         self, batch: _Batch, who: Member, keys: Iterable[TopicPartition]
     ) -> tuple[Member, dict[TopicPartition, KafkaError]]:
-        """Return the member to send a batch in the name of, and the refusals of partitions that it did not keep."""
+        """Return the member in whose name to send a batch, and the refusals of partitions that it did not keep."""
         membership = self.membership
         if membership is None or membership.member == who or not membership.goes_on_from(who):
             return who, {}

@@ -151,7 +151,7 @@ class ConsumerMachine:
         return made
 
     def _be_member(self, membership: Membership) -> Operation[None]:
-        """Be a member of the group, by one protocol after the other."""
+        """Run the membership of the group, with one protocol after the other."""
         while True:
             yield from membership.run()
             former, membership = membership, self._new_membership(membership.protocol == CLASSIC)

@@ -224,7 +224,7 @@ class ConsumerMembership(Membership):
     # In the background
 
     def run(self) -> Operation[None]:
-        """Be a member until the operation is ended. Return when the classic membership has to take over."""
+        """Run the membership until the operation is ended. Return when the classic membership has to take over."""
         while True:
             try:
                 if not self._machine.beats:
@@ -348,9 +348,9 @@ class ConsumerMembership(Membership):
         if self._chooser is not None:
             self._classic_instead("the coordinator does not serve the new one")
         elif self._subscription.remote_pattern is not None:
-            raise UnsupportedByBroker(f"{error}, as a SubscriptionPattern needs it") from error
+            raise UnsupportedByBroker(f"{error}, which a SubscriptionPattern requires") from error
         else:
-            raise UnsupportedByBroker(f"{error}, as group.protocol=consumer needs it") from error
+            raise UnsupportedByBroker(f"{error}, which group.protocol=consumer requires") from error
 
     def _classic_instead(self, why: str) -> None:
         assert self._chooser is not None

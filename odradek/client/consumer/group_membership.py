@@ -251,7 +251,9 @@ class GroupMembership(Membership):
     # In the background
 
     def run(self) -> Operation[None]:
-        """Be a member until the operation is ended. Return when the membership of the new protocol has to take over."""
+        """Run the membership until the operation is ended. Return when the membership of the new protocol has
+        to take over.
+        """
         while True:
             try:
                 if self.state is _JOINING and not self.is_member:

@@ -297,7 +297,7 @@ class MemberMachine:
         elif self.state is not _S.STABLE:
             self._become(_S.STABLE)
         elif response.assignment is not None:
-            # The coordinator repeats a target that the member has: perhaps it does not know so.
+            # The coordinator repeats a target that the member has: perhaps it has not learned of that yet.
             self._sent.owned = None
 
     def unanswered(self) -> None:

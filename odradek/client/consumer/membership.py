@@ -1,4 +1,4 @@
-"""What memberships of both group protocols have in common, and the choice between the protocols. PURE.
+"""The common part of the memberships by both group protocols, and the choice between the protocols. PURE.
 
 `GroupMembership` speaks the classic protocol, `ConsumerMembership` that of KIP-848. A consumer has one of them at a time. With
 `group.protocol=auto` the other one takes over where `KindChooser` says so. It is asked before each join of a consumer that
@@ -185,7 +185,9 @@ class Membership(ABC):
 
     @abstractmethod
     def run(self) -> Operation[None]:
-        """Be a member until the operation is ended. Return when the membership of the other protocol has to take over."""
+        """Run the membership until the operation is ended. Return when the membership of the other protocol has
+        to take over.
+        """
 
     @abstractmethod
     def leave(self, reason: str, *, timeout: float) -> Operation[None]:

@@ -169,7 +169,7 @@ class CommonSettings:
     ssl_truststore_location: str | None = _key(None, parse.optional_text)
     """A file with the certificates of authorities; None for the system's authorities."""
     ssl_truststore_type: str = _key("JKS", parse.upper)
-    """The format of that file: `PEM`; for any other type it is read as PKCS12."""
+    """The format of `ssl.truststore.location`: `PEM`; for any other type it is read as PKCS12."""
     ssl_truststore_password: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )
@@ -179,7 +179,7 @@ class CommonSettings:
     ssl_keystore_location: str | None = _key(None, parse.optional_text)
     """A file with the client's certificate and key."""
     ssl_keystore_type: str = _key("JKS", parse.upper)
-    """The format of that file: `PEM`; for any other type it is read as PKCS12."""
+    """The format of `ssl.keystore.location`: `PEM`; for any other type it is read as PKCS12."""
     ssl_keystore_password: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )

@@ -450,7 +450,7 @@ class Transactions:
             try:
                 task.result()
             except ClientError:
-                return  # the machine has it
+                return  # the machine has stored the error
 
     # Requests
 
@@ -482,7 +482,7 @@ class Transactions:
                 response = yield from coordinator.request(
                     message, deadline=deadline, version_min=version_min, version_max=version_max
                 )
-            except KafkaError as error:  # of the search for the coordinator
+            except KafkaError as error:  # This error comes from the search for the coordinator.
                 if is_retriable(error):
                     raise RequestTimedOut(f"{error} (repeated until the timeout): call again") from error
                 self._fail(error, fatal=error.code is not ErrorCode.GROUP_AUTHORIZATION_FAILED)

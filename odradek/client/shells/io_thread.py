@@ -137,7 +137,7 @@ class IoThread:
             try:
                 self._wake_sender.send(b"\0")
             except BlockingIOError:
-                return  # it has plenty to wake up from
+                return  # The pipe is full of earlier wake-ups, so the thread wakes up anyway.
             except OSError:
                 if not self._closing.is_set():
                     raise

@@ -11,8 +11,8 @@ Rules
 * The clients' own threads do the work: at the end of a process Python starts no thread any more.
 * A forked child has none of its parent's clients, and leaves them alone.
 
-A face (`Producer`, `Consumer`, `Admin`) is dropped when nothing refers to it. Its own thread counts, too: so what runs
-there knows only the parts of the face.
+A face (`Producer`, `Consumer`, `Admin`) is dropped when nothing refers to it. A reference from its own thread
+counts, too, so code in that thread refers only to the parts of the face.
 """
 
 from __future__ import annotations

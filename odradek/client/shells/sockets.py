@@ -203,7 +203,7 @@ class Sockets:
         try:
             self._finished_sender.send(b"\0")
         except BlockingIOError:
-            return  # there is plenty to wake up from
+            return  # The pipe is full of earlier wake-ups, so the loop wakes up anyway.
         except OSError:
             if self._finished_sender.fileno() >= 0:
                 raise

@@ -1,7 +1,7 @@
 """All problems of a properties file at once, where a start names the first one alone. PURE.
 
-Each key is judged by itself, then the rules between keys without the keys whose values are wrong. What the rest
-depends on, such as a role, ends the look: anything that is said after it would be a guess.
+Each key is judged by itself, then the rules between keys without the keys whose values are wrong. A mistake in
+a key on which the rest depends, such as a role, ends the judgement: any further message would be a guess.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FileJudgement:
     unknown: Mapping[str, str]
     """By the name of each key that has no meaning here: a sentence about it, with the name that may be meant."""
     warnings: tuple[str, ...]
-    """What a node that starts with the file would warn of beside unknown keys."""
+    """Warnings of a node that starts with the file, except those about unknown keys."""
 
 
 def judge_file(text: str, read: Callable[[str], str], allowed: Collection[str] = ()) -> FileJudgement:

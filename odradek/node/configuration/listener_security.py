@@ -1,8 +1,8 @@
 """The security of each listener, by Kafka's keys: protocol, SASL mechanisms, users, certificates. PURE.
 
-A key of one listener (`listener.name.NAME.KEY`) goes before the key of all. Login modules are configured by listener
-and mechanism (`listener.name.NAME.MECHANISM.sasl.jaas.config`). A feature that is not built is refused here, with the
-way out. A start that goes on would leave a door open, or shut for everybody.
+A key of one listener (`listener.name.NAME.KEY`) goes before the key of all. Login modules are configured by
+listener and mechanism (`listener.name.NAME.MECHANISM.sasl.jaas.config`). A feature that is not built is refused
+here, with the way out. If the start went on, a listener would let in everybody, or nobody.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _OWN_CLASSES: Mapping[str, tuple[str, ...]] = {
         f"{_PACKAGE}oauthbearer.{name}JwtValidator" for name in ("Default", "Broker", "Client")
     ),
 }
-"""Kafka's own, which are taken as names of the built-in ones."""
+"""Kafka's own classes, which are accepted as names of the built-in ones."""
 _OWN_OF_OAUTHBEARER: Mapping[str, tuple[str, ...]] = {
     "sasl.server.callback.handler.class": VALIDATOR_HANDLERS,
     "sasl.login.callback.handler.class": LOGIN_HANDLERS,
@@ -144,7 +144,7 @@ class _Keys:
         return tuple(value) if isinstance(value, list) else ()
 
     def mechanism_place(self, key: str, mechanism: str) -> str:
-        """Return the same for a key that may have a mechanism's prefix, too."""
+        """Return the key as it stands in the file, for a key that may have a mechanism's prefix, too."""
         place = f"{self._prefix}{mechanism.lower()}.{key}"
         return place if place in self._explicit else self.place(key)
 

@@ -16,7 +16,7 @@ from odradek.security.oauth.oauth_settings import KeySourceSettings, OauthSettin
 __all__ = ["LOGIN_HANDLERS", "VALIDATOR_HANDLERS", "WAIVED", "oauth_settings", "token_request"]
 
 WAIVED = "odradek.sasl.oauthbearer.waived"
-"""Our own key: which of `audience` and `issuer` tokens may have as they like."""
+"""Our own key: the claims, `audience` or `issuer`, that may have any value in a token."""
 _SERVER = re.compile(r"https?://(?:\[[0-9a-fA-F:.]+\]|[^\s/?#@:\[\]]+)(?::[0-9]{1,5})?(?:[/?][^\s#]*)?\Z")
 _FILE = re.compile(r"file:///[^\s?#]+\Z")
 VALIDATOR_HANDLERS = (

@@ -47,7 +47,7 @@ _NOT_SUPPORTED = (
 
 @attrs.define
 class StartRules:
-    """The judge of what only a start refuses; elsewhere each refusal is a warning."""
+    """Judges the rules that only a start enforces; elsewhere each refusal is a warning."""
 
     starts: bool
     warnings: list[str]

@@ -444,7 +444,7 @@ class AnswerQueue:
             self.woken = self.muted_rate = None
             self.muted_until = 0.0
             self.context.throttle_ms = 0
-            # Its time to be idle begins now.
+            # The connection counts as idle from now on.
             self.last_active = services.clock.monotonic()
         if self.closing:
             raise ConnectionLost("this node closed the connection while it was muted for a quota")

@@ -52,7 +52,7 @@ class _Second:
     accepted: int = 0
 
     def accept_at(self, now: float, rate_max: int) -> float:
-        """Return the time at which the next one may be accepted."""
+        """Return the time at which the next connection may be accepted."""
         if rate_max >= INT_MAX:
             return now
         if now >= self.began_at + 1.0:

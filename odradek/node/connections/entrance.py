@@ -1,11 +1,11 @@
-"""The entrance of a listener that asks who its clients are: from the accept to a connection that is served. PORTED.
+"""The authentication of new connections at a listener, from the accept until a connection is served. PORTED.
 
-First the TLS handshake, then the login by SASL, as the listener's protocol has them. Both must be done within
-`ENTER_SECONDS_MAX`. Frames are read one by one and are small (`sasl.server.max.receive.size`). So a client that has
-not shown who it is costs little memory, and reaches three APIs only.
+A TLS handshake comes first, then a login by SASL, as the listener's protocol demands. Both must be done within
+`ENTER_SECONDS_MAX`. Frames are read one by one and are small (`sasl.server.max.receive.size`). So a client that
+has not authenticated yet costs little memory, and reaches only three APIs.
 
-Each entrance admits `HALF_OPEN_MAX` clients at a time. When there are more, the oldest of the address with
-the most gives way.
+Each entrance admits `HALF_OPEN_MAX` such clients at a time. If there are more, the address with the most of
+them loses its oldest one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LARGE_FRAME_BYTES = 16 * 1024
 LARGE_BYTES_MAX = 16 * 1024 * 1024
 """The bytes that all larger frames together may claim. Frames of tokens with a few kilobytes are always accepted."""
 HALF_OPEN_MAX = 1000
-"""The most clients of a listener that have not yet shown who they are."""
+"""The most clients of a listener that have not authenticated yet."""
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 _PREFIX = struct.Struct(">ii")
@@ -129,7 +129,7 @@ class Entrance:
 
     @property
     def half_open(self) -> int:
-        """Clients that have not yet shown who they are."""
+        """Clients that have not authenticated yet."""
         return sum(map(len, self._half_open.values()))
 
     def has_room(self, host: str) -> bool:

@@ -24,7 +24,7 @@ _RENEWING = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 class ExpiringConnection(Connection):
-    """A connection that looks at the clock for each request, which others need not."""
+    """A connection that checks the time for each request, because its login may have expired."""
 
     __slots__ = ()
 

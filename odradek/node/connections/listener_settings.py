@@ -15,7 +15,7 @@ With its default, the kernel queues megabytes of a fetch, and both ends work on 
 0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40.
 """
 RECEIVE_BYTES_MAX = 256 * 1024 * 1024
-"""All half-received frames together, unless `queued.max.request.bytes` says otherwise."""
+"""The bytes of all half-received frames together, unless `queued.max.request.bytes` says otherwise."""
 
 
 def _or_our_own(queued_bytes_max: int) -> int:
@@ -30,5 +30,5 @@ class ListenerSettings:
     receive_buffer_bytes: int | None
     frame_bytes_max: int = setting("socket.request.max.bytes")
     received_bytes_max: int = setting("queued.max.request.bytes", _or_our_own)
-    """All half-received frames together."""
+    """The bytes of all half-received frames together."""
     idle_ms_max: int = setting("connections.max.idle.ms")

@@ -36,8 +36,8 @@ class Server:
         is_peers: bool = False,
         entrance: Entrance | None = None,
     ) -> None:
-        """`is_peers`: the listener is for brokers alone, and clients cannot use up its room. `entrance` lets clients in
-        where the listener asks who they are."""
+        """`is_peers`: the listener is for brokers alone, and clients cannot use up its room. `entrance` lets
+        clients in if the listener authenticates them."""
         self._entrance = entrance
         self._entering: dict[Conn, None] = {}
         self._is_peers = is_peers
@@ -91,7 +91,7 @@ class Server:
         return self._limits.accept_at(now, self.name, is_peers=self._is_peers)
 
     async def _let_in(self, entrance: Entrance, conn: Conn) -> None:
-        """Serve a client once it has shown who it is. Its connection then has a task of its own, with a small stack."""
+        """Serve a client once it has authenticated. Its connection then has a task of its own, with a small stack."""
         services = self._services
         self._entering[conn] = None
         entered: Entered | None = None

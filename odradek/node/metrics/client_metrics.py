@@ -13,7 +13,7 @@ CLIENTS_SHOWN_MAX = 100
 
 
 def client_metrics(page: MetricsText, telemetry: ClientTelemetry, now: float, shown_max: int) -> None:
-    """Add what the clients of one broker have pushed, a limited number of them by name."""
+    """Add the figures that clients of one broker have pushed, a limited number of them by name."""
     statistics = telemetry.statistics(now)
     page.gauge("odradek_client_instances", "Running clients that this broker has given a subscription.")
     page.one(statistics["instances"])

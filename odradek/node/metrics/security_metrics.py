@@ -9,7 +9,7 @@ __all__ = ["security_metrics"]
 
 
 def security_metrics(page: MetricsText, entrances: Entrances) -> None:
-    """Add the figures of a node's listeners that ask who their clients are."""
+    """Add the figures of a node's listeners that authenticate their clients."""
     certificates = entrances.certificates.statistics()
     page.gauge(
         "odradek_certificate_days_left", "Days until the first of the listener's own certificates ends."

@@ -84,7 +84,7 @@ def _stable_lag(page: MetricsText, broker: Broker) -> None:
             try:
                 lag = log.high_watermark - log.last_stable_offset
             except DiskError:
-                # The directory's own figures show it.
+                # The directory's own figures show the failure.
                 continue
             lag_max = max(lag_max, lag)
             state = log.producers.state

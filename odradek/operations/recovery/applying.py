@@ -1,7 +1,7 @@
 """A recovery carried out in the directories of one node: the old log set aside whole, the new one put in its place.
 
 The new log is complete in a directory of its own before the old one is touched. Two renames follow. A crash in between leaves
-a node that does not start, because its metadata log is missing. The same command with `--from` and the plan then goes on. Files are written through
+a node that does not start, as long as the directory of the new log is there under its first name. The same command with `--from` and the plan then goes on. Files are written through
 the ports, under the locks of all directories of the node. PURE but for the files.
 """
 
@@ -15,13 +15,13 @@ from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, Qu
 from odradek.metadata_quorum.raft.voters import ReplicaKey
 from odradek.metadata_quorum.recovery.copies import read_copy
 from odradek.metadata_quorum.recovery.found import NO_NUMBER, FoundNode
-from odradek.metadata_quorum.recovery.plan import NodePlan, RecoveryPlan
+from odradek.metadata_quorum.recovery.plan import NodePlan, RecoveryPlan, check_node
 from odradek.metadata_quorum.recovery.recovered_image import recoveries_of
 from odradek.metadata_quorum.replica.checkpoint_files import snapshot_name
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
-from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
-from odradek.operations.recovery.node_reading import DRAFT_DIRECTORY, Disks, NodeFacts, NotReadable, read_node
+from odradek.metadata_quorum.replica.storage_format import DRAFT_DIRECTORY, METADATA_LOG_DIRECTORY
+from odradek.operations.recovery.node_reading import Disks, NodeFacts, NotReadable, read_node
 
 __all__ = ["apply_plan", "begin_anew", "may_vote", "set_aside_name"]
 
@@ -49,6 +49,7 @@ def apply_plan(plan: RecoveryPlan, facts: NodeFacts, disks: Disks) -> bool:
     is_broken_off = not _has_log(facts, disks) and found.quorum_epoch == NO_NUMBER
     if not is_broken_off:
         _check_unchanged(found, mine, plan)
+    check_node(plan, found)
     directories = {path: disks.open_dir(path, create=True) for path in facts.paths}
     with ExitStack() as locks:
         for directory in directories.values():
@@ -177,6 +178,8 @@ def begin_anew(facts: NodeFacts, disks: Disks, *, has_no_vote: bool = False) -> 
         name = set_aside_name(max(found.quorum_epoch, 0))
         while root.exists(name):
             name = name.removesuffix("-stray") + "x-stray"
+        if root.is_dir(DRAFT_DIRECTORY):
+            root.remove_tree(DRAFT_DIRECTORY)
         if root.exists(BEGUN_FILE):
             root.remove(BEGUN_FILE)
         root.rename(METADATA_LOG_DIRECTORY, name)

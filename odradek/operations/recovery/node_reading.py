@@ -17,19 +17,17 @@ from odradek.metadata_quorum.replica.checkpoint_files import snapshot_name
 from odradek.metadata_quorum.replica.meta_properties import MetaProperties
 from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from odradek.metadata_quorum.replica.storage_format import (
+    DRAFT_DIRECTORY,
     METADATA_LOG_DIRECTORY,
     StorageError,
     find_meta_properties,
 )
 from odradek.operations.recovery.replica_reading import Replicas, read_replicas
 
-__all__ = ["DRAFT_DIRECTORY", "Disks", "NodeFacts", "NotReadable", "read_copy_files", "read_node"]
+__all__ = ["Disks", "NodeFacts", "NotReadable", "read_copy_files", "read_node"]
 
 _SEGMENT = re.compile(r"[0-9]{20}\.log\Z")
 _SEGMENT_BYTES_MAX = 2 << 30
-
-DRAFT_DIRECTORY = f"{METADATA_LOG_DIRECTORY}.new"
-"""The directory in which a recovery writes the new log, before the log gets its name."""
 
 
 class Disks(Protocol):
@@ -44,7 +42,7 @@ class NotReadable(Exception):
 
 @attrs.frozen
 class NodeFacts:
-    """What a node's properties file says of it."""
+    """The facts about a node in its properties file."""
 
     node_id: int
     is_broker: bool
@@ -53,6 +51,8 @@ class NodeFacts:
     static_voters: tuple[int, ...]
     log_dirs: tuple[str, ...]
     metadata_path: str
+    servers: tuple[tuple[str, int], ...] = ()
+    """Where it looks for controllers."""
 
     @property
     def paths(self) -> list[str]:
@@ -89,6 +89,7 @@ def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
             is_controller=facts.is_controller,
             endpoints=facts.endpoints,
             static_voters=facts.static_voters,
+            servers=facts.servers,
             metadata_path=facts.metadata_path,
             directories=tuple(
                 FoundDirectory(path, None if meta is None else meta.directory_id)
@@ -124,7 +125,9 @@ def _owner(facts: NodeFacts, metas: dict[str, MetaProperties | None]) -> str:
 
 
 def _metadata(root: Dir | None) -> tuple[CopyFiles | None, str, int]:
-    """Read a node's copy of the metadata log, why there is none, and the epoch of its `quorum-state`."""
+    """Read a node's copy of the metadata log, or the reason why there is none; and the epoch of its
+    `quorum-state`.
+    """
     if root is None or not root.is_dir(METADATA_LOG_DIRECTORY):
         is_broken_off = root is not None and root.is_dir(DRAFT_DIRECTORY)
         return None, BROKEN_OFF if is_broken_off else "has no metadata log", NO_NUMBER

@@ -136,7 +136,7 @@ def _epochs(directory: Dir, names: list[str], into: Replicas) -> LeaderEpochs:
     try:
         return LeaderEpochs.decode(directory.read_bytes(EPOCHS_FILE, _SMALL_FILE_BYTES))
     except MalformedCheckpoint as error:
-        # The batches say it again.
+        # The batches have the leader epochs, too.
         into.unreadable.append(f"{directory.path}/{EPOCHS_FILE}: {error}")
         return LeaderEpochs()
 

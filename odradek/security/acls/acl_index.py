@@ -44,7 +44,7 @@ _IMPLIED_BY: Mapping[int, frozenset[int]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset((Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)),
 }
-"""Operations whose permission permits another one; a denial implies nothing."""
+"""Other operations whose permission also permits the operation of the key. A denial implies no other denial."""
 PROBE_NAME = "hardcode"
 """Kafka's name of a resource by which it asks for the default (`Authorizer.authorizeByResourceType`)."""
 ANSWERS_MAX = 10_000
@@ -66,7 +66,7 @@ class Found:
 
     rule: Acl | None
     has_rules: bool
-    """True if any rule is about the resource, for whomever."""
+    """True if any rule is about the resource, whichever client it names."""
 
 
 class AclIndex:

@@ -100,7 +100,7 @@ class AclFilter:
 
     @property
     def has_unknown(self) -> bool:
-        """True if a part of it is UNKNOWN by its number 0."""
+        """True if a part of the filter has the number 0, which means UNKNOWN."""
         return not (self.resource_type and self.pattern_type and self.operation and self.permission_type)
 
     def check(self) -> None:

@@ -42,7 +42,7 @@ __all__ = [
 
 REMEMBERED_MAX = 1_000
 DENIALS_MAX = 20
-"""Refusals of one request that are put down each; further ones are only counted."""
+"""The number of refusals of one request that are recorded one by one; further refusals are only counted."""
 _Question: TypeAlias = tuple[int, int, str | None]
 
 
@@ -181,7 +181,7 @@ class Denial(NamedTuple):
 
 
 class DenialObserver(Protocol):
-    """Learns of refusals."""
+    """The receiver of refusals, such as the audit log."""
 
     def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
         """Called when a request of this API met these refusals, and `further` refusals without a record."""

@@ -178,7 +178,9 @@ class Budgets:
 
     @staticmethod
     def _is_first(account: _Account, payer: Payer) -> bool:
-        """True if the principal has not shown this kind before. The number of kinds bounds the debt."""
+        """True if the principal has not shown this kind of line before. The limit on kinds bounds how far an
+        account is overdrawn.
+        """
         return (
             account.principal is not None
             and payer.kind not in account.kinds

@@ -144,7 +144,7 @@ class AuditLog:
         return self._refusals if event in REFUSALS else self._changes
 
     async def run(self) -> None:
-        """Write what waits, again and again, until `stop`."""
+        """Write the waiting lines, again and again, until `stop`."""
         clock = self._env.clock
         while not self._stopping.is_set():
             with clock.timeout_at(self._budgets.next_report_at()):

@@ -1,5 +1,5 @@
-"""A door before a handler: it takes the parts without a right out of a request, and puts the refusals into the
-answer.
+"""A door before a handler: it removes the parts of a request for which the client has no right, and answers these
+parts with refusals.
 
 Theory of operation
 -------------------
@@ -141,9 +141,10 @@ def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in ta
 
 
 def check_doors(served: Iterable[int], doors: Collection[int], table: str) -> None:
-    """Raise `AssertionError` for an API that is served and has no door in a table, which is named.
+    """Raise `AssertionError` if a served API has no door; the message names the `table` that lacks it.
 
-    Every node does so at its start, also without an authorizer: an API is guarded from its first day on.
+    Every node checks this at its start, also without an authorizer, so that a new API is guarded from its first
+    day on.
     """
     missing = [ApiKey(key).name for key in sorted(served) if key not in doors]
     if missing:
@@ -166,7 +167,7 @@ def operations_of(rights: ClientRights, resource_type: ResourceType, name: str) 
 
 
 def rights_of(context: Context, authorizer: Authorizer) -> ClientRights:
-    """Get the rights of a connection's client; a change of the principal begins them anew."""
+    """Get the rights of a connection's client; make new ones when its principal has changed."""
     rights = context.rights
     if rights is None or rights.principal != context.principal:
         rights = context.rights = Rights(

@@ -137,7 +137,7 @@ def then(door: Door, finish: Finish, sentence: str) -> Door:
 
 
 def hiding(asked: Asked, resource_type: ResourceType, things: list[Any], field: str) -> list[Any]:
-    """Keep the things of an answer that the client may DESCRIBE, by the field with their name."""
+    """Keep only the things of an answer that the client may DESCRIBE; `field` holds the name of a thing."""
     return [
         each for each in things if asked.would(Operation.DESCRIBE, resource_type, getattr(each, field) or "")
     ]

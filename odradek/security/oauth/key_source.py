@@ -57,7 +57,7 @@ def decode_keys(data: bytes) -> KeySet:
 
 
 class KeySource:
-    """The keys as last seen."""
+    """The keys of an issuer, as last fetched."""
 
     def __init__(
         self, env: Env, log: Log, settings: KeySourceSettings, fetch: FetchDocument, workers: Workers
@@ -73,7 +73,7 @@ class KeySource:
         """None until they were fetched once."""
 
     def want(self) -> None:
-        """Fetch the keys again as soon as the backoff allows: a token names an unknown key."""
+        """Ask for an early fetch, because a token names an unknown key. The backoff still applies."""
         self._wanted.set()
 
     async def run(self) -> None:

@@ -1,7 +1,7 @@
 """A listener's demands on tokens, and the source of their issuer's keys: values of Kafka's configuration keys. PURE.
 
-They are apart from the code that uses them, because that code loads the library for tokens, which most nodes do not
-need.
+The settings are apart from the code that uses them, because that code loads the library for tokens, which most
+nodes do not need.
 """
 
 from __future__ import annotations

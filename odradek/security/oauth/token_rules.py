@@ -46,7 +46,7 @@ CLAIMED_BYTES_MAX = 8192
 """Longer claims of a refused token are not read for the audit."""
 NAME_BYTES_MAX = 32_000
 SECONDS_MAX = 1 << 53
-"""Beyond this a number of JSON is no whole number of seconds."""
+"""The largest number of seconds that a number in JSON (a float) represents exactly."""
 
 
 class TokenRefused(Exception):
@@ -69,7 +69,7 @@ class Bearer:
 
 @attrs.frozen
 class TokenRules(TokenExpectations):
-    """Judges tokens by what a listener expects."""
+    """Judges tokens by a listener's expectations."""
 
     def judge(self, token: str, keys: KeySet, now: Moment) -> Bearer:
         """Verify a token by all times that it may be now, and return its facts. Raises `TokenRefused`."""

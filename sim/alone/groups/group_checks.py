@@ -191,7 +191,7 @@ class GroupPromises(Promises):
     # -- answers --------------------------------------------------------------------------------------------------
 
     def floor(self) -> Floor:
-        """Take down the offsets that a fetch from now on must find."""
+        """Record the offsets that a fetch from now on must find."""
         return Floor(
             {key: dict(positions) for key, positions in self._acknowledged.items()},
             {key: dict(positions) for key, positions in self._tombstones.items()},
@@ -237,7 +237,7 @@ class GroupPromises(Promises):
         self.look([node])
         if not any(each.get(name) == assignment for each in self._owned.get((group_id, generation), [])):
             raise SafetyViolation(
-                f"{name} is told to own {assignment!r} in generation {generation}, which is not committed"
+                f"{name} gets the partitions {assignment!r} in generation {generation}, which is not committed"
             )
 
     # -- states ---------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class GroupPromises(Promises):
                 last = _records(host.broker.log, end_offset - 1, end_offset)[end_offset - 1]
                 if last[2] != partition.leader_epoch:
                     raise SafetyViolation(
-                        f"in epoch {partition.leader_epoch} something of epoch {last[2]} is written"
+                        f"in epoch {partition.leader_epoch} a record of epoch {last[2]} is written"
                     )
 
     def loaded(self, host: GroupHost) -> None:

@@ -7,16 +7,15 @@ coordinator gives them, whether or not they arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
 from typing import Any
-
-import attrs
 
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
+    FetchedOffsets,
     FetchOffsets,
     PartitionCommit,
 )
@@ -27,6 +26,7 @@ from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from sim.alone.groups.group_checks import GroupPromises, Sent, partitions_of
 from sim.alone.groups.group_host import GroupHost
+from sim.alone.groups.letters import Client, Post
 from sim.history import SafetyViolation
 
 __all__ = ["LONERS_GROUP", "MEMBERS_GROUP", "SESSION_MS", "Clients"]
@@ -42,130 +42,23 @@ LONERS_GROUP = "loners"
 JOIN_VERSION, NEWEST = 9, 9
 
 
-@attrs.define(eq=False)
-class _Letter:
-    """A request on its way to a coordinator, or its answer on the way back."""
-
-    client: _Client
-    number: int
-    deliver: Callable[[], None]
-
-
-@attrs.define(eq=False)
-class _Reply:
-    """`odradek.data_plane.groups.classic_group.Reply`."""
-
-    clients: Clients
-    client: _Client
-    host: GroupHost
-    number: int
-    checked: Callable[[GroupHost, Any], None]
-    answered: Callable[[Any], None]
-
-    def complete(self, response: Any) -> None:
-        if self.host.broker.lives and self.clients.is_of_this_life(self.host):
-            self.checked(self.host, response)
-            self.clients.send_back(self, response)
-
-
-class Clients:
+class Clients(Post):
     """All clients, and the messages between them and the coordinators. `hosts` are those of the living brokers."""
 
     def __init__(
         self, random: Random, promises: GroupPromises, hosts: Mapping[int, GroupHost], static: int
     ) -> None:
-        self.random = random
+        super().__init__(random, hosts, promises.wrote)
         self.promises = promises
-        self._hosts = hosts
-        self._letters: list[_Letter] = []
         self._commits = 0
         members = [_Member(self, f"m{each}", f"i{each}" if each < static else None) for each in range(3)]
         if static:
             members.append(_Member(self, "m0 again", "i0"))
         self.members = members
-        self._all: list[_Client] = [*members, _Loner(self, "l0"), _Loner(self, "l1")]
-
-    def is_of_this_life(self, host: GroupHost) -> bool:
-        """True if the broker still lives the life of this host."""
-        return self._hosts.get(host.broker.node_id) is host
-
-    # -- letters --------------------------------------------------------------------------------------------------
-
-    def act(self) -> None:
-        """Let a client take its next step."""
-        client = self.random.choice(self._all)
-        if not client.waits:
-            client.act()
-
-    def send(
-        self,
-        client: _Client,
-        request: Any,
-        version: int,
-        checked: Callable[[GroupHost, Any], None],
-        answered: Callable[[Any], None],
-    ) -> None:
-        """Send a request to the broker that the client takes for the coordinator."""
-        client.waits = True
-        client.number += 1
-        number = client.number
-        led = [host for host in self._hosts.values() if host.shard is not None]
-        others = list(self._hosts.values())
-        if not others:
-            return
-        host = self.random.choice(led if led and self.random.random() < 0.95 else others)
-
-        def deliver() -> None:
-            if self.is_of_this_life(host):
-                reply = _Reply(self, client, host, number, checked, answered)
-                ask = Ask(request, version, reply, host.clock.wall_ms(), client.name, "/h")
-                host.coordinator.submit(request.group_id, ask)
-                self.promises.wrote(host)
-
-        self._letters.append(_Letter(client, number, deliver))
-
-    def send_back(self, reply: _Reply, response: Any) -> None:
-        """Send an answer."""
-
-        def deliver() -> None:
-            if reply.client.number == reply.number and reply.client.waits:
-                reply.client.waits = False
-                reply.answered(response)
-
-        self._letters.append(_Letter(reply.client, reply.number, deliver))
-
-    def deliver_one(self) -> None:
-        """Deliver a message: mostly the oldest."""
-        if self._letters:
-            at = self.random.choice((0, 0, 0, self.random.randrange(len(self._letters))))
-            self._letters.pop(at).deliver()
-
-    def deliver_oldest(self) -> None:
-        """Deliver the oldest message."""
-        if self._letters:
-            self._letters.pop(0).deliver()
-
-    def lose_one(self) -> None:
-        """Lose a message; the client will ask again."""
-        if self._letters:
-            letter = self._letters.pop(self.random.randrange(len(self._letters)))
-            self._give_up(letter.client)
-
-    def time_out(self) -> None:
-        """Let some client give up its request, which may still be performed."""
-        self._give_up(self.random.choice(self._all))
-
-    def give_up_all(self) -> None:
-        """Let all waiting clients ask again."""
-        for client in self._all:
-            self._give_up(client)
-
-    @staticmethod
-    def _give_up(client: _Client) -> None:
-        client.waits = False
+        self.all = [*members, _Loner(self, "l0"), _Loner(self, "l1")]
 
     def revive(self) -> None:
-        """Bring all members that stalled or left back near the end, and let them stay."""
+        """Bring back, near the end, all members that stalled or left, and let them stay."""
         for member in self.members:
             member.is_steady = True
 
@@ -198,13 +91,11 @@ class Clients:
     def fetch(self, client: _Client, group_id: str) -> None:
         """Fetch the offsets of a group."""
         floor = self.promises.floor()
-        self.send(
-            client,
-            FetchOffsets(group_id),
-            NEWEST,
-            lambda host, answer: self.promises.fetched(host.broker, group_id, floor, answer),
-            lambda answer: None,
-        )
+
+        def checked(host: GroupHost, answer: FetchedOffsets) -> None:
+            self.promises.fetched(host.broker, group_id, floor, answer)
+
+        self.send(client, FetchOffsets(group_id), NEWEST, checked, lambda answer: None)
 
     def read_at_last(self, host: GroupHost, group_id: str) -> None:
         """Ask a coordinator for all offsets of a group, and wait for nothing."""
@@ -222,26 +113,21 @@ class Clients:
 
     def delete_offset(self) -> None:
         """Let an operator delete an offset of the consumers without a group."""
-        operator = self._all[-1]
+        operator = self.all[-1]
         if not operator.waits:
             self.promises.forgiven[LONERS_GROUP] = None
             request = DeleteOffsets(LONERS_GROUP, ((TOPIC, self.random.choice(PARTITIONS)),))
             self.send(operator, request, 0, lambda host, answer: None, lambda answer: None)
 
 
-class _Client:
-    """One request under way, numbered."""
+class _Client(Client):
+    """A client with at most one request under way; its requests are numbered."""
 
     instance_id: str | None = None
 
     def __init__(self, clients: Clients, name: str) -> None:
+        super().__init__(name)
         self.clients = clients
-        self.name = name
-        self.waits = False
-        self.number = 0
-
-    def act(self) -> None:
-        """Take the next step."""
 
     def committed(self, codes: list[ErrorCode]) -> None:
         """Take the answer to a commit."""
@@ -298,7 +184,7 @@ class _Member(_Client):
             elif chance < 0.85:
                 self.clients.fetch(self, MEMBERS_GROUP)
             elif chance < 0.9 and self._former is not None:
-                # As if it had not heard of its new generation.
+                # The member commits as if it did not know of its new generation.
                 self.clients.commit(self, MEMBERS_GROUP, (0,), *self._former)
             elif not self.is_steady and chance > 0.96:
                 self._leave()

@@ -62,7 +62,7 @@ class GroupsPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> GroupsPlan:
-        """Draw a swarm: each kind of step is rare, common or absent, each by itself."""
+        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
         partition = draw_partition(random, steps, _WEIGHTS)
         return cls(partition, random.choice((0, 0, 1, 2)), random.choice((2000, 10_000, 1 << 40)))
 

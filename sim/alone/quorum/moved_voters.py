@@ -6,9 +6,10 @@
 * they move one by one, while the others run;
 * a copy of a voter's directory runs at an address of its own, beside the original.
 
-Behind an old address there is nothing, a node of another cluster, or another voter. Messages are late, lost or doubled, and
-replicas die at any await. In the end all is healed. Then one leads, every entry in the log is new, and all restart with
-bootstrap servers that lead nowhere: the entries alone must do.
+Behind an old address there is nothing, a node of another cluster, or another voter. Messages are late, lost or
+doubled, and replicas die at any await. In the end all is healed. Then one voter must lead, and the log must
+name the new address of every voter. At last all restart with useless bootstrap servers, so that they must find
+each other by the log alone.
 
 **At every step, an epoch has one leader, and no offset has two committed batches.** The copy is a process like the others
 here. A cut between the two is left out: a copy that never hears of its original looks like a voter that has moved. So the
@@ -54,7 +55,7 @@ class MovePlan:
 
     @classmethod
     def draw(cls, random: Random) -> MovePlan:
-        """Draw a swarm: each kind of trouble, in better and worse weather."""
+        """Draw one kind of trouble, and better or worse weather."""
         trouble = random.choice(("all", "one by one", "copy"))
         network = NetworkPlan(
             random.choice(((0.0005, 0.002), (0.001, 0.03))),

@@ -80,7 +80,7 @@ class QuorumPlan:
 
     @classmethod
     def draw(cls, random: Random, rounds: int = ROUNDS_DEFAULT) -> QuorumPlan:
-        """Draw a swarm: each kind of event is rare, common or absent, each by itself."""
+        """Draw a plan in which each kind of event is rare, common or absent, independently (swarm testing)."""
         weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
         points = [point for point in POINTS if random.random() < 0.25]
         node = NodePlan(

@@ -340,7 +340,7 @@ class Promises:
             )
 
     def look_at_logs(self) -> None:
-        """Log matching: two logs with the same entry agree in all entries before it."""
+        """Check log matching: two logs with the same entry agree in all entries before it."""
         logs = [whole_log(node) for node in self._nodes.values()]
         for at, first in enumerate(logs):
             for second in logs[at + 1 :]:

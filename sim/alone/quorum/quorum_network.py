@@ -106,7 +106,7 @@ class _Question:
 
 
 class Network:
-    """All messages under way. `nodes` by the host that they are reached at."""
+    """All messages under way. `nodes` has the nodes by the host name at which they are reached."""
 
     def __init__(self, steps: Steps, random: Random, plan: NetworkPlan) -> None:
         self.steps = steps
@@ -257,7 +257,7 @@ class _Channel:
         self._clock = StepClock(network.steps)
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
-        """See `PeerChannel.request`."""
+        """Send a request and await its answer (`PeerChannel.request`)."""
         network = self._network
         question = network.ask(self._node, self._host, message)
         with self._clock.timeout_at(deadline):

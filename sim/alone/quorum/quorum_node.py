@@ -55,7 +55,7 @@ RAFT = RaftConfig(
 
 @attrs.frozen
 class NodePlan:
-    """Shared by all replicas of a schedule."""
+    """The settings that all replicas of a schedule share."""
 
     segment_bytes: int = 1 << 20
     snapshot_bytes: int = 1 << 20

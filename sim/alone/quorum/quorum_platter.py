@@ -24,7 +24,7 @@ LOG_SUFFIX = ".log"
 
 @attrs.frozen
 class LoggedBatch:
-    """A sound batch in a segment. Two with the same checksum, offsets and epoch are the same."""
+    """A sound batch in a segment. Two batches with the same checksum, offsets and epoch count as the same."""
 
     base_offset: int
     last_offset: int

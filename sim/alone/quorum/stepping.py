@@ -6,8 +6,8 @@ PORTED code awaits only the ports. Here each such await yields a `_Wait`, and `S
 wait is over. `Steps.run_until` picks any task that may run, as the seed draws it. When there is none, time goes on to
 the next timer. A *process* owns tasks. It may be killed before any step of any of its tasks: at any await.
 
-A timeout cuts a wait short as trio does: the wait under way, or the next one. What a worker does cannot be cut short.
-The tasks of a killed process are thrown `Dead`; what they raise then is of no account.
+A timeout cuts a wait short as trio does: the wait under way, or the next one. A call of a worker cannot be cut
+short. The tasks of a killed process receive `Dead`; errors that they raise then are ignored.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Steps:
         self.count = 0
         self.running: Task | None = None
         self._in_moment = 0
-        """How often tasks were sent on since time has moved."""
+        """The number of steps since virtual time last moved."""
         self._ready: list[Task] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._entered = 0

@@ -50,7 +50,7 @@ TRIES_MAX = 60
 
 @attrs.define(eq=False)
 class Called:
-    """A request to the coordinator on its way there, being there, or answered."""
+    """A request to the coordinator: on its way, at the coordinator, or answered."""
 
     node_id: int
     request: Any
@@ -225,7 +225,8 @@ class _Producer:
         elif code is ErrorCode.PRODUCER_FENCED or (code is ErrorCode.NETWORK_EXCEPTION and commits):
             raise _Over
         if code is not ErrorCode.NONE or not is_whole:
-            # Something of it may still be on its way: the next transaction needs another epoch (KIP-360).
+            # A request of the transaction may still be on its way, so the next one needs another epoch
+            # (KIP-360).
             await self._initialize()
 
     async def _write(self, attempt: Attempt, partition: WrittenPartition, value: bytes) -> bool:

@@ -90,7 +90,7 @@ class _Peers:
 
 
 class Ids:
-    """Producer ids, of which there is always one."""
+    """The source of producer ids, which always has another one."""
 
     def __init__(self) -> None:
         self._next_id = 1000

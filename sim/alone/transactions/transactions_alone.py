@@ -88,7 +88,7 @@ class TransactionsPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> TransactionsPlan:
-        """Draw a swarm: each kind of step is rare, common or absent, each by itself."""
+        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
         return cls(draw_partition(random, steps, _WEIGHTS))
 
 
@@ -114,7 +114,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._ids = Ids()
         self._ledger = Ledger()
         self._given: list[Called] = []
-        """Requests that coordinators have been given, and may not have answered."""
+        """Requests that coordinators have received and may not have answered."""
         super().__init__(plan.partition, random)
         self._around = Surroundings(random, self._hosts, self._partitions, self._ledger, lambda: self.now_ms)
         self._transactional = Producers(self._around)

@@ -63,7 +63,7 @@ class WrittenPartition:
         self._lead_anew()
         if self._state.encode() != before.encode():
             raise SafetyViolation(
-                f"partition {self.index} knows of its producers what its batches do not say"
+                f"partition {self.index} knows facts about its producers that its batches do not have"
             )
         self._check_producers()
 
@@ -105,9 +105,10 @@ class WrittenPartition:
     # -- a stranger
 
     def intrude(self, random: Random, now_ms: int) -> None:
-        """Write under the id of a producer that is known here, and under a transactional id of its own.
+        """Write under a producer id that is known here, but with another transactional id.
 
-        Raises `SafetyViolation` if the leader takes it at once; that id's coordinator would refuse.
+        Raises `SafetyViolation` if the leader accepts the batch at once: the coordinator of that transactional
+        id would refuse.
         """
         known = list(self._state.entries.items())
         if self.leader == NOBODY or not known:
@@ -124,7 +125,7 @@ class WrittenPartition:
                 f"partition {self.index} takes batches of {STRANGER} into the transaction of producer {producer_id}"
             )
         if random.random() < 0.5:
-            # The other half never gets an answer from its coordinator.
+            # In the other cases, the coordinator never answers.
             self._lazy.refuse_verification(producer_id, guard.name)
 
     # -- appends

@@ -44,7 +44,7 @@ class _Asked:
 
 
 class AcknowledgedRecords:
-    """Hears Produce."""
+    """The check of answers to Produce."""
 
     def __init__(self, processes: Processes, held: HeldRecords) -> None:
         self._processes = processes

@@ -21,7 +21,7 @@ __all__ = ["DeletedRecords"]
 
 
 class DeletedRecords:
-    """Hears DeleteRecords."""
+    """The check of answers to DeleteRecords."""
 
     def __init__(self, processes: Processes, newest: NewestMetadata, replicas: ReplicaBytes) -> None:
         self._processes = processes

@@ -4,8 +4,8 @@ Each member of the ISR and each eligible replica has all below every high waterm
 empty, the same holds for the last known ones that no fault has robbed: they were in sync when they left. Dead processes
 count as well: what they may lead with is in their page caches.
 
-A leader that knows a newer state of its partition than all images here is waited for. Who wins an unclean election has all
-as well: the fault model leaves one replica that has it.
+The check waits while a leader knows a newer state of its partition than all images here. The winner of an
+unclean election has all records, too, because the fault model leaves one replica with all of them.
 """
 
 from __future__ import annotations

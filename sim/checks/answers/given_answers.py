@@ -26,7 +26,7 @@ __all__ = ["GivenAnswers"]
 
 
 class GivenAnswers:
-    """The listeners to answers, and the check of those that may lead."""
+    """The listeners to answers, and the check of replicas that may lead."""
 
     def __init__(self, processes: Processes) -> None:
         self.newest = NewestMetadata(processes)

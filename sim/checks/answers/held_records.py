@@ -1,10 +1,11 @@
 """Records that a broker reports as committed, against the logs of all replicas in sync. PURE.
 
-A client that hears of a committed record may rely on it. So the record is then in the page cache of every replica in the
-ISR, also of a dead process. It is on the platter as far as `flush.messages` demands. The ISR is that of the newest
-metadata that any node has. Who joined since the decision has the record as well: a replica joins when it has all that
-is committed. Replicas that a fault has robbed are left out (`replica_bytes`). Unclean elections change nothing: the fault
-model leaves one replica that has all (`sim.storm.storm`), and that one has to win.
+A client that hears of a committed record may rely on it. So the record is then in the page cache of every
+replica in the ISR, also of a dead process. It is on the platter as far as `flush.messages` demands. The ISR is
+that of the newest metadata that any node has. A replica that has joined since the decision has the record as
+well, because it joins when it has all committed records. Replicas that a fault has robbed are left out
+(`replica_bytes`). Unclean elections change nothing: the fault model leaves one replica that has all
+(`sim.storm.storm`), and that one has to win.
 
 A partition's state is judged once for each offset and each change of its metadata.
 """
@@ -38,7 +39,7 @@ class HeldRecords:
     def check(self, key: TopicIdPartition, end_offset: int, told: str) -> None:
         """Check that all in sync have all below `end_offset`, which a broker reports as committed.
 
-        `told` begins the complaint. Raises `SafetyViolation`.
+        `told` is the beginning of the error's text. Raises `SafetyViolation`.
         """
         partition = self.newest.partition(key)
         if partition is None or end_offset <= 0:

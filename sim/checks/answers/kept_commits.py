@@ -36,7 +36,7 @@ Written = dict[tuple[str, int], list[tuple[int, int]]]
 
 
 class KeptCommits:
-    """Hears OffsetCommit and TxnOffsetCommit."""
+    """The check of answers to OffsetCommit and TxnOffsetCommit."""
 
     def __init__(self, processes: Processes, held: HeldRecords) -> None:
         self._processes = processes
@@ -143,7 +143,7 @@ def _written(tail: Tail, exchange: Exchange) -> Written | None:
 
 
 def _is_of(exchange: Exchange, header: BatchHeader) -> bool:
-    """True if a batch may be what this request has written."""
+    """True if this request may have written the batch."""
     if exchange.api != ApiKey.TXN_OFFSET_COMMIT:
         return not header.attributes & TRANSACTIONAL_MASK
     request = exchange.request

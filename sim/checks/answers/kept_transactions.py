@@ -60,7 +60,7 @@ class _Asked:
 
 
 class KeptTransactions:
-    """Hears the requests that coordinators of transactions decide."""
+    """The check of requests that transaction coordinators decide."""
 
     def __init__(self, processes: Processes, held: HeldRecords) -> None:
         self._processes = processes
@@ -144,7 +144,7 @@ class _Wanted:
         )
 
     def was_known(self, known: Transaction) -> bool:
-        """True if the coordinator knew of it already."""
+        """True if the coordinator already knew the promised state."""
         ids = (known.producer_id, known.previous_producer_id, known.next_producer_id)
         epochs = (known.producer_epoch, known.next_producer_epoch)
         return (

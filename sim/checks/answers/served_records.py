@@ -40,14 +40,14 @@ class _Highest:
 
 
 class ServedRecords:
-    """Hears Fetch."""
+    """The check of answers to Fetch."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._highest: dict[tuple[str, TopicIdPartition], tuple[Node, _Highest]] = {}
         self.batches_seen = 0
         self.held: HeldRecords | None = None
-        """Set: high watermarks in answers are held against all replicas in sync."""
+        """If set, high watermarks in answers are held against all replicas in sync."""
 
     def asked(self, exchange: Exchange) -> bool:
         """Note a consumer's request."""
@@ -91,7 +91,7 @@ class ServedRecords:
                     )
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Take down the offsets of all replicas."""
+        """Record the offsets of all replicas."""
         for each in moved_of(hosted):
             log = each.partition.log
             self._note(each.member.name, each.node, each.key, log.high_watermark, log.last_stable_offset)

@@ -52,7 +52,7 @@ class _Read:
 
 
 class WrittenMarkers:
-    """Hears WriteTxnMarkers."""
+    """The check of WriteTxnMarkers."""
 
     def __init__(self, processes: Processes, held: HeldRecords) -> None:
         self._processes = processes
@@ -120,7 +120,9 @@ class WrittenMarkers:
         self._held.check(key, decision.offset + 1, f"{told}, decided below")
 
     def _decisions(self, log: PartitionLog) -> dict[int, list[_Decision]] | None:
-        """Read the decisions of a log on, or anew; None where it cannot be read."""
+        """Read the decisions of a log, where possible from the place of the last read. None if the log cannot
+        be read.
+        """
         if log.offline or log.is_closed:
             return None
         read = self._logs.get(log)

@@ -35,9 +35,9 @@ __all__ = ["DerivedState"]
 SCAN = 0.05
 """The probability that a look scans the log of one replica."""
 CLOCKS_OFF_MS = 7_200_000
-"""More than two clocks of a run are apart."""
+"""A bound for the difference between two clocks of a run."""
 _FIELDS = 4
-"""Numbers of a producer's entry for each batch."""
+"""The count of numbers that a producer's entry has for each batch."""
 
 
 @attrs.define

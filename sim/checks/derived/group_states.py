@@ -1,7 +1,7 @@
 """Groups as their coordinators know them, against a fold of their partitions of `__consumer_offsets`. PURE.
 
-A coordinator's state is what its log means up to its end. It has metadata, committed offsets, and offsets that wait for
-the end of a transaction. A pending offset that a later record has overtaken keeps its place, and means nothing.
+A coordinator's state is what its log means up to its end. It has metadata, consumer groups, committed offsets, and offsets that
+wait for the end of a transaction. A pending offset that a later record has overtaken keeps its place, and means nothing.
 
 A look compares one coordinator by chance; its log is read on from where it was read last.
 """
@@ -16,6 +16,7 @@ import attrs
 from odradek.data_plane.groups.coordinator import Shard
 from odradek.data_plane.groups.state import GroupsState
 from odradek.data_plane.log.partition_log import PartitionLog
+from sim.checks.derived.consumer_states import consumers_difference
 from sim.checks.derived.log_reader import LogReader
 from sim.checks.folds.coordinator_folds import GroupsFold
 from sim.checks.watched import Hosted, Processes, partition_name
@@ -77,6 +78,12 @@ class GroupStates:
         if not followed.reader.is_at_end:
             return
         self.replays += 1
+        for group_id, group in sorted(followed.fold.consumers.groups.items()):
+            for slot, owners in sorted(group.owners().items()):
+                if len(owners) > 1:
+                    raise SafetyViolation(
+                        f"groups: {slot} of {group_id} belongs to {owners} at {member.name}"
+                    )
         difference = groups_difference(followed.fold, runtime.state)
         if difference is not None:
             raise SafetyViolation(
@@ -89,6 +96,9 @@ def groups_difference(fold: GroupsFold, state: GroupsState) -> str | None:
     metadata = dict(state.metadata.items())
     if metadata != fold.metadata:
         return f"the metadata {metadata}, and its log says {fold.metadata}"
+    difference = consumers_difference(fold.consumers, state)
+    if difference is not None:
+        return difference
     committed = {
         (group, topic, partition): value
         for group, offsets in state.offsets.items()

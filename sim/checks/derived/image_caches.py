@@ -1,4 +1,4 @@
-"""What each broker has made of its image, against the image. PURE.
+"""The results that each broker derives from its image, checked against the image. PURE.
 
 A broker keeps results of its image where requests find them fast. Between two steps of its loop, each of them is what
 its image implies. It makes no difference whether the image came record by record or from a snapshot:
@@ -100,7 +100,7 @@ class ImageCaches:
 
 
 def _differences(check: ImageCaches, broker: Broker, random: Random) -> Iterator[str]:
-    """Yield what differs from the image, in words."""
+    """Yield the differences from the image, in words."""
     layers = _layers(broker)
     yield from _wrong_logs(check, broker, layers)
     yield from _wrong_replicas(broker, check.metadata.newest)

@@ -39,7 +39,7 @@ __all__ = ["MetadataReplay"]
 REPLAY = 0.01
 """The probability that a look compares everything in the images of one node."""
 VOTERS = 0.1
-"""How often a look holds the voters of all nodes against their logs."""
+"""The probability that a look holds the voters of all nodes against their logs."""
 
 _Batch = tuple[bool, tuple[Message | None, ...]]
 

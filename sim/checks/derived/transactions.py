@@ -287,7 +287,7 @@ def _fields_of(transaction: Transaction) -> tuple[object, ...]:
 
 
 def _fields_in(value: TransactionLogValue) -> tuple[object, ...]:
-    """Return the same of a record."""
+    """Return the same fields of a record."""
     partitions = [
         (each.topic, partition)
         for each in value.transaction_partitions or ()

@@ -19,7 +19,7 @@ READ, WRITE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 4, 6,
 ANY_NAME = ANY_HOST = "*"
 ANY_PRINCIPAL = "User:*"
 _IMPLYING = {DESCRIBE: (READ, WRITE, DELETE, ALTER), DESCRIBE_CONFIGS: (ALTER_CONFIGS,)}
-"""Permissions that give another one; a denial gives nothing but itself."""
+"""By operation: other operations whose permission implies it. A denial implies no other denial."""
 
 
 def is_permitted(

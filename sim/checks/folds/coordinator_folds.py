@@ -29,6 +29,7 @@ from odradek.wire.metadata_frames import (
     decode_coordinator_value,
 )
 from odradek.wire.structure import Message
+from sim.checks.folds.consumer_fold import ConsumersFold
 
 __all__ = ["GroupsFold", "OffsetKey", "TransactionsFold"]
 
@@ -49,6 +50,7 @@ class GroupsFold:
         self.offsets: dict[OffsetKey, Placed] = {}
         self.pending: dict[int, dict[OffsetKey, Placed]] = {}
         """Offsets that open transactions have committed, by the producer's id."""
+        self.consumers = ConsumersFold()
 
     def take(self, header: BatchHeader, batch: bytes) -> None:
         """Fold the next batch."""
@@ -73,6 +75,8 @@ class GroupsFold:
                     self.metadata[key.group] = value
                 else:
                     self.metadata.pop(key.group, None)
+            elif key is not None:
+                self.consumers.take(key, value)
 
     def _forget(self, place: OffsetKey) -> None:
         self.offsets.pop(place, None)

@@ -280,7 +280,7 @@ class MetadataFold:
                 setattr(partition, name, tuple(value))
         self._demand(
             len(partition.directories) == len(partition.replicas),
-            f"partition {record.partition_id} has as many directories as replicas no longer",
+            f"partition {record.partition_id} no longer has as many directories as replicas",
         )
         self.touched.topics[record.topic_id] = None
 

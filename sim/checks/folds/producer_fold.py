@@ -1,10 +1,10 @@
 """The fold of a log's batches: its producers, open transactions and ended ones, as KIP-98 has them. PURE.
 
-* A batch of another epoch begins anew: of a producer's earlier batches none counts. The same holds behind a gap of
+* A batch of another epoch begins anew: the producer's earlier batches do not count. The same holds behind a gap of
   sequence numbers. Else the last five batches count. A coordinator's batches have no sequence numbers.
 * A transaction is open from its producer's first transactional batch to the next marker of the producer. A marker may
   have a newer epoch.
-* Stable records end where the first transaction begins that is open, or whose marker is not committed.
+* Stable records end at the start of the first transaction that is open or has an uncommitted marker.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Members of an older generation commit nothing, at once or in a transaction. PURE.
 
-A coordinator announces a generation by its first answer to a JoinGroup. From then on it takes no commit of an older one
-(KIP-447 for those in transactions), unless the group has begun anew. What another coordinator has announced does not count,
-since two may take themselves for the coordinator. An answer may be sent long after it was made. If the group has begun anew
-since its request, it may speak of the group before.
+A coordinator announces a generation by its first answer to a JoinGroup. From then on it takes no commit of an
+older one (KIP-447 for those in transactions), unless the group has begun anew. What another coordinator has
+announced does not count, since two may take themselves for the coordinator. An answer may be sent long after it
+was made. If the group has begun anew since the request, the answer may be about the former group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST_GENERATION = 1
 
 
 class FencedMembers:
-    """Hears JoinGroup, OffsetCommit and TxnOffsetCommit."""
+    """The check of JoinGroup, OffsetCommit and TxnOffsetCommit."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -37,6 +37,9 @@ class FencedMembers:
         shard = self._shard(exchange)
         if shard is None:
             return False
+        if _is_consumer_group(shard, exchange.request.group_id):
+            # Its members have epochs of their own: `group_states.py` holds its log to one owner for each partition.
+            return False
         place = (shard, exchange.request.group_id)
         known = self._newest.get(place, 0)
         exchange.memo = (shard, known, self._lives.get(place, 0))
@@ -48,6 +51,8 @@ class FencedMembers:
         if self._shard(exchange) is not shard:
             return
         group = exchange.request.group_id
+        if _is_consumer_group(shard, group):
+            return
         newest = self._newest.get((shard, group), 0)
         if exchange.api == ApiKey.JOIN_GROUP:
             if not answer.error_code:
@@ -80,6 +85,10 @@ class FencedMembers:
         groups = found[1].broker.groups
         index = groups.partition_for(exchange.request.group_id)
         return None if index is None else groups.shards.get(index)
+
+
+def _is_consumer_group(shard: Any, group: str) -> bool:
+    return not shard.is_loading and group in shard.newest_state.consumers
 
 
 def _generation(exchange: Exchange) -> int:

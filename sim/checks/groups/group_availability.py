@@ -7,6 +7,9 @@
   Then the group is stable after the longest session and one rebalance. A member may still wait for an answer of an
   older coordinator; that is why each broker counts.
 
+* **Consumer groups.** In the same time, each partition of a group of the consumer protocol has an owner, and all members have the
+  group's epoch.
+
 A group without members is looked at only if its members live as long as the load. Once everything is read, members
 close.
 """
@@ -25,6 +28,7 @@ from sim.checks.outages import Outage, Outages, Server
 
 if TYPE_CHECKING:
     from odradek.data_plane.groups.classic_group import ClassicGroup
+    from odradek.data_plane.groups.consumers.consumer_group import ConsumerGroup
     from sim.checks.fitness import Fitness
 
 __all__ = ["GroupAvailability", "GroupTerms"]
@@ -44,7 +48,7 @@ class GroupTerms:
 
 
 class Coordinators(Protocol):
-    """The brokers, and which of them has which groups."""
+    """The brokers, as coordinators of groups."""
 
     brokers: Sequence[str]
 
@@ -103,6 +107,9 @@ class GroupAvailability:
         shard = server.broker.groups.shards.get(server.key.partition)
         if shard is None or shard.is_loading or not shard.partition.has_min_isr:
             return False
+        consumers = shard.newest_state.consumers.get(terms.group)
+        if consumers is not None:
+            return self._look_at_consumers(terms, seen, server, consumers)
         group = shard.machine.membership.groups.get(terms.group)
         is_empty = group is None or group.phase in (GroupPhase.EMPTY, GroupPhase.DEAD)
         if (group is not None and group.phase is GroupPhase.STABLE) or (is_empty and not terms.stays):
@@ -119,6 +126,31 @@ class GroupAvailability:
         if group is not None and not is_empty:
             self._judge_phase(terms, group, seen.phase, since)
         self._judge_members(terms, seen, seen.unstable, since)
+        return True
+
+    def _look_at_consumers(
+        self, terms: GroupTerms, seen: _Seen, server: Server, group: ConsumerGroup
+    ) -> bool:
+        """Judge a group of the consumer protocol: members have the newest epoch, and each partition has an owner."""
+        topics = server.broker.newest.image.topics
+        unowned = [
+            (name, index)
+            for name in sorted(
+                {*group.topic_counts, *(each for some in group.resolved.values() for each in some.topics)}
+            )
+            if name in topics
+            for index in topics[name].partitions
+            if (topics[name].topic_id, index) not in group.owners
+        ]
+        old = [each for each, member in sorted(group.members.items()) if member.epoch < group.epoch]
+        seen.phase = seen.state = None
+        if not group.members or not (unowned or old):
+            return False
+        if seen.unstable is None:
+            seen.unstable = Outage(self._world.now, "members")
+        since = max(server.since, self._coordinators.in_sync_since(server))
+        if since != NEVER:
+            self._judge_members(terms, seen, seen.unstable, since)
         return True
 
     def _judge_phase(self, terms: GroupTerms, group: ClassicGroup, outage: Outage, since: float) -> None:

@@ -41,7 +41,9 @@ class _Ownership:
     since: float
     next_offset: int | None = None
     end_offset: int = 0
-    """The furthest position before it sought back: a commit may have been requested then, and waited for another one."""
+    """The furthest position of the member before it sought back. A commit of that position may still wait
+    behind another commit.
+    """
 
 
 @attrs.define(eq=False)

@@ -131,7 +131,7 @@ class _Asked:
 
 
 class ToldOffsets:
-    """Hears OffsetFetch."""
+    """The check of answers to OffsetFetch."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

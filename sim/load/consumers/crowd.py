@@ -68,7 +68,7 @@ class Crowd:
 
     @property
     def terms(self) -> GroupTerms:
-        """The terms of its members, at most."""
+        """The group, with the longest timeouts of its members."""
         session = max(SESSION_MS_DEFAULT, 2 * self._session_ms) / 1000
         timeouts = GroupTimeouts(session, self._rebalance_ms / 1000, REQUEST_SECONDS)
         return GroupTerms(self._group, _slots(self._group, self._plan), timeouts, self._is_read, stays=False)

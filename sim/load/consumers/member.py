@@ -54,10 +54,10 @@ class MemberLife:
         self._former: Member | None = None
         """The member of its former life, for a commit that must be refused."""
         self.is_over = False
-        """Set: the member closes, and the process ends."""
+        """If True, the member closes, and the process ends."""
 
     async def main(self, env: Env, tasks: TaskGroup, settings: Mapping[str, str]) -> None:
-        """Be a member, then leave in order."""
+        """Run the member until it is stopped, then leave the group cleanly."""
         static = {} if self._instance is None else {"group.instance.id": self._instance}
         self._consumer = consumer = AsyncConsumer(
             env, tasks, {**settings, "client.id": self._name, **self._plan.settings, **static}
@@ -80,7 +80,7 @@ class MemberLife:
         await consumer.close(CLOSE_SECONDS)
 
     async def _try(self, env: Env, doing: Awaitable[None]) -> None:
-        """Do it; that a cluster in a storm refuses or is late is noted."""
+        """Run `doing`, and note the errors of a cluster in a storm instead of raising them."""
         world = self._load.world
         try:
             await doing
@@ -178,7 +178,7 @@ class MemberLife:
         )
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """Take them up."""
+        """Begin the ownership of these partitions."""
         now = self._load.world.now
         self._moved |= set(partitions)
         if self._membership.state is MembershipState.ADOPTING and self._membership.is_member:
@@ -186,7 +186,7 @@ class MemberLife:
         self._promises.begins(self._name, partitions, now)
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Give them up, as the owner that this member is."""
+        """Give these partitions up, while this member still owns them."""
         if self._membership.state is MembershipState.ADOPTING and self._membership.is_member:
             self._owns(partitions)
         self.on_partitions_lost(partitions)

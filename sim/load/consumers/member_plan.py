@@ -18,7 +18,7 @@ ENDS = ("close", "close", "close", "die", "stall", "unsubscribe")
 
 @attrs.frozen
 class GroupPlan:
-    """Shared by all members of a group."""
+    """The part of the plan that all members of a group share."""
 
     assignor: str
     members: int

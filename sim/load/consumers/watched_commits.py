@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from odradek.client.consumer.consumer_types import OffsetAndMetadata
 from odradek.client.consumer.group_calls import Coordinator, Member, TopicIds
@@ -15,7 +15,6 @@ from odradek.wire.messages.leave_group import LeaveGroupRequest
 from odradek.wire.messages.offset_commit import OffsetCommitRequest
 from odradek.wire.messages.sync_group import SyncGroupRequest
 from odradek.wire.topic_partition import TopicPartition
-from sim.checks.groups.group_promises import GroupPromises, OpenCommit
 from sim.history import SafetyViolation
 from sim.machine.world import World
 
@@ -24,22 +23,41 @@ REFUSED = (
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.FENCED_INSTANCE_ID,
     ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.STALE_MEMBER_EPOCH,
 )
 """Answers about the whole group: nothing of the commit was taken."""
 
 __all__ = ["WatchedCommits"]
 
 
-class WatchedCommits:
+C = TypeVar("C")
+
+
+class CommitLedger(Protocol[C]):
+    """The part of a group's ledger that hears of commits."""
+
+    def commits(
+        self, member: str, generation: int, offsets: Mapping[TopicPartition, int], now: float
+    ) -> C: ...
+
+    def committed(self, commit: C, now: float, *, times: int = 1) -> None: ...
+
+    def refused(self, commit: C, now: float, error: str, *, certain: bool) -> None: ...
+
+    def leaves(self, member: str) -> None: ...
+
+
+class WatchedCommits(Generic[C]):
     """Stands between a consumer and its coordinator, and ends the run at an impossible answer."""
 
     def __init__(
-        self, world: World, promises: GroupPromises, name: str, core: ClientCore, coordinator: Coordinator
+        self, world: World, promises: CommitLedger[C], name: str, core: ClientCore, coordinator: Coordinator
     ) -> None:
         self._world = world
         self._promises = promises
         self._name = name
-        self._sound = coordinator.commit
+        self.sound = coordinator.commit
+        """The coordinator's own function, whose commits the ledger does not hear of."""
         self._sound_call = core.call
         self._times: dict[int, int] = {}
         self._serial = 0
@@ -51,7 +69,7 @@ class WatchedCommits:
 
     def _call(self, request: Any, **named: Any) -> Any:
         if isinstance(request, OffsetCommitRequest):
-            self._times[self._active] += 1
+            self._times[self._active] = self._times.get(self._active, 0) + 1
         elif isinstance(request, SyncGroupRequest):
             self.syncs.setdefault(request.generation_id, self._world.now)
         elif isinstance(request, LeaveGroupRequest):
@@ -80,7 +98,7 @@ class WatchedCommits:
         self._times[number] = 0
         try:
             yield from self._counted(
-                number, self._sound(offsets, member, deadline=deadline, topic_ids=topic_ids)
+                number, self.sound(offsets, member, deadline=deadline, topic_ids=topic_ids)
             )
         except (KafkaError, ClientError) as error:
             refused = isinstance(error, KafkaError) and error.code in REFUSED
@@ -99,7 +117,7 @@ class WatchedCommits:
                 return
             yield wait
 
-    def _taken(self, open_commit: OpenCommit, times: int) -> None:
+    def _taken(self, open_commit: C, times: int) -> None:
         try:
             self._promises.committed(open_commit, self._world.now, times=times)
         except SafetyViolation as error:

@@ -55,7 +55,7 @@ __all__ = ["GROUP", "PARTITIONS", "SINK", "SOURCE", "CopierLife"]
 
 
 class _GivenUp(Exception):
-    """The producer can do no more, or is not worth more patience."""
+    """Raised if the producer can do no more, or has failed for too long."""
 
 
 class CopierLife:
@@ -85,7 +85,7 @@ class CopierLife:
         self._polled: dict[TopicPartition, int] = {}
         """Where the last poll began, of partitions that have stayed since."""
         self.is_over = False
-        """Set: the process ends after its transaction."""
+        """If True, the process ends after its transaction."""
 
     async def main(self, env: Env, tasks: TaskGroup) -> None:
         """Begin as every transactional program does, and copy."""
@@ -231,8 +231,8 @@ class CopierLife:
             )
 
     def _is_told_from(self, ended: EndTxnRequest | None) -> bool:
-        """True if the open transaction has another epoch. At lower levels of `transaction.version` it may have the
-        same.
+        """True if the open transaction has another epoch than the ended one. At lower levels of
+        `transaction.version` it may have the same.
         """
         identity = self._producer.identity
         return (
@@ -288,10 +288,10 @@ class CopierLife:
     # Callbacks of the group
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """Begin where the group is."""
+        """Begin at the group's committed offsets."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Give them up: there is nothing to go back to."""
+        """Forget where the last poll of these partitions began."""
         for key in partitions:
             self._polled.pop(key, None)
 

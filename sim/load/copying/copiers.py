@@ -193,7 +193,7 @@ class Copying:
     # -- the end
 
     async def find_ends(self, client: AsyncClient) -> None:
-        """Take down where the source ends, after its last record."""
+        """Record where the source ends, after its last record."""
         asked = {TopicPartition(SOURCE, index): LATEST for index in range(PARTITIONS)}
         found = await client.run(list_offsets(client.core, asked, timeout=END_SECONDS_MAX))
         self.ledger.ends = {key.partition: listed.offset for key, listed in found.items()}

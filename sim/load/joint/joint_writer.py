@@ -46,7 +46,7 @@ __all__ = ["JointWriter", "SendCounter"]
 
 
 class _GivenUp(Exception):
-    """The producer can do no more, or is not worth more patience."""
+    """Raised if the producer can do no more, or has failed for too long."""
 
 
 class SendCounter:
@@ -84,7 +84,7 @@ class JointWriter:
         self.last: Joint | None = None
         """The transaction that this life has begun last."""
         self.is_over = False
-        """Set: the process ends after its transaction."""
+        """If True, the process ends after its transaction."""
         self.turns_max: int | None = None
         """The number of transactions after which it ends."""
         self.turns = 0

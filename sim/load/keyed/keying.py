@@ -216,7 +216,7 @@ class Keying:
     # -- the end
 
     async def find_ends(self, client: AsyncClient) -> None:
-        """Take down where the partitions end, after the last record."""
+        """Record where the partitions end, after the last record."""
         asked = dict.fromkeys(self.partitions, LATEST)
         found = await client.run(list_offsets(client.core, asked, timeout=END_SECONDS_MAX))
         self._ends = {key: listed.offset for key, listed in found.items()}

@@ -61,7 +61,7 @@ class Crew:
         self._ended: list[Event] = []
 
     async def setup(self) -> None:
-        """Prepare, once the topics are there."""
+        """Prepare all operators, once the topics exist."""
         for name, site in self._plan:
             operator = self.operators[name] = OPERATORS[name](site)
             if isinstance(operator, Directories):
@@ -75,11 +75,11 @@ class Crew:
         return found if isinstance(found, Access) else None
 
     def start(self) -> None:
-        """Set them to work."""
+        """Start all operators."""
         self._ended = [self._world.spawn(operator.run) for operator in self.operators.values()]
 
     async def stop(self) -> None:
-        """Let each end the step under way."""
+        """Stop each operator after its step under way."""
         for operator in self.operators.values():
             operator.is_over = True
         for ended in self._ended:

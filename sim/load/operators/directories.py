@@ -19,7 +19,7 @@ class Directories(Duty):
     """One operator of the replicas of the load; idle where brokers have one directory."""
 
     replicas_stay = True
-    """Whether nothing else in the run puts replicas elsewhere."""
+    """True if no other part of the run moves replicas."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)

@@ -87,7 +87,7 @@ class Duty:
         self.client = site.client()
         self.random = site.random()
         self.is_over = False
-        """Set: `run` ends after the step under way."""
+        """If True, `run` ends after the step under way."""
         self.done = 0
         """Steps that were acknowledged."""
 
@@ -112,7 +112,7 @@ class Duty:
                 self.done += 1
 
     async def must_hold(self, look: Callable[[], Awaitable[str | None]]) -> None:
-        """Wait until `look` finds nothing wrong. Raises `SafetyViolation` with the last that was wrong."""
+        """Wait until `look` finds nothing wrong. Raises `SafetyViolation` with the last fault that it found."""
         deadline = self.world.now + SETTLE_SECONDS_MAX
         while True:
             try:

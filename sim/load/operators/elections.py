@@ -1,7 +1,8 @@
 """An operator that asks for elections. PORTED.
 
-Preferred ones at any time. Unclean ones once all is healed, for partitions that have a leader: they must be refused,
-and lose nothing. At the end the preferred replica of each partition leads.
+It asks for preferred elections at any time. Once all is healed, it asks for unclean elections of partitions
+that have a leader: they must be refused, and lose nothing. At the end the preferred replica of each partition
+leads.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Moves(Duty):
         await self.must_hold(self._unknown)
 
     async def _unknown(self) -> str | None:
-        """Take down where the replicas are."""
+        """Record where the replicas are."""
         known = await self.client.metadata([TOPIC])
         self._replicas = {
             TopicPartition(TOPIC, index): Possible(tuple(sorted(known.partition(TOPIC, index).replicas)))

@@ -120,7 +120,7 @@ class Operator:
     async def recover(self) -> None:
         """Let the fullest replica lead where a partition lacks a leader for long though all brokers are up.
 
-        For ever.
+        Runs without end.
         """
         cluster, client = self._cluster, self._cluster.observer
         since: dict[TopicPartition, float] = {}
@@ -180,7 +180,7 @@ class Operator:
         fullness = {
             ids[name]: (log[-1].epoch if log else -1, end_of(log))
             for name, log in logs.items()
-            if ids[name] in replicas  # files of another broker are of before a move
+            if ids[name] in replicas  # Files on another broker are left from before a move.
         }
         # In the middle of a move there are more of them than the topic is to have.
         order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)[: self._replicas]

@@ -7,7 +7,7 @@ each machine. It dies in the middle by chance, and goes on with the same plan, a
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import attrs
@@ -16,7 +16,7 @@ from odradek.client.admin import delete_topics
 from odradek.client.admin.admin_partitions import ElectionType, elect_leaders
 from odradek.client.errors import ClientError
 from odradek.env.ports import DiskError
-from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
 from odradek.metadata_quorum.ports import OffsetAndEpoch
 from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from odradek.metadata_quorum.recovery.choice import Choice, Named, choose, rebuild
@@ -63,7 +63,7 @@ class Recovered:
 
 
 def facts_of(member: Member) -> NodeFacts:
-    """Say what a node's properties file says of it."""
+    """Return the facts about a node in its properties file."""
     config = member.config
     return NodeFacts(
         node_id=config.node_id,
@@ -71,6 +71,7 @@ def facts_of(member: Member) -> NodeFacts:
         is_controller=config.is_controller,
         endpoints=tuple((each.listener, each.host, each.port) for each in config.controller_endpoints),
         static_voters=tuple(each.node_id for each in config.static_voters),
+        servers=(*((each.host, each.port) for each in config.static_voters), *config.bootstrap_servers),
         log_dirs=tuple(config.log_dirs),
         metadata_path=config.metadata_log_dir,
     )
@@ -97,7 +98,7 @@ class QuorumRecovery:
         first = choose(nodes, Named(absent=away))
         is_rebuilt = first.chosen is None
         if is_rebuilt:
-            choice = rebuild(nodes, Named(absent=away))
+            choice = rebuild(nodes, Named(absent=away, topics=_newest(nodes, first)))
         else:
             choice = choose(nodes, Named(lost=_lost(first, nodes), absent=away, topics=_newest(nodes, first)))
         if choice.refusals or choice.chosen is None:
@@ -181,9 +182,9 @@ def _is_of(key: ReplicaKey, node: FoundNode) -> bool:
 
 
 def _newest(nodes: Sequence[FoundNode], choice: Choice) -> dict[str, bytes]:
-    """Choose among several topics of one name that lie on disks: a topic that the copy lacks is newer."""
-    assert choice.chosen is not None
-    known, chosen = choice.chosen.image.topics_by_id, {}
+    """Choose among several topics of one name that lie on disks: a topic that the copy lacks is newer. Without a copy any may be."""
+    known: Mapping[bytes, TopicImage] = {} if choice.chosen is None else choice.chosen.image.topics_by_id
+    chosen = {}
     holdings = Holdings(nodes)
     for name, ids in holdings.names.items():
         if len(ids) > 1:

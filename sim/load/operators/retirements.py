@@ -50,7 +50,7 @@ class Retirements(Duty):
             await self._cordon(member, None)
 
     async def check(self) -> None:
-        """Hold the cluster to it that a retirement ends; then nothing stays cordoned."""
+        """Check that a retirement ends, and that nothing stays cordoned afterwards."""
         for member in self.cluster.brokers:
             paths = [path for path in member.config.log_dirs if path != member.config.metadata_log_dir]
             if self._can_retire(member):

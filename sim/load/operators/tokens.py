@@ -141,7 +141,7 @@ class Tokens(Duty):
         return AsyncClient(self.world.node_env(machine), self.world.tasks, where, config)
 
     async def _ask(self, client: AsyncClient, held: _Held, machine: str) -> None:
-        """Ask a question, which nobody answers after the token's time. Raises `SafetyViolation`."""
+        """Send a request, which no broker may answer after the token's end. Raises `SafetyViolation`."""
         asked_ms = self._wall_ms(machine)
         await client.metadata()
         self.let_in += 1

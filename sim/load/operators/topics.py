@@ -43,7 +43,7 @@ class Life:
     asked_below: dict[TopicPartition, int] = attrs.Factory(dict)
     """The offsets below which records may be deleted."""
     configs: Mapping[str, str] = attrs.Factory(dict)
-    """What the topic was made with."""
+    """The configuration with which the topic was made."""
 
 
 @attrs.define
@@ -65,7 +65,7 @@ class Topics(Duty):
     """One operator with topics of its own, one after the other."""
 
     prefix = "remade"
-    """How the names of its topics begin."""
+    """The beginning of the names of its topics."""
     reset_to: int | None = None
     """The offset at which the final reading goes on if the broker has removed the records at its position; None if
     that is an error.
@@ -123,7 +123,7 @@ class Topics(Duty):
         name.life = Life(topic_id, Possible(wanted.partitions), configs=configs)
 
     def configs_of_next_life(self) -> dict[str, str]:
-        """Return what the next topic is made with."""
+        """Return the configuration of the next topic."""
         return {"min.insync.replicas": "1"}
 
     def key_of(self, serial: int) -> bytes | None:

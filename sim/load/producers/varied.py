@@ -64,7 +64,7 @@ def certainly_failed(batch: Batch, error: Exception) -> bool:
 
 @attrs.define(eq=False)
 class _UnderWay:
-    """A record that was given to a producer: `sent` None while, or because, the client did not take it."""
+    """A record that was given to a producer: `sent` is None until the client takes it."""
 
     key: TopicPartition
     value: bytes
@@ -117,7 +117,7 @@ class _Life:
         self.doomed: Event = load.world.event()
         """Set when the process is about to die."""
         self.is_over = False
-        """Set: the producer closes, and the process ends."""
+        """If True, the producer closes, and the process ends."""
 
     async def main(self, env: Env, tasks: TaskGroup) -> None:
         """Send until it is over; then close, often without the patience to wait for the last answers."""

@@ -155,7 +155,7 @@ class _Run:
             return theirs, plan_of(theirs, ours, group_patterns=arguments.group)
 
     def _ready(self) -> Mapping[TopicPair, int]:
-        """Have the target ready for the source as it is now; the pairs of topics."""
+        """Prepare the target for the present topics of the source, and return the pairs of topics."""
         theirs, plan = self._facts_and_plan()
         if plan.refusals:
             raise Failed("; ".join(plan.refusals))
@@ -240,7 +240,9 @@ def _parser() -> argparse.ArgumentParser:
         help="translate the offsets of these groups",
     )
     parser.add_argument(
-        "--name", default="default", help="of this mirror: one name, one process at a time (%(default)s)"
+        "--name",
+        default="default",
+        help="name of this mirror; only one process at a time may use it (%(default)s)",
     )
     parser.add_argument(
         "--plan", "--dry-run", action="store_true", help="print what would be made, and what cannot be kept"
@@ -252,13 +254,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--transaction-records", type=int, default=100_000, help="(%(default)s)")
     parser.add_argument("--transaction-seconds", type=float, default=5.0, help="(%(default)s)")
     parser.add_argument(
-        "--patience", type=float, default=120.0, metavar="SECONDS", help="without any progress (%(default)s)"
+        "--patience",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="seconds without any progress, after which the job fails (%(default)s)",
     )
     return parser
 
 
 def _checked(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Check the arguments. Raises `Failed` for values that cannot be."""
+    """Check the arguments. Raises `Failed` for impossible values."""
     arguments.topic = arguments.topic or ["*"]
     name = arguments.name
     if (
@@ -280,7 +286,7 @@ def _checked(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; its exit status."""
+    """Run the command, and return its exit status."""
     arguments = _parser().parse_args(words)
     try:
         return _Run(_checked(arguments)).run()

@@ -1,4 +1,4 @@
-"""Copies of records, exactly once: each transaction of the target ends with what of the source it has done.
+"""Copies of records, exactly once: each transaction of the target ends with the ranges of the source that it copied.
 
 Theory of operation
 ===================
@@ -51,7 +51,7 @@ _RECORD_BYTES = 32
 _POLL_SECONDS = 0.2
 _POLL_RECORDS = 5000
 _LOOK_SECONDS = 30.0
-"""A run with `follow` looks as often for new partitions of the source."""
+"""The time after which a run with `follow` looks again for new partitions of the source."""
 _MAP_SETTINGS = {"cleanup.policy": "compact", "compression.type": "producer"}
 _REQUEST_BYTES_MAX = 64 << 20
 """The client's limit of a batch; the target's own limit decides."""

@@ -9,13 +9,14 @@ import signal
 import socket
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import pytest
 
+from testkit.odradek_server import living_nursery
 from testkit.processes import base_port, free_ports
 from tests.cli.running import ROOT, odradek, start
 
@@ -43,6 +44,31 @@ def running(
     process.send_signal(stop)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err.decode()
+
+
+@contextmanager
+def all_running(*commands: Sequence[str | Path]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run nodes. All get SIGTERM together: the last one of a quorum would wait for an answer that cannot come.
+
+    Those that still run must end with status 0.
+    """
+    processes: list[subprocess.Popen[bytes]] = [
+        living_nursery().start_with_pipes(words) for words in commands
+    ]
+    try:
+        yield processes
+    except BaseException as error:
+        for process in processes:
+            process.kill()
+            _, err = process.communicate()
+            error.add_note(f"what the command wrote to stderr: {err.decode()}")
+        raise
+    ending = [process for process in processes if process.poll() is None]
+    for process in ending:
+        process.send_signal(signal.SIGTERM)
+    for process in ending:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err.decode()
 
 
 def line(stream: IO[bytes] | None) -> str:

@@ -5,15 +5,13 @@ py4j, which PySpark brings, makes each call in the JVM. So nothing is compiled, 
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from py4j.java_gateway import GatewayParameters, JavaGateway, is_instance_of, launch_gateway
+from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 
-from testkit.kafka_server import SHORT_LIVED, ensure_jars, java_command
 from tests.cluster.copiers.api import (
     CALL_SECONDS,
     PARTITIONS,
@@ -23,6 +21,7 @@ from tests.cluster.copiers.api import (
     at_the_last,
     say,
 )
+from tests.kafka_tools import jvm
 
 ERRORS = "org.apache.kafka.common.errors."
 ENDS = (
@@ -33,21 +32,6 @@ ENDS = (
 )
 """Errors after which KafkaProducer's documentation says to close the producer; after others, the transaction is aborted."""
 T = TypeVar("T")
-
-
-@functools.cache
-def jvm() -> JavaGateway:
-    """The JVM with Kafka's classes, which ends with this process. Raises `testkit.kafka_server.KafkaUnavailable`."""
-    port, token = launch_gateway(
-        java_path=java_command(),
-        classpath=f"{ensure_jars()}/*",
-        javaopts=list(SHORT_LIVED),
-        die_on_exit=True,
-        enable_auth=True,
-    )
-    return JavaGateway(
-        gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True, auto_field=False)
-    )
 
 
 class ByJava:

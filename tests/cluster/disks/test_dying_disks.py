@@ -20,8 +20,8 @@ import pytest
 from odradek import Client
 from odradek.cli.commands.storage import format_storage_of
 from odradek.client.admin.admin_topics import NewTopic
-from testkit.odradek_server import ODRADEK
-from testkit.processes import ServerProcess, free_ports, spawn, wait_until_serving
+from testkit.odradek_server import spawn_node
+from testkit.processes import ServerProcess, free_ports, wait_until_serving
 from tests.cluster.disks.real_disks import RealDisk, real_disk
 from tests.cluster.test_real_nodes import until
 from tests.deploy.load import TOPIC, Load
@@ -176,9 +176,9 @@ class Trio:
         """Start nodes together: a quorum needs two of them."""
         for node in nodes:
             path = self.paths[node]
-            self.servers[node] = spawn(
+            self.servers[node] = spawn_node(
                 f"node {node}",
-                [ODRADEK, "server", path],
+                path,
                 bootstrap=self.bootstrap.split(",")[node - 1],
                 log_path=path.with_name("server.log"),
             )

@@ -168,6 +168,10 @@ class Cluster:
         for node_id in node_ids:
             shutil.copytree(self.metadata(node_id), self.directory / f"{name}-{node_id}")
 
+    def copy_back(self, name: str, node_id: int) -> None:
+        """Put the copy of such a disk in the place of a disk that was removed."""
+        shutil.copytree(self.directory / f"{name}-{node_id}", self.metadata(node_id))
+
     def put_metadata(self, name: str, *node_ids: int) -> None:
         """Put copies of such disks in place of the present ones."""
         for node_id in node_ids:

@@ -1,8 +1,17 @@
-"""Three combined nodes as processes: the metadata disks of two are destroyed under load, and the quorum is recovered."""
+"""Three combined nodes as processes: the metadata disks of two are destroyed under load, and the quorum is recovered.
+
+`make test` runs the short forms, and `make test-recovery` everything. Absent nodes and voters of the configuration are left to
+the long form; in `make test` the simulator has both (`sim/runs/test_recovery.py`).
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +23,10 @@ from odradek import Client, Producer
 from odradek.client.admin.admin_configs import ConfigResource, ResourceType
 from odradek.client.admin.admin_topics import NewTopic
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from testkit.processes import base_port
 from testkit.raw_requests import RawClient
-from tests.cli.running import odradek_here
+from tests.cli.nodes.test_dev import line, running
+from tests.cli.running import odradek, odradek_here
 from tests.cluster.recovery.stopped_cluster import Cluster
 from tests.cluster.test_real_nodes import create, in_sync, produce, until, values
 
@@ -23,6 +34,7 @@ pytestmark = pytest.mark.xdist_group("cluster")
 
 PARTITIONS = 3
 PATIENCE_SECONDS = 60.0
+LONG = "the long form: make test-recovery"
 
 
 def new_producer_id(bootstrap: str) -> int:
@@ -69,6 +81,11 @@ def test_two_of_three_metadata_disks_are_destroyed(tmp_path: Path) -> None:
             refusal = cluster.recover(lost=())
             assert refusal.code == 1
             assert f"--lost {cluster.key(1)}" in refusal.out
+            living = cluster.controllers[1]
+            with socket.create_server(("127.0.0.1", living)):
+                seen = cluster.recover()
+            assert seen.code == 1
+            assert f"some process listens at 127.0.0.1:{living}" in seen.out
             dry = cluster.recover()
             assert dry.json()["plan"]["voters"].keys() == {"1", "2", "3"}
             assert not cluster.metadata(1).exists()
@@ -93,9 +110,9 @@ def test_two_of_three_metadata_disks_are_destroyed(tmp_path: Path) -> None:
         assert [each.node_id for each in quorum.voters] == [1, 2, 3]
 
 
-def test_old_voters_that_return_are_refused(tmp_path: Path) -> None:
+def test_old_voters_that_return_are_refused(tmp_path: Path, whole_matrix: bool) -> None:
     """Both old voters come back at their addresses, before and after a new node has joined. Each ends with one line. The
-    recovered quorum goes on as soon as its own disks are back."""
+    recovered quorum goes on as soon as its own disks are back. The short form has the second return alone."""
     cluster = Cluster.make(tmp_path, 4, formatted=3)
     with cluster.ended():
         cluster.start(1, 2, 3)
@@ -105,14 +122,15 @@ def test_old_voters_that_return_are_refused(tmp_path: Path) -> None:
         cluster.copy_metadata("old", 1, 2)
         cluster.destroy_metadata(1, 2)
         assert cluster.recovered(configs=cluster.configs[:3])["done"] == [1, 2, 3]
-        for round_number in (1, 2):
+        written = 20
+        for round_number in (1, 2) if whole_matrix else (2,):
             nodes = (1, 2, 3, 4)[: 2 + round_number]
             if 4 in nodes:
                 cluster.format(4)
             cluster.start(*nodes)
             until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
-            first = 20 * round_number
-            produce(cluster.bootstrap, "t", range(first, first + 20))
+            produce(cluster.bootstrap, "t", range(written, written + 20))
+            written += 20
             cluster.stop(*nodes)
             cluster.copy_metadata(f"new-{round_number}", 1, 2)
             cluster.put_metadata("old", 1, 2)
@@ -128,12 +146,14 @@ def test_old_voters_that_return_are_refused(tmp_path: Path) -> None:
             assert kept.read_bytes().startswith(old.read_bytes())
             cluster.put_metadata(f"new-{round_number}", 1, 2)
         cluster.start(1, 2, 3, 4)
-        assert values(cluster.bootstrap, "t") == list(range(60))
+        assert values(cluster.bootstrap, "t") == list(range(written))
 
 
-def test_a_node_that_was_absent_is_waited_for(tmp_path: Path) -> None:
+def test_a_node_that_was_absent_is_waited_for(tmp_path: Path, whole_matrix: bool) -> None:
     """The plan is made from reports and carried out host by host. The absent node has a replica, so its partition waits, until
     its metadata begin anew."""
+    if not whole_matrix:
+        pytest.skip(LONG)
     cluster = Cluster.make(tmp_path, 4)
     with cluster.ended():
         cluster.start(1, 2, 3, 4)
@@ -190,13 +210,13 @@ def test_every_metadata_disk_is_gone(tmp_path: Path) -> None:
         with tarfile.open(archive, "w:gz") as backup:
             backup.add(cluster.metadata(1), ".")
         cluster.destroy_metadata(1, 2, 3)
-        assert "quorum rebuild" in cluster.recover(lost=(1, 2, 3)).out
+        assert "metadata rebuild" in cluster.recover(lost=(1, 2, 3)).out
         from_backup = cluster.recover("--backup", archive, lost=(1, 2, 3)).json()
         assert from_backup["chosen"] == f"backup {archive}"
         assert not cluster.metadata(1).exists()
         topics = tmp_path / "topics.json"
         topics.write_text(json.dumps([{"name": "t", "configs": {"retention.ms": "soon"}}]))
-        words = ("quorum", "rebuild", *cluster.configs, "--topics", topics, "--execute", "--json")
+        words = ("metadata", "rebuild", *cluster.configs, "--topics", topics, "--execute", "--json")
         assert "topic t: Invalid value soon for configuration retention.ms" in odradek_here(*words).refusal()
         topics.write_text(json.dumps([{"name": "t", "configs": {"retention.ms": 86_400_000}}]))
         rebuilt = odradek_here(*words)
@@ -212,8 +232,80 @@ def test_every_metadata_disk_is_gone(tmp_path: Path) -> None:
             assert described["retention.bytes"].value == "-1"
 
 
-def test_voters_of_the_configuration_are_recovered(tmp_path: Path) -> None:
+def test_a_backup_of_yesterday_is_restored(tmp_path: Path, whole_matrix: bool) -> None:
+    """What came after it is forgotten but for what lies on disks: a later topic comes back with its records, and keeps all."""
+    if not whole_matrix:
+        pytest.skip(LONG)
+    cluster = Cluster.make(tmp_path)
+    with cluster.ended():
+        cluster.start(1, 2, 3)
+        create(cluster.bootstrap, "t", 3)
+        produce(cluster.bootstrap, "t", range(20))
+        cluster.stop(1, 2, 3)
+        archive = tmp_path / "backup.tar.gz"
+        with tarfile.open(archive, "w:gz") as backup:
+            backup.add(cluster.metadata(1), ".")
+        cluster.start(1, 2, 3)
+        create(cluster.bootstrap, "later", 3)
+        produce(cluster.bootstrap, "t", range(20, 40))
+        produce(cluster.bootstrap, "later", range(20))
+        before = new_producer_id(cluster.bootstrap)
+        cluster.stop(1, 2, 3)
+        cluster.copy_metadata("kept", 3)
+        cluster.destroy_metadata(1, 2)
+        refused = cluster.recover("--backup", archive)
+        assert "node 3 has a better copy than the backup" in refused.out
+        cluster.destroy_metadata(3)
+        restored = cluster.recovered("--backup", archive, lost=(1, 2, 3))
+        assert restored["chosen"] == f"backup {archive}"
+        assert any("topic later" in each and "keeps everything" in each for each in restored["evidence"])
+        cluster.start(1, 2, 3)
+        until("all in sync", lambda: in_sync(cluster.bootstrap, "later", 3))
+        until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
+        assert values(cluster.bootstrap, "t") == list(range(40))
+        assert values(cluster.bootstrap, "later") == list(range(20))
+        assert new_producer_id(cluster.bootstrap) >= before + 1_000_000_000
+
+
+def test_a_cluster_of_dev_is_recovered_by_what_the_screen_says(tmp_path: Path, whole_matrix: bool) -> None:
+    """`odradek dev` refuses to begin most voters anew, and names the command. That one names the words that it misses."""
+    if not whole_matrix:
+        pytest.skip(LONG)
+    port, data = base_port(3), tmp_path / "data"
+    words = ("dev", "--nodes", "3", "--port", str(port), "--data", data)
+    bootstrap = f"127.0.0.1:{port}"
+    with running(*words, stop=signal.SIGINT) as dev:
+        until_ready(dev)
+        create(bootstrap, "t", 3)
+        produce(bootstrap, "t", range(20))
+    for number in (2, 3):
+        shutil.rmtree(data / f"node-{number}")
+    refused = odradek(*words)
+    assert refused.code == 1
+    assert "the directories of nodes 2, 3 are gone" in refused.err
+    (command,) = re.findall(r"`odradek (quorum recover [^`]*)`", refused.err)
+    missing = odradek_here(*command.split())
+    assert missing.code == 1
+    (lost,) = re.findall(r"add to the same command: (--lost .*)", missing.out)
+    done = odradek_here(*command.split(), *lost.split(), "--execute")
+    assert done.code == 0, done.err
+    assert "all nodes of the plan are done" in done.out
+    with running(*words, stop=signal.SIGINT) as dev:
+        until_ready(dev)
+        until("all in sync", lambda: in_sync(bootstrap, "t", 3))
+        assert values(bootstrap, "t") == list(range(20))
+
+
+def until_ready(dev: subprocess.Popen[bytes]) -> None:
+    """Wait until all nodes of `odradek dev` serve."""
+    while (said := line(dev.stdout)) != "ready":
+        assert said.startswith("node="), said
+
+
+def test_voters_of_the_configuration_are_recovered(tmp_path: Path, whole_matrix: bool) -> None:
     """With `controller.quorum.voters` a voter is lost by its id alone, and the recovered log names none."""
+    if not whole_matrix:
+        pytest.skip(LONG)
     cluster = Cluster.make(tmp_path, is_static=True)
     with cluster.ended():
         cluster.start(1, 2, 3)

@@ -1,6 +1,7 @@
 // Two Go clients at work. `copy SERVERS FROM TO COUNT` copies records exactly once with franz-go: a group, and a
 // transaction for each poll. `lag SERVERS GROUP TOPIC` asks with sarama what kafka_exporter asks, and prints a line for
-// each partition: its number, the committed offset, the end, and the number of replicas in sync.
+// each partition: its number, the committed offset, the end, and the number of replicas in sync. `share SERVERS GROUP TOPIC`
+// reads with franz-go as a member of a group of the consumer protocol.
 package main
 
 import (
@@ -24,6 +25,8 @@ func main() {
 		err = copyRecords(servers, os.Args[3], os.Args[4], count)
 	case "lag":
 		err = printLag(servers, os.Args[3], os.Args[4])
+	case "share":
+		err = shareTopic(servers, os.Args[3], os.Args[4])
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

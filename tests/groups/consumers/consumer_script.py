@@ -8,7 +8,7 @@
     full NAME                             a heartbeat that says everything, as after a lost answer
     ack NAME                              a heartbeat that says the partitions of the last assignment
     quit NAME, away NAME                  a member leaves, a static member for a while
-    resolve                               the workers end: patterns find their topics
+    resolve                               the workers end: patterns find their topics, large groups their targets
     show [GROUP]                          ConsumerGroupDescribe
 
 A client has the id and the epoch that it was given last. `t-0` is partition 0 of topic `t`.
@@ -23,7 +23,6 @@ import attrs
 from odradek.data_plane.coordination.records import CoordinatorRecord
 from odradek.data_plane.groups.consumers.consumer_group import ConsumerGroup
 from odradek.data_plane.groups.consumers.describing import describe_group
-from odradek.data_plane.groups.consumers.patterns import find_topics
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.listing import DescribeConsumerGroup
 from odradek.data_plane.groups.machine import GroupMachine
@@ -180,7 +179,9 @@ class ConsumerScript(GroupScript):
 
     def do_resolve(self, words: list[str]) -> None:
         for work in self.machine.consumers.take_wanted():
-            self.ask("", find_topics(work), 0)
+            for request in work.requests():
+                self.ask("", request, 0)
+            self.machine.consumers.work_ended(work)
 
     def do_show(self, words: list[str]) -> None:
         self.ask("- show", DescribeConsumerGroup(words[0] if words else "g"), 1)

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.data_plane.groups.consumers import target_runs
 from odradek.data_plane.groups.consumers.assignors import ASSIGNORS, Subscriber
 from odradek.data_plane.groups.consumers.consumer_group import ConsumerGroup, Owned, replayed
 from odradek.data_plane.groups.consumers.consumer_records import (
@@ -19,8 +21,8 @@ from odradek.data_plane.groups.consumers.consumer_records import (
     target_epoch_record,
     target_record,
 )
-from odradek.data_plane.groups.consumers.patterns import find_topics
 from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.listing import DeleteGroup
 from odradek.data_plane.groups.machine import GroupMachine
 from odradek.data_plane.groups.state import GroupsState
 from odradek.wire.errors import ErrorCode
@@ -36,6 +38,12 @@ from tests.groups.group_script import read_groups
 NAMES = "ABCD"
 TOPICS = ("t", "u", "v")
 GROUP = "g"
+FENCED = (
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+)
 
 
 @attrs.define
@@ -62,6 +70,8 @@ class World(ScriptedCoordinator[GroupsState, None]):
 
     def __init__(self) -> None:
         super().__init__(HeldLog(read_groups))
+        self._works: list[tuple[Any, list[Any]]] = []
+        """Work of workers, and the requests that have come of it."""
         self.counts: dict[str, int] = {"t": 4}
         self.offset = 0
         self.image = image_of(self.counts, 0)
@@ -121,7 +131,7 @@ class World(ScriptedCoordinator[GroupsState, None]):
     def take(self, client: Client, response: ConsumerGroupHeartbeatResponse) -> None:
         """Act on an answer as a client does."""
         code = response.error_code
-        if code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
+        if code in FENCED:
             client.epoch, client.has = 0, frozenset()
             return
         if code == ErrorCode.UNRELEASED_INSTANCE_ID:
@@ -162,11 +172,28 @@ class World(ScriptedCoordinator[GroupsState, None]):
         client = self.clients[name]
         client.epoch, client.has, client.life = 0, frozenset(), client.life + 1
 
+    def delete(self) -> None:
+        assert self.ask(DeleteGroup(GROUP)) == ErrorCode.NONE
+
     def resolve(self) -> None:
-        for work in self.machine.consumers.take_wanted():
-            self.submit(find_topics(work), 0, None)
+        """Let the machine decide the next request that has come of a worker's work."""
+        self._works += [(each, list(each.requests())) for each in self.machine.consumers.take_wanted()]
+        if self._works:
+            work, requests = self._works[0]
+            if requests:
+                self.submit(requests.pop(0), 0, None)
+            if not requests:
+                self.machine.consumers.work_ended(work)
+                del self._works[0]
+
+    def resolve_all(self) -> None:
+        self.resolve()
+        while self._works:
+            self.resolve()
+            self.check()
 
     def take_over(self) -> None:
+        self._works = []
         self.runtime.resign()
         self._lead(self.log.take_over())
 
@@ -208,12 +235,12 @@ class World(ScriptedCoordinator[GroupsState, None]):
 
     def settle(self) -> None:
         """Let every client that is there go on in peace."""
-        for _ in range(16):
+        for _ in range(20):
             for client in self.clients.values():
                 if client.topics or client.pattern:
                     self.beat(client.name)
                 self.check()
-            self.resolve()
+            self.resolve_all()
             self.wait(3_000)
             self.check()
 
@@ -285,9 +312,21 @@ def _play(world: World, event: tuple[Any, ...]) -> None:
             world.change_topics(kept)
 
 
-@given(st.lists(EVENT, max_size=60))
-def test_a_partition_has_one_owner_and_the_state_is_the_log(events: list[tuple[Any, ...]]) -> None:
-    """KIP-848: a partition is given only once its owner has given it up; after a while everything has an owner."""
+@given(st.lists(EVENT, max_size=60), st.booleans())
+def test_a_partition_has_one_owner_and_the_state_is_the_log(
+    events: list[tuple[Any, ...]], by_workers: bool
+) -> None:
+    """KIP-848: a partition is given only once its owner has given it up; after a while everything has an owner. So it is
+    where workers compute targets, and parts of these are written among other events.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if by_workers:
+            patch.setattr(target_runs, "INLINE_UNITS_MAX", 1)
+            patch.setattr(target_runs, "PART_UNITS", 2)
+        _check_course(events)
+
+
+def _check_course(events: list[tuple[Any, ...]]) -> None:
     world = World()
     for name in NAMES[:2]:
         world.subscribe(name, ["t"], "")

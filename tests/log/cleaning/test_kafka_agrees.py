@@ -33,10 +33,11 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.real_dirs import RealDir
 from odradek.wire.record_batch import RecordBatchBuilder
 from odradek.wire.topic_partition import TopicPartition as Key
-from testkit.kafka_server import run_tool, start_kafka
+from testkit.kafka_server import start_kafka
 from testkit.odradek_server import launch_odradek, prepare_odradek
 from testkit.processes import ServerProcess
 from tests.kafka_jars import TEST_HEAP
+from tests.kafka_tools import run_tool_here
 from tests.log.cleaning.passes import clean
 from tests.log.compacted.test_kafka_compacted import batches_of, load, loaded, rows_of
 from tests.log.support import append
@@ -263,12 +264,12 @@ def test_kafkas_tool_reads_what_we_cleaned(copy: Path) -> None:
         assert not [path for path in found if path.suffix in (".cleaned", ".swap")]
         parts += [path for path in found if path.suffix in (".log", ".index", ".timeindex", ".snapshot")]
     files = ",".join(map(str, parts))
-    output = run_tool(DUMP_TOOL, "--deep-iteration", "--print-data-log", "--files", files)
+    output = run_tool_here(DUMP_TOOL, "--deep-iteration", "--print-data-log", "--files", files)
     shown = re.findall(r"^\| offset: (\d+) .* key: (.*?)(?: payload: (.*))?$", output, re.MULTILINE)
     assert shown == expected
     assert output.count("isvalid: true") == len(re.findall(r"^baseOffset:", output, re.MULTILINE)) == batches
-    verified = run_tool(DUMP_TOOL, "--verify-index-only", "--files", files)
-    checked = run_tool(DUMP_TOOL, "--index-sanity-check", "--files", files)
+    verified = run_tool_here(DUMP_TOOL, "--verify-index-only", "--files", files)
+    checked = run_tool_here(DUMP_TOOL, "--index-sanity-check", "--files", files)
     indexes = [path for path in parts if path.suffix in (".index", ".timeindex")]
     assert any(path.stat().st_size for path in indexes)
     for path in indexes:

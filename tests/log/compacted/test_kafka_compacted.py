@@ -26,8 +26,8 @@ from odradek.wire.batches.records import records
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
 from testkit.by_hand import NOW_MS, finish
-from testkit.kafka_server import run_tool
 from tests.client.consumer.fake_group import FakeConsumer
+from tests.kafka_tools import run_tool_here
 from tests.log.compacted.naive_cleaner import clean, latest_values, visible
 from tests.log.compacted.record import ARCHIVE, TOPICS
 from tests.log.compacted.test_swap import fill_keyed
@@ -406,10 +406,10 @@ def test_kafkas_tool_reads_what_we_cleaned(kafka_jars: Path, tmp_path: Path) -> 
         for suffix in (".log", ".index", ".timeindex", ".snapshot")
         for path in sorted(tmp_path.glob(f"*{suffix}"))
     ]
-    output = run_tool(DUMP_TOOL, "--deep-iteration", "--print-data-log", "--files", ",".join(files))
+    output = run_tool_here(DUMP_TOOL, "--deep-iteration", "--print-data-log", "--files", ",".join(files))
     assert [int(found) for found in re.findall(r"^\| offset: (\d+) ", output, re.MULTILINE)] == expected
     assert output.count("isvalid: true") == len(re.findall(r"^baseOffset:", output, re.MULTILINE)) == count
-    checked = run_tool(DUMP_TOOL, "--index-sanity-check", "--files", ",".join(files))
+    checked = run_tool_here(DUMP_TOOL, "--index-sanity-check", "--files", ",".join(files))
     for name in (Path(file).name for file in files if file.endswith((".index", ".timeindex"))):
         assert f"{name} passed sanity check." in checked or f"{name} is empty." in checked
     for complaint in ("mismatch", "not valid", "corrupt", "invalid"):

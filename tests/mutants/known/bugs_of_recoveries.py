@@ -49,11 +49,23 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
         "A copy may miss elections: a new leader of the same epoch as an old one, and followers keep other records.",
         "odradek.metadata_quorum.recovery.recovered_image:_partition",
         """
-        - leader_epoch = max([0 if before is None else before.leader_epoch, *(each.leader_epoch for each in held.values())])
+        - leader_epoch = max([cluster.leader_epochs_from, 0 if before is None else before.leader_epoch, *(each.leader_epoch for each in held.values())])
         + leader_epoch = 0 if before is None else before.leader_epoch
         """,
         "recovery",
         _SEEDS,
+        _AIMED,
+    ),
+    Mutant(
+        "unwritten-partitions-begin-below-a-recovery",
+        "No disk shows the leader epoch of a partition without records. A second recovery would give out the same ones.",
+        "odradek.metadata_quorum.recovery.recovered_image:leader_epochs_from",
+        """
+        - return max([0, *known]) // LEADER_EPOCHS_AHEAD * LEADER_EPOCHS_AHEAD
+        + return 0
+        """,
+        "recovery",
+        40,
         _AIMED,
     ),
     Mutant(

@@ -20,6 +20,7 @@ from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, 
 from testkit.odradek_server import ODRADEK, launch_odradek, prepare_odradek
 from testkit.processes import ServerFailed, ServerProcess
 from testkit.raw_requests import RawClient
+from tests.cli.running import odradek_forked
 from tests.node.requests.test_bad_batches import good_batch
 
 PARTITIONS = 2
@@ -88,9 +89,9 @@ def test_a_directory_that_cannot_be_locked_is_away(tmp_path: Path) -> None:
         server.stop()
         lock.rmdir()
         server = launch_odradek(properties)
-        twin = subprocess.run([ODRADEK, "server", properties], capture_output=True, text=True, timeout=30)
-        assert twin.returncode == 1
-        assert "another process has locked the directory" in twin.stdout + twin.stderr
+        twin = odradek_forked("server", properties)
+        assert twin.code == 1
+        assert "another process has locked the directory" in twin.out + twin.err
     finally:
         server.kill()
 

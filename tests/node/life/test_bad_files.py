@@ -21,9 +21,10 @@ from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequ
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from odradek.wire.messages.metadata import MetadataRequest
-from testkit.odradek_server import ODRADEK, launch_odradek, prepare_odradek
+from testkit.odradek_server import launch_odradek, prepare_odradek
 from testkit.processes import ServerProcess
 from testkit.raw_requests import RawClient
+from tests.cli.running import odradek_forked, odradek_here
 from tests.node.requests.test_bad_batches import LATEST, NOT_A_REPLICA, create_topic, good_batch
 
 BATCHES = 24
@@ -116,17 +117,11 @@ def fetch(client: RawClient, offset: int) -> tuple[int, list[int]]:
 
 def refusal(directory: Path, status: int = NEEDS_OPERATOR) -> str:
     """Return the one line with which the node refuses to start; its exit status says whether time may help."""
-    done = subprocess.run(
-        [ODRADEK, "server", directory / "server.properties"],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == status, done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith("odradek: ")]
-    assert len(lines) == 1, done.stderr
-    assert "Traceback" not in done.stderr
+    done = odradek_forked("server", directory / "server.properties")
+    assert done.code == status, done.err
+    lines = [line for line in done.err.splitlines() if line.startswith("odradek: ")]
+    assert len(lines) == 1, done.err
+    assert "Traceback" not in done.err
     return lines[0]
 
 
@@ -186,15 +181,10 @@ def test_a_flipped_bit_below_the_recovery_point(take: Callable[[str], Path]) -> 
     flip(first, 500)
     with running(directory) as (_, client):
         assert log_end_offset(client) == BATCHES
-    done = subprocess.run(
-        [ODRADEK, "log", "dump", "--verify", partition_dir(directory)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert first.name in done.stdout + done.stderr
-    assert "checksum is wrong" in done.stdout + done.stderr
+    done = odradek_here("log", "dump", "--verify", partition_dir(directory))
+    assert done.code == 1
+    assert first.name in done.out + done.err
+    assert "checksum is wrong" in done.out + done.err
 
 
 def test_what_is_not_ours_is_left_alone(take: Callable[[str], Path]) -> None:

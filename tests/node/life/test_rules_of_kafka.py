@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -21,9 +20,10 @@ from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from testkit.by_hand import KeptLog
-from testkit.odradek_server import ODRADEK, launch_odradek
+from testkit.odradek_server import launch_odradek
 from testkit.processes import combined_node_properties, free_ports
 from testkit.raw_requests import RawClient
+from tests.cli.running import odradek_forked
 from tests.quorum.test_image import replayed
 
 ARCHIVE = Path(__file__).parents[2] / "quorum" / "data" / "kafka-4.3.0-with-rules.tar.xz"
@@ -68,14 +68,12 @@ def newest_snapshot(directory: Path) -> AccessImage:
 def test_a_node_does_not_start_on_acls_that_nobody_enforces(tmp_path: Path) -> None:
     """One line says what is there and what to do."""
     properties = prepare(tmp_path)
-    done = subprocess.run(
-        [ODRADEK, "server", properties], capture_output=True, text=True, timeout=60.0, check=False
-    )
-    assert done.returncode == NEEDS_OPERATOR, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("odradek: ")]
+    done = odradek_forked("server", properties)
+    assert done.code == NEEDS_OPERATOR, done.err
+    (line,) = [line for line in done.err.splitlines() if line.startswith("odradek: ")]
     assert "holds ACLs (1)" in line
     assert f"{START_WITHOUT_ACLS}=true" in line
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.err
 
 
 def test_with_the_operators_word_it_starts_and_loses_nothing(tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ from random import Random
 import attrs
 import pytest
 
+from odradek.data_plane.metadata_log import MetadataLog
 from odradek.env.ports import DiskError
+from odradek.metadata_quorum.ports import RecoveryBrokenOff
 from odradek.metadata_quorum.raft.voters import VoterSet
 from odradek.metadata_quorum.recovery.choice import Named, choose, rebuild
-from odradek.metadata_quorum.recovery.found import BROKEN_OFF
-from odradek.metadata_quorum.recovery.plan import RecoveryPlan, make_plan
+from odradek.metadata_quorum.recovery.found import BROKEN_OFF, CopyFiles
+from odradek.metadata_quorum.recovery.plan import RecoveryPlan, check_node, make_plan
 from odradek.metadata_quorum.replica.storage_format import (
+    DRAFT_DIRECTORY,
     METADATA_LOG_DIRECTORY,
     StorageFormat,
     format_storage,
@@ -24,6 +27,8 @@ from odradek.operations.recovery.applying import apply_plan, begin_anew
 from odradek.operations.recovery.node_reading import NodeFacts, NotReadable, read_node
 from sim.machine.disk import Keep, SimDisk
 from sim.machine.disk_files import PowerCut
+from sim.machine.world import World
+from testkit.by_hand import KeptLog
 from tests.quorum.recovery.copies_world import beginning, directory_of, key_of, voters_of
 
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
@@ -181,6 +186,40 @@ def test_a_disk_without_room_keeps_the_old_log() -> None:
     disk.capacity_bytes = None
     assert apply_plan(plan, facts_of(3), disk)
     check_done(disk, 3, plan)
+
+
+def test_numbers_are_checked_again_where_the_plan_is_carried_out() -> None:
+    """The second of the pair of checks: a disk that has greater numbers than the plan's ends the command by an assertion."""
+    disks, plan = stopped()
+    node = read_node(facts_of(3), disks[2])
+    check_node(plan, node)
+    for wrong in (
+        attrs.evolve(node, quorum_epoch=plan.end.epoch),
+        attrs.evolve(node, producer_id=plan.next_producer_id),
+        attrs.evolve(node, copy=CopyFiles(plan.end, b"", b"")),
+    ):
+        with pytest.raises(AssertionError):
+            check_node(plan, wrong)
+
+
+def test_a_directory_with_a_draft_starts_no_node() -> None:
+    """The start names the command that goes on; after that command the node starts, with the new log."""
+    disk, plan = world(3)
+    disk.open_dir(METADATA).subdir(DRAFT_DIRECTORY, create=True)
+    with pytest.raises(RecoveryBrokenOff, match="odradek quorum recover --from PLAN"):
+        open_log(disk)
+    assert apply_plan(plan, facts_of(3), disk)
+    assert open_log(disk).snapshot_end() == plan.end.offset
+    disk, _ = world(3)
+    disk.open_dir(METADATA).subdir(DRAFT_DIRECTORY, create=True)
+    begin_anew(facts_of(3), disk, has_no_vote=True)
+    assert open_log(disk).log_end_offset == 0
+
+
+def open_log(disk: SimDisk) -> MetadataLog:
+    """Open the metadata log as the start of a controller does."""
+    clock = World(0).node_env("node").clock
+    return MetadataLog.open(disk.open_dir(METADATA), clock=clock, logger=KeptLog(), may_vote=True)
 
 
 def test_the_old_log_is_kept_as_it_was() -> None:

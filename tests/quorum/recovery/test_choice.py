@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage
 from odradek.metadata_quorum.ports import OffsetAndEpoch
 from odradek.metadata_quorum.raft.voters import ReplicaKey
-from odradek.metadata_quorum.recovery.choice import REBUILT_END, Choice, Named, choose, rebuild
+from odradek.metadata_quorum.recovery.choice import REBUILT_END, Choice, Named, choose, key_text, rebuild
 from odradek.metadata_quorum.recovery.copies import read_copy, whole_batches
 from odradek.metadata_quorum.recovery.evidence import evidence, review
 from odradek.metadata_quorum.recovery.found import BROKEN_OFF, CopyFiles, FoundDirectory, FoundNode
@@ -185,7 +185,13 @@ def test_copies_that_differ_in_one_epoch_are_damaged() -> None:
     nodes = [found(3, copy_of(one)), found(4, copy_of(other))]
     offset = log[-1].end.offset
     refusals = choose(nodes, Named(lost=LOST, gone=(1, 2))).refusals
-    assert [each for each in refusals if f"different records at offset {offset}" in each]
+    (damage,) = (each for each in refusals if f"different records at offset {offset}" in each)
+    assert (
+        f"begin-anew CONFIG --has-no-vote --execute` with its properties file, then name it with --lost {key_text(key_of(3))}"
+        in damage
+    )
+    left = [attrs.evolve(nodes[0], copy=None, copy_problem="has no metadata log"), nodes[1]]
+    assert choose(left, Named(lost=(*LOST, key_of(3)), gone=(1, 2))).refusals == ()
 
 
 def test_replicas_are_found_where_they_lie() -> None:
@@ -215,7 +221,7 @@ def test_replicas_are_found_where_they_lie() -> None:
     texts = "\n".join(evidence(choice, nodes))
     for text in ("t9 (", "lies on node 4", "leader epoch 7, the copy knows 0"):
         assert text in texts
-    assert dict(review(choice, nodes))["topics on no disk that was read"] == "t2"
+    assert dict(review(choice, nodes))["topics on no disk that was read"] == ["t2"]
 
 
 @pytest.mark.parametrize("trouble", ["directory", "replica", "topic id"])
@@ -319,7 +325,7 @@ def test_without_any_copy_the_disks_say_what_there_was() -> None:
         found(2, None, replica(1, 2, leader_epoch=4), attrs.evolve(replica(2, 2), partition=2)),
         found(3, None, is_blank=True),
     ]
-    assert [each for each in choose(nodes, Named()).refusals if "quorum rebuild" in each]
+    assert [each for each in choose(nodes, Named()).refusals if "metadata rebuild" in each]
     choice = rebuild(nodes, Named())
     plan = plan_of(choice, nodes)
     image = images_of(plan)
@@ -343,6 +349,8 @@ def test_without_any_copy_the_disks_say_what_there_was() -> None:
     }
     with_copy = [*nodes, found(4, copy_of(log))]
     assert [each for each in rebuild(with_copy, Named()).refusals if "node 4 has a copy" in each]
+    damaged = [*nodes, found(4, copy_of(log[1:]))]
+    assert [each for each in rebuild(damaged, Named()).refusals if "node 4 is damaged" in each]
 
 
 def test_a_recovery_that_was_broken_off_is_not_begun_again_from_nothing() -> None:

@@ -7,7 +7,7 @@ from itertools import count
 
 import attrs
 
-from odradek.metadata_quorum.recovery.choice import Named, choose
+from odradek.metadata_quorum.recovery.choice import Named, choose, rebuild
 from odradek.metadata_quorum.recovery.found import CopyFiles, FoundNode
 from odradek.metadata_quorum.recovery.plan import RecoveryPlan, make_plan
 from odradek.metadata_quorum.recovery.recovered_image import LEADER_EPOCHS_AHEAD, recoveries_of
@@ -109,6 +109,41 @@ def test_recoveries_in_a_row_are_one_history() -> None:
     old_and_new = [after(nodes[0], second), nodes[1], after(nodes[2], second)]
     refusals = choose(old_and_new, Named(lost=(key_of(1),))).refusals
     assert not [each for each in refusals if "side by side" in each]
+
+
+def test_a_partition_without_records_is_raised_by_a_second_rebuild_too() -> None:
+    """No disk shows its leader epoch. Those of other partitions show how often all have been raised."""
+    written = replica(1, 3, leader_epoch=LEADER_EPOCHS_AHEAD + 5)
+    nodes = [found(1, None), found(2, None), found(3, None, written, replica(2, 3, leader_epoch=-1))]
+    image = images_of(plan_of(rebuild(nodes, Named()), nodes))
+    for name in ("t1", "t2"):
+        partition = image.topics[name].partitions[0]
+        assert partition.leader_epoch >= 2 * LEADER_EPOCHS_AHEAD, name
+        assert partition.partition_epoch >= 2 * LEADER_EPOCHS_AHEAD, name
+
+
+def test_what_any_copy_knows_is_raised_too() -> None:
+    """A backup of before a recovery counts, and the better copy knows how far that recovery has raised leader epochs."""
+    log = beginning(VOTERS)
+    log.append(write(log, 1, *topic(1)))
+    later = [*log, write(log, 2, *topic(2, leader_epoch=LEADER_EPOCHS_AHEAD + 1))]
+    nodes = [found(3, copy_of(later), replica(1, 3))]
+    named = Named(lost=LOST, gone=(1, 2), backup_may_be_older=True)
+    image = images_of(plan_of(choose(nodes, named, ("b.tar.gz", copy_of(log))), nodes))
+    assert image.topics["t1"].partitions[0].leader_epoch >= 2 * LEADER_EPOCHS_AHEAD
+
+
+def test_another_copy_may_know_a_later_epoch_of_a_partition() -> None:
+    """Its end was never committed. The new leader epoch is above it all the same, and the recovery is not refused."""
+    log = beginning(VOTERS)
+    log.append(write(log, 1, *topic(1, leader_epoch=3)))
+    abandoned = [*log, write(log, 1, *topic(2, leader_epoch=9))]
+    elected = [*log, write(log, 2, *topic(2, leader_epoch=4))]
+    nodes = [found(3, copy_of(elected)), found(4, copy_of(abandoned))]
+    choice = choose(nodes, Named(lost=LOST, gone=(1, 2)))
+    assert choice.chosen is not None
+    assert choice.chosen.node_id == 3
+    assert images_of(plan_of(choice, nodes)).topics["t2"].partitions[0].leader_epoch > 9
 
 
 def test_a_recovery_that_reached_only_some_nodes_is_continued() -> None:

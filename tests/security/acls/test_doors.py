@@ -211,6 +211,12 @@ def judging_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.kill()
 
 
+@pytest.fixture(scope="module")
+def answers(judging_node: str) -> dict[str, Any]:
+    """What the node answered to each case. From the first case on it has rules."""
+    return answers_of(judging_node, "abcdef")
+
+
 def test_every_served_api_has_a_door(judging_node: str) -> None:
     """A node under an authorizer advertises exactly the APIs that have a door."""
     with RawClient(judging_node) as client:
@@ -218,9 +224,9 @@ def test_every_served_api_has_a_door(judging_node: str) -> None:
     assert {ApiKey(each.api_key) for each in told} == {*APIS}
 
 
-def test_we_judge_like_kafka(judging_node: str) -> None:
+def test_we_judge_like_kafka(answers: dict[str, Any]) -> None:
     """Every answer to a client without rights, with the least right, and with a wrong one."""
-    differences = compare(answers_of(judging_node, "abcdef"))
+    differences = compare(answers)
     assert not differences, "\n".join(differences[:40])
 
 
@@ -258,6 +264,7 @@ def test_we_judge_alike_on_every_listener_in_full(tmp_path: Path, monkeypatch: p
     assert not differences, "\n".join(differences[:40])
 
 
+@pytest.mark.usefixtures("answers")
 def test_a_forged_envelope_is_refused(judging_node: str) -> None:
     """An envelope needs CLUSTER_ACTION, whatever principal it names: the door comes before the content."""
     from odradek.wire.principal import encode_principal

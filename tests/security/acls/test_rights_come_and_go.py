@@ -12,13 +12,13 @@ from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from testkit.kafka_server import run_tool
 from testkit.odradek_server import start_odradek
 from testkit.raw_requests import RawClient, frame
 from tests.cli.running import odradek_here
 from tests.conformance.acls.asking import SETTINGS, _Client
 from tests.conformance.asking.batches import batch
 from tests.conformance.servers import SETTINGS as BASE
+from tests.kafka_tools import run_tool_here
 
 ANONYMOUS, STRANGER = "User:ANONYMOUS", "127.8.8.8"
 READ, WRITE = 3, 4
@@ -128,17 +128,17 @@ def test_kafkas_own_tool_works(bootstrap: str, kafka_jars: object) -> None:
     """kafka-acls adds, lists and removes what our command sees."""
     tool = ("org.apache.kafka.tools.AclCommand", "--bootstrap-server", bootstrap)
     rule = ("--allow-principal", "User:carol", "--producer", "--topic", "pre")
-    run_tool(*tool, "--add", *rule, "--resource-pattern-type", "prefixed")
+    run_tool_here(*tool, "--add", *rule, "--resource-pattern-type", "prefixed")
     listed = odradek_here("acl", "list", "--user", "carol", "--json", bootstrap=bootstrap)
     assert {each["operation"] for each in json.loads(listed.out)["acls"]} == {
         "write",
         "describe",
         "create",
     }
-    assert "principal=User:carol" in run_tool(
+    assert "principal=User:carol" in run_tool_here(
         *tool, "--list", "--topic", "present", "--resource-pattern-type", "match"
     )
-    run_tool(*tool, "--remove", *rule, "--resource-pattern-type", "prefixed", "--force")
+    run_tool_here(*tool, "--remove", *rule, "--resource-pattern-type", "prefixed", "--force")
     assert not json.loads(odradek_here("acl", "list", "--user", "carol", "--json", bootstrap=bootstrap).out)[
         "acls"
     ]

@@ -25,9 +25,9 @@ from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from odradek.wire.messages.envelope import EnvelopeRequest
 from odradek.wire.principal import encode_principal
-from testkit.kafka_server import run_tool
 from testkit.raw_requests import RawClient
 from tests.cli.running import Outcome, command, environment, odradek_here
+from tests.kafka_tools import run_tool_here
 from tests.security.secured_node import PLAIN_MODULE, SecuredNode
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -254,13 +254,13 @@ def test_kafkas_own_tools_work(secured: SecuredNode, carol: Path, kafka_jars: ob
     """kafka-delegation-tokens makes, shows, renews and ends tokens; kafka-configs users; Java logs in by a token."""
     tool = ("org.apache.kafka.tools.DelegationTokenCommand", "--bootstrap-server", secured.sasl)
     by_carol = ("--command-config", str(carol))
-    made = run_tool(
+    made = run_tool_here(
         *tool, *by_carol, "--create", "--max-life-time-period", "600000", "--renewer-principal", "User:bob"
     )
     token_id, secret = made.split("\n")[-2 if made.endswith("\n") else -1].split()[:2]
-    shown = run_tool(*tool, *by_carol, "--describe", "--owner-principal", "User:carol")
+    shown = run_tool_here(*tool, *by_carol, "--describe", "--owner-principal", "User:carol")
     assert token_id in shown
-    renewed = run_tool(*tool, *by_carol, "--renew", "--renew-time-period", "60000", "--hmac", secret)
+    renewed = run_tool_here(*tool, *by_carol, "--renew", "--renew-time-period", "60000", "--hmac", secret)
     assert "Completed renew operation" in renewed
     keys = tmp_path / "token.properties"
     keys.write_text(
@@ -269,17 +269,17 @@ def test_kafkas_own_tools_work(secured: SecuredNode, carol: Path, kafka_jars: ob
         )
     )
     topics = ("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", secured.sasl)
-    run_tool(*topics, "--command-config", str(keys), "--list")
-    ended = run_tool(*tool, *by_carol, "--expire", "--expiry-time-period", "-1", "--hmac", secret)
+    run_tool_here(*topics, "--command-config", str(keys), "--list")
+    ended = run_tool_here(*tool, *by_carol, "--expire", "--expiry-time-period", "-1", "--hmac", secret)
     assert "Completed expire operation" in ended
     with pytest.raises(subprocess.CalledProcessError):
-        run_tool(*topics, "--command-config", str(keys), "--list")
+        run_tool_here(*topics, "--command-config", str(keys), "--list")
     configs = ("kafka.admin.ConfigCommand", "--bootstrap-server", secured.sasl, *by_carol)
     heidi = ("--entity-type", "users", "--entity-name", "heidi")
-    run_tool(
+    run_tool_here(
         *configs, "--alter", *heidi, "--add-config", "SCRAM-SHA-256=[iterations=8192,password=heidi-secret]"
     )
     (listed,) = run(carol, "user", "list", "heidi", "--json").json()["users"]
     assert (listed["mechanism"], listed["iterations"]) == ("SCRAM-SHA-256", 8192)
-    run_tool(*configs, "--alter", *heidi, "--delete-config", "SCRAM-SHA-256")
+    run_tool_here(*configs, "--alter", *heidi, "--delete-config", "SCRAM-SHA-256")
     assert "the user heidi" in run(carol, "user", "list", "heidi").err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +19,9 @@ import trustme
 
 from odradek.cli.commands.storage import format_storage_of
 from odradek.node.main import NEEDS_OPERATOR
-from testkit.odradek_server import ODRADEK
-from testkit.processes import ServerProcess, free_ports, spawn, wait_until_serving
+from testkit.odradek_server import spawn_node
+from testkit.processes import ServerProcess, free_ports, wait_until_serving
+from tests.cli.running import odradek_forked, odradek_here
 from tests.security.logins.issuer import Issuer
 from tests.security.secured_node import PLAIN_MODULE
 
@@ -99,9 +99,9 @@ def _launch(directory: Path, node: int, way: Way, ports: list[int]) -> ServerPro
     settings = _properties(directory, node, way, ports)
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     format_storage_of(str(path), cluster_id="H5nlA7uKR0-zDRxvMJS5iw", ignore_formatted=False)
-    return spawn(
+    return spawn_node(
         f"node {node}",
-        [ODRADEK, "server", path],
+        path,
         bootstrap=f"127.0.0.1:{ports[3 * node]}",
         log_path=directory / f"node-{node}.log",
     )
@@ -128,13 +128,8 @@ def _cluster(directory: Path, way: Way, ports: list[int]) -> Iterator[list[Serve
 
 
 def _isr(bootstrap: str) -> list[list[int]]:
-    shown = subprocess.run(
-        [ODRADEK, "topic", "describe", "both", "--json", "--bootstrap-server", bootstrap],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    return [sorted(each["isr"]) for each in json.loads(shown)["topics"][0]["partitions"]]
+    shown = odradek_here("topic", "describe", "both", "--json", bootstrap=bootstrap).json()
+    return [sorted(each["isr"]) for each in shown["topics"][0]["partitions"]]
 
 
 def _hold(directory: Path, way: Way) -> None:
@@ -213,7 +208,7 @@ def test_controllers_take_no_scram(tmp_path: Path) -> None:
     settings = _properties(tmp_path, 0, way, [9092, 9094, 9093])
     settings |= {"listener.name.controller.sasl.enabled.mechanisms": "SCRAM-SHA-256"}
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    done = subprocess.run([ODRADEK, "server", path], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == NEEDS_OPERATOR, done.stderr
-    assert "let CONTROLLER accept PLAIN, or certificates (SSL)" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = odradek_forked("server", path)
+    assert done.code == NEEDS_OPERATOR, done.err
+    assert "let CONTROLLER accept PLAIN, or certificates (SSL)" in done.err
+    assert "Traceback" not in done.err

@@ -7,7 +7,6 @@ import gc
 import io
 import os
 import re
-import subprocess
 import traceback
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -45,9 +44,10 @@ from odradek.wire.messages.incremental_alter_configs import (
 from odradek.wire.messages.metadata_records import ConfigRecord, UserScramCredentialRecord
 from odradek.wire.metadata_frames import decode_metadata_record
 from odradek.wire.secret_fields import is_secret_key
-from testkit.odradek_server import ODRADEK, launch_odradek
+from testkit.odradek_server import launch_odradek
 from testkit.processes import ServerProcess, free_ports
 from testkit.raw_requests import RawClient
+from tests.cli.running import odradek_forked
 from tests.security.secured_node import PLAIN_MODULE
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -122,8 +122,8 @@ def odradek(*arguments: object) -> str:
 
 def serve(path: Path) -> str:
     """Both outputs of a node that cannot start."""
-    done = subprocess.run([ODRADEK, "server", path], capture_output=True, text=True, check=False, timeout=60)
-    return done.stdout + done.stderr
+    done = odradek_forked("server", path)
+    return done.out + done.err
 
 
 class Planted:
@@ -171,7 +171,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
     password = directory / "alice.password"
     password.write_text(ALICE)
     odradek("storage", "format", path, "--add-scram", f"SCRAM-SHA-256=[name=alice,passwordfile={password}]")
-    server = launch_odradek(path)
+    server = launch_odradek(path, by_command=True)
     try:
         node = Planted(server, directory, ports, keys)
         admin = AdminClient({"bootstrap.servers": node.plaintext})

@@ -14,8 +14,7 @@ MODULES: Mapping[str, str] = {
     "client.shells.": "clients with threads and real sockets",
     "data_plane.telemetry.": "figures that clients push, which no simulated client does",
     "data_plane.handlers.client_telemetry.": "figures that clients push, which no simulated client does",
-    "data_plane.groups.consumers.": "groups of the new protocol, which no simulated member speaks yet",
-    "data_plane.handlers.grouping.consumer_groups.": "groups of the new protocol, which no simulated member speaks yet",
+    "data_plane.groups.consumers.xxh3.": "a hash that Kafka defines",
     "serving.api_versions.": "names of client libraries, for people",
     "env.": "this machine: real files, sockets and processes",
     "security.audit.": "lines for people",
@@ -65,6 +64,7 @@ NAMED: Mapping[str, str] = {
         metadata_quorum.replica.storage_format _RESERVED_DIRECTORY_IDS
         metadata_quorum.topic_names TOPIC_NAME_LENGTH_MAX
         data_plane.fetch_sessions INITIAL_EPOCH
+        data_plane.groups.consumers.consumer_group JOINING_EPOCH LEAVING_EPOCH STATIC_LEAVING_EPOCH FIRST_EPOCH
         data_plane.groups.record_sizes DASHED_UUID_BYTES
         data_plane.groups.records GROUP_METADATA_VERSION OFFSET_COMMIT_VERSION OFFSET_COMMIT_VERSION_WITH_EXPIRY
         data_plane.handlers.fetching.fetch_job READ_COMMITTED
@@ -117,6 +117,8 @@ NAMED: Mapping[str, str] = {
         metadata_quorum.replica.quorum_state _SIZE_MAX
         data_plane.coordination.decision_log DECOMPRESSED_BYTES_MAX
         data_plane.disks.disk_watch ROOM_BYTES ROOM_SHARE
+        data_plane.groups.consumers.assignors BALANCING_ROUNDS_MAX
+        data_plane.handlers.grouping.consumer_groups TOPIC_NAMES_MAX
         data_plane.handlers.fetching.offsets TIME_QUERIES_WAITING_MAX WALK_BYTES_MAX
         data_plane.handlers.metadata CREATED_PER_REQUEST_MAX CREATED_AT_ONCE_MAX
         data_plane.handlers.producing.batches_left ANY_SIZE

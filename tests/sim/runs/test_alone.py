@@ -11,6 +11,7 @@ from odradek.data_plane.groups.offsets import FetchedOffsets
 from odradek.wire.errors import ErrorCode
 from sim import __main__ as command
 from sim.alone import raft_alone, replication_alone
+from sim.alone.consumers import consumers_alone
 from sim.alone.groups import groups_alone
 from sim.alone.groups.group_checks import GroupPromises
 from sim.alone.quorum import moved_voters, quorum_alone
@@ -23,19 +24,21 @@ from sim.history import SafetyViolation
 from tests.mutants.patching import patched
 
 AT = ("loners", "t", 0)
-RAFT_SEEDS = range(60)
-REPLICATION_SEEDS = range(200)
-QUORUM_SEEDS = (*range(30), 50307, 50346, 903285, 905949, 8600017)
+RAFT_SEEDS = range(30)
+REPLICATION_SEEDS = range(100)
+QUORUM_SEEDS = (*range(12), 50307, 50346, 903285, 905949, 8600017)
 """In 50307 and 50346, a step commits with the voters before, and then changes them: one joins, the leader goes.
 
 In 903285 a loss of power leaves a hole in what was not synced. In 905949 a candidate hears of its votes when its epoch
 is over. In 8600017 the disk of a leader is late, so its followers have a committed batch before its own file has it.
 """
-MOVED_SEEDS = (*range(16), 3440049)
+MOVED_SEEDS = (*range(8), 3440049)
 """In the last one, a lost question would hold up the looks of a copy for its original."""
-GROUPS_SEEDS = (*range(60), 2167035, 2172304)
+GROUPS_SEEDS = (*range(30), 2167035, 2172304)
 """In the last two, a deposed coordinator that has yet to hear of it answers a fetch of offsets."""
-TRANSACTIONS_SEEDS = (*range(60), 133, 6592952)
+CONSUMERS_SEEDS = (*range(40), 148)
+"""In the last one, a classic group is upgraded that has had no generation yet."""
+TRANSACTIONS_SEEDS = (*range(30), 133, 6592952)
 """In 133, a transaction is begun and aborted in the decision that ends the one before. In the last one, a coordinator dies
 that has loaded a decision above the high watermark."""
 
@@ -120,6 +123,16 @@ def test_group_coordinators_keep_what_was_acknowledged() -> None:
     assert groups_alone.run(3) == found[3]
 
 
+def test_consumer_groups_hand_partitions_over_one_by_one() -> None:
+    """KIP-848: one owner at a time, over deaths, migrations and late workers; in the end each partition has an owner."""
+    found = [consumers_alone.run(seed) for seed in CONSUMERS_SEEDS]
+    assert sum(each["acknowledged"] for each in found) > 4 * len(CONSUMERS_SEEDS)
+    assert sum(each["handed over"] for each in found) > len(CONSUMERS_SEEDS) // 8
+    assert sum(each["migrations"] for each in found) > len(CONSUMERS_SEEDS) // 8
+    assert sum(each["loads"] for each in found) > len(CONSUMERS_SEEDS)
+    assert consumers_alone.run(3) == found[3]
+
+
 def test_transactions_are_there_whole_or_not_at_all() -> None:
     """As their producers were told, over deaths, late markers and late requests; in the end nothing is open (KIP-98)."""
     found = [transactions_alone.run(seed) for seed in TRANSACTIONS_SEEDS]
@@ -178,7 +191,9 @@ def test_a_hole_in_the_log_of_an_open_quorum_is_found() -> None:
         whole_log(replica(is_open=True))
 
 
-@pytest.mark.parametrize("part", ["raft", "quorum", "moved", "replication", "groups", "transactions"])
+@pytest.mark.parametrize(
+    "part", ["raft", "quorum", "moved", "replication", "groups", "consumers", "transactions"]
+)
 def test_the_command_runs_them(part: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`python -m sim --alone PART --seed N`, with the exit statuses of whole clusters."""
     assert command.main(["--alone", part, "--seed", "1"]) == 0

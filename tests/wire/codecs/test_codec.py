@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
@@ -39,11 +40,14 @@ class Example(NamedTuple):
     data: bytes
 
 
-EXAMPLES = [
-    Example(cls, version, codec_reflective.encode(message, version))
-    for cls, version in EVERY_VERSION
-    for message in generated(cls, version)
-]
+@cache
+def every_example() -> list[Example]:
+    """Return examples of every class and version. Each worker of a run imports this file, and one of them needs them."""
+    return [
+        Example(cls, version, codec_reflective.encode(message, version))
+        for cls, version in EVERY_VERSION
+        for message in generated(cls, version)
+    ]
 
 
 def outcome(module: Any, example: Example, data: bytes) -> bytes | None:
@@ -80,7 +84,7 @@ def test_codecs_agree_on_long_values() -> None:
 
 def test_every_truncation_is_refused() -> None:
     """A message that ends early is malformed wherever it ends."""
-    for example in EXAMPLES:
+    for example in every_example():
         for size in range(0, len(example.data), 1 + len(example.data) // 40):
             with pytest.raises(MalformedMessage):
                 codec.decode(example.cls, example.version, example.data[:size])
@@ -90,7 +94,7 @@ def test_every_truncation_is_refused() -> None:
 @given(data=st.data())
 def test_mutations_are_refused_or_read_as_the_oracle_reads_them(data: st.DataObject) -> None:
     """Changed bytes give MalformedMessage or a message, never another exception; both codecs agree which."""
-    example = data.draw(st.sampled_from(EXAMPLES))
+    example = data.draw(st.sampled_from(every_example()))
     mutated = bytearray(example.data)
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(mutated)))
@@ -107,7 +111,7 @@ def test_hostile_counts_allocate_nothing() -> None:
     tracemalloc.start(1)
     try:
         for key in (ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.CREATE_TOPICS, ApiKey.ALTER_CLIENT_QUOTAS):
-            for example in EXAMPLES:
+            for example in every_example():
                 if example.cls is not request_class(key) or example.version not in example.cls.VALID_VERSIONS:
                     continue  # the first version has plain lengths, the last one compact ones
                 codec.decode(example.cls, example.version, example.data)

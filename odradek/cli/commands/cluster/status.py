@@ -295,7 +295,11 @@ def _brokers_text(cluster: ClusterDescription, current: bool) -> str:
 
 def _quorum_text(quorum: QuorumDescription | None) -> str:
     if quorum is None or quorum.leader is None:
-        return paint(RED, "the quorum has no leader, because too few voters run: start more voters")
+        return paint(
+            RED,
+            "the quorum has no leader, because too few voters run: start more voters, or run `odradek quorum recover` if most of "
+            "their disks are lost",
+        )
     text = f"{counted(len(quorum.voters), 'voter')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
     silent = [str(voter.node_id) for voter in quorum.voters if _is_silent(quorum, voter)]
     return f"{text}, {paint(RED, 'silent: ' + ', '.join(silent))}" if silent else text

@@ -452,7 +452,7 @@ def test_a_cluster_without_the_protocol_is_named() -> None:
     """group.protocol=consumer, and a broker that does not know the API: the error names the key."""
     found, broker = new_consumer({"t": 1})
     del broker.versions[int(BEAT)]
-    with pytest.raises(UnsupportedByBroker, match=r"group\.protocol=consumer needs it"):
+    with pytest.raises(UnsupportedByBroker, match=r"group\.protocol=consumer requires"):
         found.poll(5)
 
 

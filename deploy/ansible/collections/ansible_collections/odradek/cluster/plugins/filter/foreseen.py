@@ -81,7 +81,7 @@ def _nodes(values: Mapping[str, Any], state: Mapping[str, Any], plan: Mapping[st
     for path in paths:
         yield f"{path} would be written"
     begins = not state["founded"]
-    # Where there is no cluster yet, no node is touched: all begin.
+    # Without a cluster no node is restarted: all nodes start together.
     running = (values.get("node_touched") or {}).get("running") or ()
     for node in state["nodes"]:
         if node["unformatted"]:

@@ -52,7 +52,7 @@ _WRITTEN = {
     "process.roles": "odradek_roles",
     "log.dirs": "odradek_disks",
 }
-"""Properties that the collection writes, each with the variable that it makes them of."""
+"""Properties that the collection writes, each with the variable from which it is made."""
 _JUDGED_BY_THE_PLAN = ("odradek_security", "odradek_roles", "roles")
 """Names whose choices `layout` judges, with a sentence of its own."""
 
@@ -87,7 +87,7 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 @functools.cache
 def names_used() -> frozenset[str]:
-    """Collect the names of variables that playbooks, roles and plugins of the collection speak of."""
+    """Collect the names of variables that playbooks, roles and plugins of the collection mention."""
     root = Path(__file__).resolve().parents[2]
     files = [path for kind in ("yml", "j2", "py") for path in root.rglob(f"*.{kind}") if path.is_file()]
     return frozenset(name for path in files for name in _OURS.findall(path.read_text(encoding="utf-8")))
@@ -306,7 +306,9 @@ def listening_ports(node: Mapping[str, Any], stage: str) -> dict[str, int]:
 
 
 def _shared_ports(plan: Mapping[str, Any], known: set[frozenset[str]]) -> list[str]:
-    """Return a sentence for each address and port that is there twice; hosts that are `known` as one are left out."""
+    """Return a sentence for each address and port that is there twice; hosts that are known to be one machine
+    are left out.
+    """
     at: dict[tuple[str, int], list[tuple[Mapping[str, Any], str]]] = defaultdict(list)
     for node in plan["nodes"]:
         for what, port in listening_ports(node, plan["security"]).items():

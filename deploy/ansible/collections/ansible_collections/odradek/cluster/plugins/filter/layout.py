@@ -79,7 +79,9 @@ PLAINTEXT = "plaintext"
 WITHIN = "within"
 ONLY = "only"
 STAGES = (PLAINTEXT, "beside", WITHIN, ONLY)
-"""How far a cluster is secured: plaintext, secured listeners beside it, nodes among themselves too, nothing else."""
+"""The stages of a secured cluster: plaintext alone; secured listeners beside plaintext; nodes use the secured
+listeners among themselves; secured listeners alone.
+"""
 
 
 def directory_id(cluster_id: str, node_id: int) -> str:
@@ -177,7 +179,7 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
                 f"{host}: odradek_disks is {told_disks!r}: list its disks, or write {DISCOVER!r} for all that are empty."
             )
         told_disks = []
-    # What has no name is a mistake that `inventory_problems` names: the plan goes on without it.
+    # A disk without a name is a mistake that `inventory_problems` names: the plan goes on without that disk.
     told_disks = [disk for disk in _entries(told_disks) if disk.get("name")]
     disks = [str(disk["name"]) for disk in told_disks]
     for name in disks:

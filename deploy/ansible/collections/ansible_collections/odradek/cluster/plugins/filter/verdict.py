@@ -1,7 +1,7 @@
 """The verdict on an inventory, its hosts and its cluster, after all were looked at and before anything is changed.
 
-PURE: what was found comes as an argument. A problem refuses the run, a note is only said. Much of what refuses a new
-host is a note for a member of the cluster: a playbook may be the way to mend it.
+PURE: what was found comes as an argument. A problem refuses the run, a note is only printed. Much of what
+refuses a new host is a note for a member of the cluster: a playbook may be the way to mend it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class _Host(NamedTuple):
 
 
 def looks_of(plan: Mapping[str, Any], host: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the nodes of a host with all their ports, and its peers with those at which nodes reach each other."""
+    """Return the nodes of a host with all their ports, and its peers with the ports at which nodes reach each
+    other.
+    """
     names = (
         ("broker", "secured controller")
         if plan["security"] in ("within", "only")
@@ -118,7 +120,7 @@ def verdict(
     problems += [*_one_machine(hosts), *_about_cluster(plan, live), *_with_hosts(refused)]
     notes += [*_about_members(plan, live), *_with_hosts(said)]
     if problems:
-        # An operator who mends the others wants to hear of these, too.
+        # Report these hosts, too, so that an operator can mend all problems at once.
         problems += [f"{host.name} cannot be reached over SSH." for host in hosts if host.is_unreachable]
     return {"problems": list(dict.fromkeys(problems)), "notes": list(dict.fromkeys(notes))}
 

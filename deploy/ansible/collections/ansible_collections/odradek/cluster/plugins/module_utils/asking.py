@@ -16,7 +16,7 @@ _ANSWERED: dict[str, str] = {}
 
 
 def ask(odradek: str, bootstrap: str, *words: str) -> tuple[dict | None, str]:
-    """Run `odradek WORDS --json`; return the document, or None and the last line of its complaint.
+    """Run `odradek WORDS --json`; return the document, or None and the last line of its error.
 
     A broker that hangs takes a connection and never answers. So after a short silence some brokers are also asked one
     by one, side by side, and the first answer counts.

@@ -49,7 +49,7 @@ class Cluster:
         return json.loads(self.ask(*words, "--json"))
 
     def change(self, told: str, *words: str, stdin: str | None = None) -> None:
-        """Change something, unless nothing shall be changed."""
+        """Run a command that changes the cluster, and record the change in words; in check mode only record it."""
         if not self._module.check_mode:
             self.ask(*words, stdin=stdin)
         self.done.append(told)

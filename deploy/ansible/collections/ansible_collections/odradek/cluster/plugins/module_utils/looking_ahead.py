@@ -1,4 +1,4 @@
-"""What a cluster loses while nodes restart, and what it lacks since: decisions on the answers of `odradek`.
+"""The losses of a cluster while its nodes restart, and afterwards: decisions on the answers of `odradek`.
 
 `status` is the document of `odradek cluster status --json`, `partitions` that of `odradek partition list --json`.
 
@@ -57,7 +57,9 @@ def losses(partition: dict, stopping: set[int], absent: set[int]) -> tuple[froze
 
 
 def quorum_losses(status: dict, stopping: set[int]) -> tuple[str | None, str | None]:
-    """Return the sentence on the quorum if a stop of nodes could be spared it, and the one if nothing can spare it."""
+    """Return two sentences about the quorum, each perhaps None: the loss that waiting could avoid, and the loss
+    that nothing can avoid.
+    """
     quorum = status["quorum"]
     if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:
         return "the quorum of controllers has no leader", None

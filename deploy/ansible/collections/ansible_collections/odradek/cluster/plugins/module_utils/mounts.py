@@ -1,4 +1,6 @@
-"""Mount points, and whether their disks answer. The kernel's table of mounts says the first: a dead disk would not."""
+"""Mount points, and whether their disks answer. The first comes from the kernel's table of mounts, because a
+dead disk does not answer.
+"""
 
 from __future__ import annotations
 

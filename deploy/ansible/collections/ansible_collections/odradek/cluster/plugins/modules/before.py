@@ -97,7 +97,7 @@ def _links(root: str) -> dict[str, str | None]:
 def keep(directory: str, paths: list, root: str) -> list:
     """Copy aside files that are not kept yet; return their paths. The list of releases comes last and makes it whole."""
     if not os.path.exists(os.path.join(directory, _RELEASES)):
-        # Whoever kept these was interrupted before the first change, so they may be old.
+        # The run that kept these was interrupted before the first change, so they may be old.
         shutil.rmtree(directory, ignore_errors=True)
     new = [
         path
@@ -126,7 +126,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def restore(directory: str, root: str) -> list:
-    """Put back releases and files; return the paths that are other now."""
+    """Put back releases and files; return the paths that have changed."""
     releases = os.path.join(directory, _RELEASES)
     if not os.path.exists(releases):
         return []

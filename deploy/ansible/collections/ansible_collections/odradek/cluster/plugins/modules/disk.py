@@ -465,7 +465,8 @@ def main() -> None:
     if module.params["discover"]:
         _discover(module)
     disks = module.params["disks"]
-    # A host that serves has got on without a dead disk; its node says so, and replace_disk takes it out.
+    # A serving host goes on without a dead disk: its node reports the disk, and the playbook replace_disk
+    # removes it.
     missing = [
         disk
         for disk in disks

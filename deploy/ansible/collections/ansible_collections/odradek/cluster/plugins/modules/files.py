@@ -84,8 +84,8 @@ _SECRET_KEY = re.compile(
 )
 _SECRET_VALUE = re.compile(r"LoginModule|PRIVATE KEY|password|secret|\buser_", re.IGNORECASE)
 _PLACE = re.compile(r"\.(?:location|url|file|type|class|ms)$")
+"""Keys with these ends have places, kinds and times as values, which are no secrets."""
 _URL_SECRET = re.compile(r"://[^/@\s]*:[^/@\s]*@")
-"""Keys with these ends name places and kinds."""
 _SEPARATOR = re.compile(r"[=: \t\f]")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r|\Z)")

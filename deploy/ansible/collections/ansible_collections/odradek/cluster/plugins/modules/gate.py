@@ -82,7 +82,7 @@ _POLL_SECONDS = 1
 
 
 def _looked(params: dict) -> tuple[dict | None, list, str]:
-    """Ask the cluster; return its status, its partitions, and what hindered an answer."""
+    """Ask the cluster; return its status, its partitions, and the reasons if there was no answer."""
     status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
     if status is None:
         return None, [], trouble
@@ -91,7 +91,7 @@ def _looked(params: dict) -> tuple[dict | None, list, str]:
 
 
 def steps_lines(status: dict, partitions: list, steps: list) -> list:
-    """Say for each restart what no order of restarts can spare."""
+    """Write for each restart the losses that no order of restarts can avoid."""
     lines = []
     for nodes in steps:
         texts = summary(look_ahead(status, partitions, nodes)["unspared"])
@@ -104,7 +104,7 @@ def steps_lines(status: dict, partitions: list, steps: list) -> list:
 
 
 def held_up(status: dict | None, partitions: list, trouble: str, params: dict) -> dict:
-    """Return what keeps the nodes from their restart now, by partition or `quorum`, less the accepted ones."""
+    """Return the reasons that hold up the restart now, by partition or `quorum`, without the accepted ones."""
     if not params["stopping"]:
         return {}
     if status is None:
@@ -112,7 +112,7 @@ def held_up(status: dict | None, partitions: list, trouble: str, params: dict) -
     else:
         found = look_ahead(status, partitions, params["stopping"])["refused"]
     if set(params["stopping"]) <= set(params["starting"]):
-        # They may be down already, and that may be why the quorum is silent.
+        # These nodes may be down already, and that may be why the quorum is silent.
         found.pop(QUORUM, None)
     return {name: text for name, text in found.items() if not accepted_by(name, params["accept"])}
 

@@ -231,7 +231,7 @@ def _is_absent(address: str) -> bool:
 
 
 def _connect(peer: tuple[int, str, int, float]) -> dict | None:
-    """Connect to a peer and leave; return what kept this from being done."""
+    """Connect to a peer and disconnect; return the reason if that fails."""
     node, address, port, seconds = peer
     try:
         socket.create_connection((address, port), timeout=seconds).close()

@@ -67,7 +67,7 @@ class Step(NamedTuple):
 
 
 def entity_of(quota: dict) -> tuple:
-    """Return whom an entry is about: pairs of a kind and a name, as C(odradek quota list --json) names them."""
+    """Return the entity of an entry: pairs of a kind and a name, as C(odradek quota list --json) names them."""
     return tuple(
         sorted(
             (kind.replace("_", "-"), str(quota[kind])) for kind in _KINDS if quota.get(kind) not in (None, "")

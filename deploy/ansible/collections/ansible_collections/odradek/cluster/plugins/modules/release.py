@@ -190,7 +190,7 @@ def _compile(directory: str) -> None:
     """Write bytecode on all cores, without that of the packages' own tests: a node writes none, and would compile at each start."""
     python = os.path.join(directory, "bin", "python")
     command = [python, "-m", "compileall", "-q", "-j", "0", "-x", "/tests/", os.path.join(directory, "lib")]
-    # A file that does not compile is a matter of whoever imports it.
+    # A file that does not compile is left to the program that imports it.
     subprocess.run(command, capture_output=True, check=False)
 
 

@@ -104,7 +104,7 @@ def main() -> None:
     command = [params["odradek"], "storage", "check-config", "--json"]
     for key in params["unknown"]:
         command += ["--allow-unknown", key]
-    # On a bare host there is no such user yet: root may read all that it will.
+    # A bare host does not have this user yet, so there the command runs as root, which may read every file.
     if params["user"] in {each.pw_name for each in pwd.getpwall()}:
         command = ["runuser", "-u", params["user"], "--", *command]
     problems = {}

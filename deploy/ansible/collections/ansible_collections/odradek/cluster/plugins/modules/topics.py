@@ -280,7 +280,9 @@ def refused_losses(losses: list[Loss], accepted: list[str]) -> list[str]:
 
 
 def _looked_up(cluster: Cluster, topics: list) -> tuple[dict, dict]:
-    """Ask which of the topics are there, how they are, and which values hold for keys by which records go."""
+    """Ask for the topics that exist, their descriptions, and the values in force of keys that decide how long
+    records stay.
+    """
     listed = {each["topic"] for each in cluster.ask_json("topic", "list")["topics"]}
     names = [topic["name"] for topic in topics if topic["name"] in listed]
     described = cluster.ask_json("topic", "describe", *names)["topics"] if names else []

@@ -116,14 +116,19 @@ def _is_of(name: str, cluster: str, end: str) -> bool:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description="back up the metadata log of a node of this host")
-    parser.add_argument("--properties", type=Path, required=True, metavar="FILE", help="those of the node")
+    parser.add_argument(
+        "--properties", type=Path, required=True, metavar="FILE", help="the properties file of the node"
+    )
     parser.add_argument("--cluster", required=True, metavar="NAME", help="the first part of the file's name")
     parser.add_argument("--directory", type=Path, default=Path("/var/backups/odradek"))
     parser.add_argument(
         "--keep", type=int, default=0, metavar="N", help="remove all but the N newest (0: none)"
     )
     parser.add_argument(
-        "--recipient", type=Path, metavar="CERTIFICATE", help="encrypt to the holder of its key"
+        "--recipient",
+        type=Path,
+        metavar="CERTIFICATE",
+        help="a certificate: encrypt to the holder of its key",
     )
     args = parser.parse_args()
     os.umask(0o077)

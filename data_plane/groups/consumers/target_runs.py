@@ -1,0 +1,178 @@
+"""Targets of large groups: a worker computes them, and the coordinator writes them in parts. PURE.
+
+Theory of operation
+-------------------
+The target of a small group is computed inside a decision. That of a large one would hold up the loop for too long. A
+decision then leaves a `TargetRun`. A worker computes the target of the group as it was, and splits the records. Each part
+is a request of the coordinator itself, and so a decision of its own, small enough for the loop and for a batch of the log.
+The last part has the record of the target's epoch.
+
+A part counts only while its run is the newest of its group. The group may have changed meanwhile:
+
+* Members that have left are passed over. Their departure has raised the group's epoch, so another target follows.
+* A static member that came back with another id gets what was computed for its old id. That raises no epoch.
+* A group that was deleted, that became a classic one or that got another target has ended the run.
+
+Until the last part is written, no member of the group goes a step: it would go to a mixture of two targets. Only a member that joins
+does, since it needs an epoch. A coordinator that
+takes over in between finds such a mixture in the log, with the earlier epoch. It computes a target of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from odradek.data_plane.coordination.records import CoordinatorRecord
+from odradek.data_plane.groups.consumers.consumer_group import ConsumerGroup
+from odradek.data_plane.groups.consumers.consumer_records import target_epoch_record
+from odradek.data_plane.groups.consumers.target_assignment import member_targets
+from odradek.env.pausing import pause
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.named_states import reached
+from odradek.wire.messages.coordinator_records import (
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+)
+
+__all__ = ["TargetPart", "TargetRun", "TargetRuns", "is_small"]
+
+INLINE_UNITS_MAX = 300
+"""Partitions and readers of topics for which a decision computes a target: 2 to 3 ms."""
+PART_UNITS = 600
+"""Members and partitions in the records of one part: about 2 ms, and 10 kB."""
+
+
+def is_small(group: ConsumerGroup, image: MetadataImage) -> bool:
+    """True if a decision may compute the target of the group itself."""
+    left = INLINE_UNITS_MAX - len(group.members)
+    counts = group.topic_counts
+    for name in counts:
+        topic = image.topics.get(name)
+        left -= counts[name] + (0 if topic is None else len(topic.partitions))
+        if left < 0:
+            return False
+    for pattern, resolved in group.resolved.items():
+        readers = group.pattern_counts.get(pattern, 0)
+        for name in resolved.topics:
+            topic = image.topics.get(name)
+            left -= readers + (0 if topic is None else len(topic.partitions))
+            if left < 0:
+                return False
+    return left >= 0
+
+
+@attrs.frozen(eq=False)
+class TargetRun:
+    """Work for a worker: compute the target of a group, as the group is in its present epoch."""
+
+    group: ConsumerGroup
+    offered: Sequence[str]
+    """The assignors that the coordinator offers."""
+    image: MetadataImage
+
+    @property
+    def group_id(self) -> str:
+        return self.group.group_id
+
+    def requests(self) -> Sequence[TargetPart]:
+        """Compute the target, and return it as requests to the coordinator, in order."""
+        records = member_targets(self.group, self.offered, self.image)
+        pause()
+        parts = [TargetPart(self, some, False) for some in _in_parts(records)]
+        last = parts.pop().records if parts else ()
+        return [*parts, TargetPart(self, last, True)]
+
+
+@attrs.frozen(eq=False)
+class TargetPart:
+    """The request of a coordinator to write a part of a target. It has no answer."""
+
+    run: TargetRun
+    records: Sequence[CoordinatorRecord]
+    is_last: bool
+
+
+def _in_parts(records: Sequence[CoordinatorRecord]) -> Iterator[Sequence[CoordinatorRecord]]:
+    part: list[CoordinatorRecord] = []
+    units = 0
+    for record in records:
+        value = record.value
+        assert isinstance(value, ConsumerGroupTargetAssignmentMemberValue)
+        size = 1 + sum(len(each.partitions) for each in value.topic_partitions)
+        if part and units + size > PART_UNITS:
+            yield part
+            part, units = [], 0
+        part.append(record)
+        units += size
+    if part:
+        yield part
+
+
+class TargetRuns:
+    """The runs of all groups of one coordinator, at most one for each group. Soft state."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, TargetRun] = {}
+        self._writing: dict[str, None] = {}
+        """Groups of which a part is written, but not the last one."""
+        self._wanted: list[TargetRun] = []
+
+    def begin(self, group: ConsumerGroup, offered: Sequence[str], image: MetadataImage) -> None:
+        """Have the target of this group computed, unless a run of it is under way."""
+        if group.group_id not in self._running:
+            run = self._running[group.group_id] = TargetRun(group, offered, image)
+            self._wanted.append(run)
+
+    def take_wanted(self) -> Sequence[TargetRun]:
+        """Take the work that decisions have asked for."""
+        wanted = [run for run in self._wanted if self._running.get(run.group_id) is run]
+        self._wanted = []
+        return wanted
+
+    def is_writing(self, group_id: str) -> bool:
+        """True if a part of the target is written, and parts are missing."""
+        return group_id in self._writing
+
+    def cancel(self, group_id: str) -> None:
+        """End the run of a group: what it has computed no longer counts."""
+        self._running.pop(group_id, None)
+        self._writing.pop(group_id, None)
+
+    def ended(self, run: TargetRun) -> None:
+        """Note that a worker has no more parts of this run."""
+        if self._running.get(run.group_id) is run:
+            self.cancel(run.group_id)
+
+    def take_part(
+        self, group: ConsumerGroup | None, part: TargetPart, wall_ms: int
+    ) -> Sequence[CoordinatorRecord]:
+        """Return the records of a part for the group as it is now; none if its run has ended."""
+        run = part.run
+        if group is None or self._running.get(run.group_id) is not run:
+            reached("consumer_groups.part_of_ended_run_dropped")
+            return ()
+        records = [record for each in part.records if (record := _for_present(group, run, each)) is not None]
+        if not part.is_last:
+            reached("consumer_groups.target_written_in_parts")
+            self._writing[run.group_id] = None
+            return records
+        self.cancel(run.group_id)
+        if group.epoch > run.group.epoch:
+            reached("consumer_groups.target_of_earlier_epoch_written")
+        return [*records, target_epoch_record(run.group_id, run.group.epoch, wall_ms)]
+
+
+def _for_present(group: ConsumerGroup, run: TargetRun, record: CoordinatorRecord) -> CoordinatorRecord | None:
+    """Return the record for the member, or for its successor with the same instance id; None if it has left."""
+    key = record.key
+    assert isinstance(key, ConsumerGroupTargetAssignmentMemberKey)
+    if key.member_id in group.members:
+        return record
+    successor = group.static_member(run.group.members[key.member_id].profile.instance_id)
+    if successor is None or successor.member_id in run.group.members:
+        reached("consumer_groups.target_of_departed_member_dropped")
+        return None
+    reached("consumer_groups.target_given_to_successor")
+    return attrs.evolve(record, key=ConsumerGroupTargetAssignmentMemberKey(run.group_id, successor.member_id))

@@ -1,0 +1,1 @@
+"""Groups of the consumer protocol alone, with members of both protocols."""

@@ -1,0 +1,298 @@
+"""Checks of consumer groups at every moment of a schedule. PURE.
+
+The committed log is folded here record by record (`sim.checks.folds.consumer_fold`), and members are held against the fold.
+
+* Each partition has one owner at most, after each record. What two members have in one epoch is disjoint.
+* Epochs of a group and of its target never fall, and the target's is never ahead. A member's epoch falls only when it leaves.
+* Nobody adopts a partition that another member has adopted, unless the other was removed from the group meanwhile.
+* A commit is in the log only if its member was there: with its present epoch, or with one since which it had the partition.
+* The offset of a partition never goes back from one owner to the next.
+* A member that was silent for longer than its session is gone.
+* A coordinator's loaded state is the fold of its log, and so is the state of the coordinator that wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from odradek.data_plane.groups.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_key,
+)
+from odradek.data_plane.groups.state import GroupsState
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.records import records
+from odradek.wire.errors import ErrorCode
+from odradek.wire.metadata_frames import decode_coordinator_value
+from odradek.wire.structure import Message
+from odradek.wire.topic_partition import TopicPartition
+from sim.alone.groups.group_host import GroupHost
+from sim.alone.replication_broker import BATCH_BYTES_MAX, Broker
+from sim.alone.replication_checks import Promises
+from sim.checks.derived.consumer_states import consumers_difference
+from sim.checks.folds.consumer_fold import ConsumerFold, ConsumersFold, Slot
+from sim.history import SafetyViolation
+
+__all__ = ["ConsumerPromises", "Holder", "Sent", "topic_id"]
+
+KNOWN_EPOCH_MIN = 1
+NO_VALUE, SOME_VALUE = b"\x00", b"\x01"
+
+
+def topic_id(name: str) -> bytes:
+    """Make the id of a topic: its name, filled up."""
+    return name.encode().ljust(16)
+
+
+@attrs.frozen
+class Sent:
+    """A commit that a client has sent."""
+
+    at: TopicPartition
+    member_id: str
+    epoch: int
+
+
+@attrs.define(eq=False)
+class Holder:
+    """A client, with the partitions that it has adopted. `stay` is the number of removals of its member id before it joined."""
+
+    name: str
+    member_id: str = ""
+    stay: int = 0
+    held: dict[TopicPartition, int | None] = attrs.Factory(dict)
+    """Its position in each partition; None until it has fetched its group's offset."""
+
+
+class ConsumerPromises(Promises):
+    """The committed log of a coordinator's partition, for one group with members of both protocols."""
+
+    def __init__(self, min_isr: int, group_id: str) -> None:
+        super().__init__(min_isr)
+        self._group_id = group_id
+        self.sent: dict[str, Sent] = {}
+        """Commits by their metadata, which is unique."""
+        self.holders: list[Holder] = []
+        self.removals: dict[str, int] = {}
+        """How often each member id was removed from the group, by either protocol."""
+        self._read_to = 0
+        self._batches: dict[int, int] = {}
+        """The offset behind its batch, for each record's offset."""
+        self._fold = ConsumersFold()
+        self._classic: GroupMetadataValue | None = None
+        self._offsets: dict[TopicPartition, tuple[tuple[str, int] | None, int]] = {}
+        """The newest offset of each partition, and the ownership that committed it."""
+        self._written: dict[tuple[int, int], GroupsState] = {}
+        self._positions: dict[str, int] = {}
+        self.commits = self.loads = self.migrations = self.handed_over = 0
+
+    # -- the committed log ----------------------------------------------------------------------------------------
+
+    def _contents(self, log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
+        found = {}
+        for offset, (data, next_offset, _) in _records(log, start, end).items():
+            found[offset] = data
+            self._batches[offset] = next_offset
+        return found
+
+    def look(self, living: list[Broker]) -> None:  # type: ignore[override]
+        """Check the replicas, and read newly committed records, batch by batch."""
+        super().look(living)
+        while self._read_to in self._seen:
+            end = self._batches[self._read_to]
+            before = self.present
+            for offset in range(self._read_to, end):
+                self._read(offset, self._seen[offset])
+            self._read_to = end
+            for member_id in before - self.present:
+                self.removals[member_id] = self.removals.get(member_id, 0) + 1
+
+    @property
+    def group(self) -> ConsumerFold | None:
+        """The group as a consumer group, None while it is a classic one or none."""
+        return self._fold.groups.get(self._group_id)
+
+    @property
+    def present(self) -> set[str]:
+        """The ids of the members of the group, of either kind."""
+        found = set() if self.group is None else {*self.group.profiles}
+        if self._classic is not None:
+            found |= {each.member_id for each in self._classic.members}
+        return found
+
+    def _read(self, offset: int, data: bytes) -> None:
+        key, value = _decoded(data)
+        if key is None:
+            return
+        if isinstance(key, OffsetCommitKey):
+            if isinstance(value, OffsetCommitValue):
+                self._read_commit(TopicPartition(key.topic, key.partition), offset, value)
+        elif isinstance(key, GroupMetadataKey):
+            assert value is None or isinstance(value, GroupMetadataValue)
+            if value is not None and self.group is not None:
+                raise SafetyViolation(f"at {offset} the group is a classic and a consumer group")
+            self.migrations += value is None and self._classic is not None
+            self._classic = value
+        else:
+            before = self._marks()
+            self._fold.take(key, value)
+            self._check_group(offset, before)
+
+    def _marks(self) -> tuple[int, int, dict[str, int]]:
+        group = self.group
+        if group is None:
+            return (0, 0, {})
+        return (group.epoch, group.target_epoch, {each: group.member_epoch(each) for each in group.currents})
+
+    def _check_group(self, offset: int, before: tuple[int, int, Mapping[str, int]]) -> None:
+        group = self.group
+        if group is None:
+            return
+        epoch, target_epoch, members = before
+        # A group that was a classic one without a generation begins with epoch 0.
+        fell = (
+            KNOWN_EPOCH_MIN < epoch > group.epoch or KNOWN_EPOCH_MIN < target_epoch > group.target_epoch >= 0
+        )
+        if fell:
+            raise SafetyViolation(
+                f"at {offset} the group goes from the epochs {epoch}, {target_epoch} to {group}"
+            )
+        for member_id, was in members.items():
+            now = group.member_epoch(member_id)
+            if member_id in group.currents and KNOWN_EPOCH_MIN <= now < was:
+                raise SafetyViolation(f"at {offset} {member_id} goes from epoch {was} to {now}")
+        for slot, owners in group.owners().items():
+            if len(owners) > 1:
+                raise SafetyViolation(f"at {offset} {slot} belongs to {owners}")
+        for member_id in group.currents:
+            for slot, since in group.assigned(member_id).items():
+                if since > max(group.member_epoch(member_id), 0):
+                    raise SafetyViolation(
+                        f"at {offset} {member_id} has {slot} since {since}, which is to come"
+                    )
+
+    def _read_commit(self, at: TopicPartition, offset: int, value: OffsetCommitValue) -> None:
+        sent = self.sent[value.metadata]
+        if sent.at != at or value.metadata in self._positions:
+            raise SafetyViolation(f"commit {value.metadata} of {sent} stands at {offset} for {at}, or twice")
+        self._positions[value.metadata] = offset
+        since = self._accepted(sent, offset)
+        stint = None if since is None else (sent.member_id, since)
+        last = self._offsets.get(at)
+        if last is not None and None not in (stint, last[0]) and last[0] != stint and value.offset < last[1]:
+            raise SafetyViolation(
+                f"at {offset} {at} goes back from {last[1]} of {last[0]} to {value.offset} of {stint}"
+            )
+        if last is not None and last[0] != stint:
+            self.handed_over += 1
+        self._offsets[at] = (stint, value.offset)
+
+    def _accepted(self, sent: Sent, offset: int) -> int | None:
+        """Check that the group might take this commit; return since when its member has the partition, None if it does
+        not have it.
+        """
+        group = self.group
+        if group is None:
+            there = [] if self._classic is None else [each.member_id for each in self._classic.members]
+            generation = None if self._classic is None else self._classic.generation
+            if sent.member_id not in there or generation != sent.epoch:
+                raise SafetyViolation(f"at {offset} {sent} is taken in generation {generation} of {there}")
+            return sent.epoch
+        if sent.member_id not in group.profiles:
+            raise SafetyViolation(f"at {offset} {sent} is taken from none of {sorted(group.profiles)}")
+        slot: Slot = (topic_id(sent.at.topic), sent.at.partition)
+        epoch = group.member_epoch(sent.member_id)
+        has = {**group.assigned(sent.member_id), **group.revoking(sent.member_id)}
+        if sent.epoch != epoch and not has.get(slot, epoch + 1) <= sent.epoch <= epoch:
+            raise SafetyViolation(f"at {offset} {sent} is taken in epoch {epoch}; the member has {has}")
+        return has.get(slot)
+
+    # -- members --------------------------------------------------------------------------------------------------
+
+    def is_member(self, holder: Holder) -> bool:
+        """True if the group has had this client without a break since it joined."""
+        return holder.member_id in self.present and self.removals.get(holder.member_id, 0) == holder.stay
+
+    def joined(self, node: Broker, holder: Holder, member_id: str) -> int:
+        """Return the stay that begins when a coordinator takes a member."""
+        self.look([node])
+        return self.removals.get(member_id, 0)
+
+    def adopts(self, holder: Holder, at: TopicPartition) -> None:
+        """Check that a client may take up a partition, and note that it has."""
+        if self.is_member(holder):
+            for other in self.holders:
+                if other is not holder and at in other.held and self.is_member(other):
+                    raise SafetyViolation(f"{holder.name} adopts {at}, which {other.name} has")
+        holder.held[at] = None
+
+    def committed(self, node: Broker, commit: str, code: ErrorCode) -> None:
+        """Check a coordinator's answer to a commit."""
+        if code:
+            return
+        self.look([node])
+        self.commits += 1
+        if commit not in self._positions:
+            raise SafetyViolation(f"commit {commit} is acknowledged, and not committed in the log")
+
+    # -- states ---------------------------------------------------------------------------------------------------
+
+    def wrote(self, host: GroupHost) -> None:
+        """Note a decision: the coordinator's state, and the end of the log."""
+        shard = host.shard
+        if shard is not None and not shard.is_loading:
+            end_offset = host.broker.log.log_end_offset
+            self._written[shard.leader_epoch, end_offset] = shard.newest_state
+
+    def loaded(self, host: GroupHost) -> None:
+        """Check the state that a coordinator has loaded from its log."""
+        shard, log = host.shard, host.broker.log
+        assert shard is not None
+        self.loads += 1
+        fold, epoch = ConsumersFold(), -1
+        for data, _, epoch in _records(log, log.log_start_offset, log.log_end_offset).values():  # noqa: B007
+            key, value = _decoded(data)
+            if key is not None:
+                fold.take(key, value)
+        for state in (shard.newest_state, self._written.get((epoch, log.log_end_offset))):
+            difference = None if state is None else consumers_difference(fold, state)
+            if difference is not None:
+                raise SafetyViolation(f"{host.broker.node_id} has {difference}")
+
+    def check(self, nodes: Mapping[int, Broker]) -> None:
+        """Check at the end that the replicas are equal and hold all that was acknowledged."""
+        self._check_replicas(nodes)
+
+
+def _records(log: PartitionLog, start: int, end: int) -> dict[int, tuple[bytes, int, int]]:
+    """Read each record by offset: key and value as bytes, the offset behind its batch, and the leader epoch."""
+    found: dict[int, tuple[bytes, int, int]] = {}
+    offset = max(start, log.log_start_offset)
+    while offset < end:
+        data = log.read_bytes(offset, BATCH_BYTES_MAX, upper_bound=end, min_one=True)
+        if not data:
+            break
+        for position, header in iter_batches(data):
+            for record in records(data, position, decompressed_bytes_max=BATCH_BYTES_MAX):
+                if start <= record.offset < end:
+                    key = bytes(record.key or b"")
+                    value = NO_VALUE if record.value is None else SOME_VALUE + bytes(record.value)
+                    data_of = len(key).to_bytes(4, "big") + key + value
+                    found[record.offset] = (data_of, header.next_offset, header.partition_leader_epoch)
+            offset = header.next_offset
+    return found
+
+
+def _decoded(data: bytes) -> tuple[Message | None, Message | None]:
+    size = int.from_bytes(data[:4], "big")
+    raw_key, raw_value = data[4 : 4 + size], data[4 + size :]
+    key = decode_key(raw_key)
+    if key is None or raw_value[:1] == NO_VALUE:
+        return key, None
+    return key, decode_coordinator_value(key, raw_value[1:])

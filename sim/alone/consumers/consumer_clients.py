@@ -1,0 +1,351 @@
+"""Members of one group in a schedule: of the consumer protocol, by the product's `MemberMachine`, and of the classic one. PURE.
+
+A member beats, adopts what it is given, commits what it has, stalls, leaves, returns, and changes what it reads. A member of the
+classic protocol gives everything up before it joins again. A commit of an earlier life arrives late now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from odradek.client.consumer.member_machine import Interest, MemberMachine, MemberState, Verdict, judged
+from odradek.data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from odradek.wire.topic_partition import TopicPartition
+from sim.alone.consumers.consumer_checks import ConsumerPromises, Holder, Sent, topic_id
+from sim.alone.groups.group_host import GroupHost
+from sim.alone.groups.letters import Client, GroupRequest, Post
+
+__all__ = ["GROUP", "NAMES", "ConsumerClients", "GroupClient"]
+
+GROUP = "g"
+TOPICS = ("t", "u")
+NAMES = {topic_id(name): name for name in TOPICS}
+NEWEST = 9
+HEARTBEAT_VERSION = 1
+REBALANCE_MS = 1500
+CONFIRMED_SHARE = 0.2
+"""The share of fetches of offsets that wait until their coordinator's leadership is confirmed."""
+INTERESTS = (
+    Interest(("t",)),
+    Interest(("t",)),
+    Interest(("t", "u")),
+    Interest(("u",)),
+    Interest((), "[tu]"),
+    Interest((), "[tu]"),
+    Interest(("t",), "u.*"),
+)
+NOT_HERE = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
+"""Errors after which a client asks the coordinator again."""
+
+
+class ConsumerClients(Post):
+    """All clients, and their messages."""
+
+    def __init__(
+        self,
+        random: Random,
+        promises: ConsumerPromises,
+        hosts: Mapping[int, GroupHost],
+        now_ms: Callable[[], int],
+        is_newest: Callable[[GroupHost], bool],
+    ) -> None:
+        """`is_newest` is true for the broker that the controller has made the leader last."""
+        super().__init__(random, hosts, promises.wrote)
+        self.is_newest = is_newest
+        self.promises = promises
+        self.heard: dict[str, int] = {}
+        """When a request of each member last arrived anywhere, in milliseconds."""
+        self.members: list[GroupClient] = []
+        self._now_ms = now_ms
+        self._commits = 0
+
+    def add(self, member: GroupClient) -> None:
+        """Let another client take part."""
+        self.members.append(member)
+        self.all = self.members
+        self.promises.holders.append(member.holder)
+
+    def arrives(self, request: GroupRequest) -> None:
+        """Note that a coordinator has heard of a member."""
+        if member_id := getattr(request, "member_id", None):
+            self.heard[member_id] = self._now_ms()
+
+    def next_commit(self, sent: Sent) -> tuple[int, str]:
+        """Number a commit; returns the number and the commit's metadata."""
+        self._commits += 1
+        name = f"c{self._commits}"
+        self.promises.sent[name] = sent
+        return self._commits, name
+
+    def become_steady(self) -> None:
+        """Let all members stay from now on; those that have stalled go on soon. Of two with one instance id, the later one
+        ends.
+        """
+        taken: set[str] = set()
+        for member in self.members:
+            member.is_steady = True
+            if member.instance_id is not None and member.instance_id in taken:
+                member.is_replaced = True
+                member.holder.held.clear()
+            elif member.instance_id is not None:
+                member.is_replaced = False
+                taken.add(member.instance_id)
+
+
+class GroupClient(Client):
+    """A member of either protocol: what it has, and what it commits."""
+
+    def __init__(self, clients: ConsumerClients, name: str, instance_id: str | None) -> None:
+        super().__init__(name)
+        self.clients = clients
+        self.instance_id = instance_id
+        self.holder = Holder(name)
+        self.is_steady = False
+        self.is_replaced = False
+        """True once another client has its instance id for good."""
+        self.stalls = 0
+        self.former: tuple[str, int] | None = None
+        """A member id and epoch that it had before."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch or generation with which it commits; -1 outside of the group."""
+        raise NotImplementedError
+
+    @property
+    def is_settled(self) -> bool:
+        """True if it has an assignment, and nothing to do."""
+        raise NotImplementedError
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that it reads."""
+        raise NotImplementedError
+
+    def refused(self, code: ErrorCode) -> None:
+        """React to the refusal of a commit or a fetch."""
+        raise NotImplementedError
+
+    def is_away(self) -> bool:
+        """True if it does nothing this time, because it stalls or was replaced."""
+        if self.stalls:
+            self.stalls = min(self.stalls - 1, 2) if self.is_steady else self.stalls - 1
+        return self.is_replaced or self.stalls > 0
+
+    def note_stay(self, host: GroupHost, member_id: str) -> int:
+        """Return the stay that an answer of this coordinator begins."""
+        return self.clients.promises.joined(host.broker, self.holder, member_id)
+
+    def replace_held(self, target: Mapping[TopicPartition, object]) -> None:
+        """Give up what is not in the target, then adopt what is new."""
+        held = self.holder.held
+        for at in [at for at in held if at not in target]:
+            del held[at]
+        for at in target:
+            if at not in held:
+                self.clients.promises.adopts(self.holder, at)
+
+    # -- offsets ----------------------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Read on: fetch the offsets of new partitions, or commit."""
+        held = self.holder.held
+        if not held or self.epoch <= 0:
+            return
+        if any(position is None for position in held.values()):
+            self._fetch()
+        else:
+            self._commit(self.clients.random.sample(sorted(held), 1))
+
+    def _fetch(self) -> None:
+        wanted = [at for at, position in self.holder.held.items() if position is None]
+        who = (self.holder.member_id, self.epoch)
+        is_newest: list[bool] = []
+
+        def checked(host: GroupHost, answer: FetchedOffsets) -> None:
+            is_newest.append(self.clients.is_newest(host))
+
+        def answered(answer: FetchedOffsets) -> None:
+            if answer.code:
+                self.refused(answer.code)
+                return
+            if not is_newest[-1]:
+                return
+            for at in wanted:
+                if (self.holder.member_id, self.epoch) == who and self.holder.held.get(at, 0) is None:
+                    found = answer.offsets.get((at.topic, at.partition))
+                    self.holder.held[at] = 0 if found is None else found.offset
+
+        # A deposed coordinator may answer an unconfirmed read with old offsets. A client of the schedule drops these.
+        is_confirmed = self.clients.random.random() < CONFIRMED_SHARE
+        request = FetchOffsets(GROUP, *self.identity(), is_confirmed=is_confirmed)
+        self.clients.send(self, request, NEWEST, checked, answered)
+
+    def identity(self) -> tuple[str | None, int]:
+        """Return the member id and the epoch for a fetch of offsets."""
+        return self.holder.member_id, self.epoch
+
+    def _commit(self, slots: list[TopicPartition]) -> None:
+        commits = []
+        for at in slots:
+            position = self.holder.held[at]
+            assert position is not None
+            position += self.clients.random.randint(0, 3)
+            self.holder.held[at] = position
+            commits.append((at, position))
+        self._send_commit(commits, self.holder.member_id, self.epoch)
+
+    def commit_late(self) -> None:
+        """Commit as the client's former self would, whose request was late."""
+        assert self.former is not None
+        known = [*sorted(self.holder.held), TopicPartition("t", self.clients.random.randrange(4))]
+        at = self.clients.random.choice(known)
+        self._send_commit([(at, 0)], *self.former)
+
+    def _send_commit(self, commits: list[tuple[TopicPartition, int]], member_id: str, epoch: int) -> None:
+        parts = []
+        for at, position in commits:
+            _, name = self.clients.next_commit(Sent(at, member_id, epoch))
+            parts.append(PartitionCommit(at.topic, topic_id(at.topic), at.partition, position, -1, name))
+
+        def checked(host: GroupHost, codes: list[ErrorCode]) -> None:
+            for each, code in zip(parts, codes, strict=True):
+                self.clients.promises.committed(host.broker, each.metadata, code)
+
+        def answered(codes: list[ErrorCode]) -> None:
+            if codes[0] and (member_id, epoch) == (self.holder.member_id, self.epoch):
+                self.refused(codes[0])
+
+        request = CommitOffsets(GROUP, member_id, self.instance_id, epoch, -1, tuple(parts))
+        self.clients.send(self, request, NEWEST, checked, answered)
+
+
+class ConsumerMember(GroupClient):
+    """A member of the consumer protocol."""
+
+    def __init__(self, clients: ConsumerClients, name: str, instance_id: str | None) -> None:
+        super().__init__(clients, name, instance_id)
+        self._lives = 0
+        self._interest = clients.random.choice(INTERESTS)
+        self._new_machine()
+
+    def _new_machine(self) -> None:
+        """Begin another process: it has another member id."""
+        self._lives += 1
+        life = self._lives
+        self.machine = MemberMachine(
+            GROUP,
+            lambda: f"{self.name}.{life}",
+            rebalance_timeout_ms=REBALANCE_MS,
+            instance_id=self.instance_id,
+            assignor=self.clients.random.choice((None, None, "uniform", "range")),
+        )
+        self.holder.held.clear()
+        self.holder.member_id = ""
+
+    @property
+    def epoch(self) -> int:
+        return self.machine.epoch
+
+    @property
+    def topics(self) -> frozenset[str]:
+        matched = {"[tu]": {"t", "u"}, "u.*": {"u"}, None: set[str]()}
+        return frozenset({*self._interest.topics, *matched[self._interest.pattern]})
+
+    @property
+    def is_settled(self) -> bool:
+        machine = self.machine
+        return machine.state is MemberState.STABLE and not machine.needs_application(NAMES)
+
+    def act(self) -> None:
+        machine, random = self.machine, self.clients.random
+        if self.is_away():
+            return
+        if machine.state is MemberState.UNSUBSCRIBED:
+            machine.join()
+        elif machine.has_lost:
+            self.holder.held.clear()
+            machine.join()
+        if machine.needs_application(NAMES) and random.random() < 0.6:
+            target = machine.resolved(NAMES)
+            self.replace_held(target)
+            machine.adopted(target, machine.incarnation)
+        chance = random.random()
+        if machine.is_urgent(self._interest) or chance < 0.5:
+            self._beat()
+        elif chance < 0.84 or self.is_steady:
+            self.work()
+        elif chance < 0.92 and self.former is not None:
+            self.commit_late()
+        elif chance < 0.94:
+            self._interest = random.choice(INTERESTS)
+        elif chance < 0.96:
+            self.stalls = random.choice((10, 30))
+        elif chance < 0.98:
+            self._leave()
+        else:
+            # It dies without a word, and another process takes its place.
+            self.former = (self.holder.member_id, self.epoch)
+            self._new_machine()
+
+    def gave_up(self) -> None:
+        self.machine.unanswered()
+
+    def _beat(self) -> None:
+        machine = self.machine
+        request = machine.heartbeat(self._interest)
+        incarnation, stay = machine.incarnation, [self.holder.stay]
+
+        def checked(host: GroupHost, answer: ConsumerGroupHeartbeatResponse) -> None:
+            if not answer.error_code and request.member_epoch == 0:
+                stay[0] = self.note_stay(host, request.member_id)
+
+        def answered(answer: ConsumerGroupHeartbeatResponse) -> None:
+            if machine is not self.machine or incarnation != machine.incarnation:
+                return
+            if answer.error_code:
+                self.refused(ErrorCode(answer.error_code))
+                return
+            if machine.epoch > 0 and answer.member_epoch != machine.epoch:
+                self.former = (machine.member_id, machine.epoch)
+            machine.answered(answer)
+            self.holder.member_id, self.holder.stay = machine.member_id, stay[0]
+
+        self.clients.send(self, request, HEARTBEAT_VERSION, checked, answered)
+
+    def refused(self, code: ErrorCode) -> None:
+        machine = self.machine
+        verdict = judged(code)
+        if not machine.beats or code in NOT_HERE or code is ErrorCode.STALE_MEMBER_EPOCH:
+            machine.unanswered()
+        elif verdict is Verdict.REPLACED:
+            self.is_replaced = True
+            self.holder.held.clear()
+        elif verdict in (Verdict.FENCED, Verdict.FAILED):
+            self.former = (machine.member_id, machine.epoch)
+            machine.lose(MemberState.FENCED if verdict is Verdict.FENCED else MemberState.FAILED)
+        else:
+            machine.unanswered()
+
+    def _leave(self) -> None:
+        self.former = (self.holder.member_id, self.epoch)
+        request: ConsumerGroupHeartbeatRequest | None = self.machine.leave()
+        self.machine.unsubscribe()
+        self.holder.held.clear()
+        self.stalls = self.clients.random.choice((0, 5, 20))
+        if self.instance_id is not None and self.clients.random.random() < 0.5:
+            self._new_machine()
+        if request is not None:
+            self.clients.send(
+                self, request, HEARTBEAT_VERSION, lambda host, answer: None, lambda answer: None
+            )

@@ -1,0 +1,51 @@
+"""A broker with topics that grow, as the coordinator of consumer groups sees it. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.metadata_quorum.image.metadata_image import (
+    MetadataDelta,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from odradek.serving.layered_map import LayeredMap
+from sim.alone.consumers.consumer_checks import topic_id
+from sim.alone.groups.group_host import GroupHost
+from sim.alone.replication_broker import TOPIC_ID, Broker
+
+__all__ = ["ConsumerHost"]
+
+ONE_REPLICA = PartitionImage(1, 0, 0, (1,), (1,))
+
+
+class ConsumerHost(GroupHost):
+    """A group coordinator, and the metadata that its broker has seen."""
+
+    def __init__(self, broker: Broker, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
+        super().__init__(broker, settings, now_ms)
+        self._seen: dict[str, int] = {}
+
+    def see(self, counts: Mapping[str, int]) -> None:
+        """Learn the topics of the cluster: names with the number of their partitions."""
+        if counts == self._seen:
+            return
+        changed = [name for name in sorted(counts) if counts[name] != self._seen.get(name)]
+        created = tuple(name for name in changed if name not in self._seen)
+        self._seen = dict(counts)
+        images = {
+            name: TopicImage(name, topic_id(name), dict.fromkeys(range(count), ONE_REPLICA))
+            for name, count in counts.items()
+        }
+        images[OFFSETS_TOPIC] = TopicImage(OFFSETS_TOPIC, TOPIC_ID, {0: ONE_REPLICA})
+        self.newest.image = MetadataImage(
+            self.newest.image.offset + 1,
+            topics=LayeredMap(images),
+            topics_by_id=LayeredMap({each.topic_id: each for each in images.values()}),
+        )
+        self.coordinator.apply_metadata(
+            MetadataDelta(changed_topics=dict.fromkeys(changed, ()), created_topics=created)
+        )

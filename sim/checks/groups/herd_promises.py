@@ -1,0 +1,184 @@
+"""The ledger of a consumer group with members of both protocols. It gets all that members receive, and raises impossible
+events. PURE.
+
+1. An owner gets every record between its begin and its end, once, in order. No other member gets any.
+2. It begins at or above each offset whose commit was acknowledged before it became the owner. A commit that was sent again, or was
+   never answered, may come late: then nothing is known of this partition's offset.
+3. It commits nothing beyond the records that it got.
+4. When another member has begun a partition, no commit of an earlier owner with its former epoch is accepted (KIP-1251).
+
+Owners are checked by the log of the coordinator, not here: a member that was fenced hears of it late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from odradek.wire.topic_partition import TopicPartition
+from sim.history import History, SafetyViolation, Told
+
+__all__ = ["HerdCommit", "HerdPromises"]
+
+
+@attrs.define(eq=False)
+class HerdCommit:
+    """A commit that was begun."""
+
+    member: str
+    offsets: Mapping[TopicPartition, int]
+    is_late: bool = False
+    """True if other members have begun all its partitions since: it must be refused."""
+
+
+@attrs.define(eq=False)
+class _Held:
+    """A partition in the hands of a member. `next_offset` None: it has handled no record yet."""
+
+    since: float
+    next_offset: int | None = None
+
+
+@attrs.define(eq=False)
+class HerdPromises:
+    """The ledger of one group."""
+
+    group: str
+    history: History
+    seen: set[tuple[TopicPartition, int]] = attrs.Factory(set)
+    progress: dict[TopicPartition, int] = attrs.Factory(dict)
+    """The furthest position of any owner."""
+    hand_overs: int = 0
+    refused_late: int = 0
+    _held: dict[tuple[str, TopicPartition], _Held] = attrs.Factory(dict)
+    _begun: dict[TopicPartition, str] = attrs.Factory(dict)
+    """The member that has begun each partition last."""
+    _certain: dict[TopicPartition, int] = attrs.Factory(dict)
+    """The highest acknowledged commit of each partition."""
+    _certain_at: dict[TopicPartition, list[tuple[float, int]]] = attrs.Factory(dict)
+    _doubtful: set[TopicPartition] = attrs.Factory(set)
+
+    # Owners
+
+    def begins(self, member: str, keys: Iterable[TopicPartition], now: float) -> None:
+        """Begin a member's ownership of these partitions."""
+        given = list(keys)
+        for key in given:
+            self._held[member, key] = _Held(now)
+        self.history.own(member, self.group, given, now)
+
+    def ends(self, member: str, keys: Iterable[TopicPartition]) -> None:
+        """End a member's ownership of these partitions."""
+        for key in keys:
+            self._held.pop((member, key), None)
+
+    def gone(self, member: str) -> None:
+        """Remove a member that is dead."""
+        for held in [held for held in self._held if held[0] == member]:
+            del self._held[held]
+
+    def leaves(self, member: str) -> None:
+        """Do nothing: that a member leaves proves nothing here."""
+
+    def has_begun_after(self, member: str, key: TopicPartition) -> bool:
+        """True if another member has had records of this partition later than this one."""
+        return self._begun.get(key, member) != member
+
+    def is_begun(self, member: str, key: TopicPartition) -> bool:
+        """True if the member has had records of a partition of its own."""
+        held = self._held.get((member, key))
+        return held is not None and held.next_offset is not None
+
+    # Records
+
+    def handed(self, member: str, records: Sequence[Told]) -> None:
+        """Check the records that one poll of a member has returned. Raises `SafetyViolation`."""
+        for told in records:
+            key, offset = told.partition, told.offset
+            held = self._held.get((member, key))
+            if held is None:
+                raise SafetyViolation(
+                    f"{self.group}: {member} is handed {offset} of {key}, which it does not own"
+                )
+            trimmed = key in self.history.deleted_below
+            if held.next_offset is None:
+                self._check_begin(member, key, offset, held)
+            elif offset != held.next_offset and not (trimmed and offset > held.next_offset):
+                raise SafetyViolation(
+                    f"{self.group}: {member} is handed {offset} of {key} behind {held.next_offset - 1}"
+                )
+            held.next_offset = offset + 1
+            self.seen.add((key, offset))
+            self.progress[key] = max(self.progress.get(key, 0), offset + 1)
+
+    def _check_begin(self, member: str, key: TopicPartition, offset: int, held: _Held) -> None:
+        least = max((at for when, at in self._certain_at.get(key, ()) if when < held.since), default=0)
+        if offset < least and key not in self._doubtful:
+            raise SafetyViolation(
+                f"{self.group}: {member} begins {key} at {offset}, and {least} was committed before it had it"
+            )
+        most = max(self._certain.get(key, 0), self.progress.get(key, 0))
+        if offset > most and key not in self.history.deleted_below:
+            raise SafetyViolation(
+                f"{self.group}: {member} begins {key} at {offset}, and nobody was behind {most}"
+            )
+        self.hand_overs += self._begun.get(key, member) != member
+        self._begun[key] = member
+
+    # Commits
+
+    def commits(
+        self, member: str, generation: int, offsets: Mapping[TopicPartition, int], now: float
+    ) -> HerdCommit:
+        """Note a commit that a member is about to send. Raises `SafetyViolation`."""
+        for key, offset in offsets.items():
+            held = self._held.get((member, key))
+            if held is None or held.next_offset is None:
+                continue
+            if offset > max(held.next_offset, self.history.deleted_below.get(key, 0)):
+                raise SafetyViolation(
+                    f"{self.group}: {member} commits {offset} of {key}, and was handed up to {held.next_offset}"
+                )
+        return HerdCommit(member, offsets)
+
+    def commits_late(self, member: str, offsets: Mapping[TopicPartition, int]) -> HerdCommit:
+        """Note a commit in the name of an earlier owner, which must be refused."""
+        return HerdCommit(member, offsets, is_late=True)
+
+    def committed(self, commit: HerdCommit, now: float, *, times: int = 1) -> None:
+        """Check an acknowledged commit that was sent this number of times. Raises `SafetyViolation`."""
+        if commit.is_late:
+            raise SafetyViolation(
+                f"{self.group}: a late commit of {commit.member} was taken: {dict(commit.offsets)}"
+            )
+        for key, offset in commit.offsets.items():
+            if times > 1:
+                self._doubtful.add(key)
+            self._certain[key] = max(self._certain.get(key, 0), offset)
+            self._certain_at.setdefault(key, []).append((now, offset))
+
+    def refused(self, commit: HerdCommit, now: float, error: str, *, certain: bool) -> None:
+        """Note a failed commit. `certain`: it was sent once, and the answer says that it was refused."""
+        self.refused_late += commit.is_late
+        if not certain and not commit.is_late:
+            self._doubtful.update(commit.offsets)
+
+    # Afterwards
+
+    def check(self) -> None:
+        """Check that every acknowledged record reached some member, unless deleted. Raises `SafetyViolation`."""
+        for told in self.history.acknowledged:
+            if told.offset < self.history.deleted_below.get(told.partition, 0):
+                continue
+            if (told.partition, told.offset) not in self.seen:
+                raise SafetyViolation(
+                    f"{self.group}: nobody was handed {told.value[:40]!r} at {told.partition} {told.offset}"
+                )
+
+    def check_commits(self, found: Mapping[TopicPartition, int | None]) -> None:
+        """Check the group's offsets when no member is left. Raises `SafetyViolation`."""
+        for key, least in self._certain.items():
+            offset = found.get(key)
+            if key not in self._doubtful and (offset is None or offset < least):
+                raise SafetyViolation(f"{self.group}: {least} of {key} was committed, {offset} is there")

@@ -1,0 +1,255 @@
+"""Nodes that are forked from a process which has read all modules already: a start costs a fifth of the CPU.
+
+The nursery is a process of its own, so a node inherits the threads, files and memory of no test. It has the arguments,
+environment, directory and umask of its parent's at the moment of the start, and dies with the parent. What `odradek` does
+between its own start and its `main` is proven by the tests that run the command.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn, TypedDict
+
+from testkit.processes import command_prefix
+
+MESSAGE_BYTES_MAX = 1 << 17
+_ROOT = Path(__file__).resolve().parent.parent
+_PR_SET_PDEATHSIG = 1
+
+
+class Wanted(TypedDict):
+    """A node that is to be started."""
+
+    words: list[str]
+    environment: dict[str, str]
+    directory: str
+    umask: int
+
+
+class Nursery:
+    """The side of the parent: starts nodes, and hears how they ended."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*command_prefix(), sys.executable, "-m", "testkit.nursery", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd=_ROOT,
+                pass_fds=[theirs.fileno()],
+            )
+        self._lock = threading.Lock()
+        self._started: list[int] = []
+        self._ended: dict[int, int] = {}
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def start(self, words: Sequence[str | Path], log_path: Path) -> Nursling:
+        """Start `odradek WORDS` with its output appended to a log."""
+        with log_path.open("ab") as log:
+            return self._start(words, log.fileno(), log.fileno())
+
+    def start_with_pipes(self, words: Sequence[str | Path]) -> Nursling:
+        """Start `odradek WORDS`, whose `stdout` and `stderr` can be read."""
+        pipes = [os.pipe(), os.pipe()]
+        try:
+            process = self._start(words, *(writer for _, writer in pipes))
+        finally:
+            for _, writer in pipes:
+                os.close(writer)
+        process.stdout, process.stderr = (os.fdopen(reader, "rb") for reader, _ in pipes)
+        return process
+
+    def _start(self, words: Sequence[str | Path], out: int, err: int) -> Nursling:
+        (umask,) = (
+            line.split()[1]
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith("Umask:")
+        )
+        wanted = Wanted(
+            words=list(map(str, words)),
+            environment=dict(os.environ),
+            directory=os.getcwd(),
+            umask=int(umask, 8),
+        )
+        with self._lock:
+            socket.send_fds(self._control, [json.dumps(wanted).encode()], [out, err])
+            while not self._started:
+                self._hear(None)
+            return Nursling(self, wanted["words"], self._started.pop())
+
+    def status(self, pid: int, seconds_max: float | None) -> int | None:
+        """Return the exit status of a node like `Popen.returncode`; None while it runs. Waits `seconds_max`, None: for ever."""
+        until = None if seconds_max is None else time.monotonic() + seconds_max
+        with self._lock:
+            while pid not in self._ended:
+                left = None if until is None else max(0.0, until - time.monotonic())
+                if not self._hear(left) and left == 0.0:
+                    return None
+            return self._ended[pid]
+
+    def _hear(self, seconds_max: float | None) -> bool:
+        """Take one message; False if none came in time. Raises `ChildProcessError` when the nursery has died."""
+        if not select.select([self._control], [], [], seconds_max)[0]:
+            return False
+        data = self._control.recv(MESSAGE_BYTES_MAX)
+        if not data:
+            raise ChildProcessError("the nursery has died")
+        message: dict[str, int] = json.loads(data)
+        if "status" in message:
+            self._ended[message["pid"]] = message["status"]
+        else:
+            self._started.append(message["pid"])
+        return True
+
+
+class Nursling(subprocess.Popen[bytes]):
+    """A node of the nursery with the face of a child."""
+
+    def __init__(self, nursery: Nursery, words: list[str], pid: int) -> None:
+        """Take over the node; nothing is started here."""
+        self._nursery = nursery
+        self.args = words
+        self.pid = pid
+        self.returncode = None
+        self.stdin = self.stdout = self.stderr = None
+        self._child_created = False
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._nursery.status(self.pid, 0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            status = self._nursery.status(self.pid, timeout)
+            if status is None:
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self.returncode = status
+        return self.returncode
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[bytes, bytes]:
+        """Read the rest of both streams, and wait for the end."""
+        until = None if timeout is None else time.monotonic() + timeout
+        streams = [each for each in (self.stdout, self.stderr) if each is not None]
+        read = {each.fileno(): b"" for each in streams}
+        # What a reader of lines has taken from the pipe stands in its buffer.
+        for each in streams:
+            os.set_blocking(each.fileno(), False)
+            while data := each.read(1 << 16):
+                read[each.fileno()] += data
+        open_ones = set(read)
+        while open_ones:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            ready = select.select(list(open_ones), [], [], left)[0]
+            if not ready:
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            for number in ready:
+                data = os.read(number, 1 << 16)
+                read[number] += data
+                if not data:
+                    open_ones.discard(number)
+        self.wait(None if until is None else max(0.0, until - time.monotonic()))
+        out, err = (b"" if each is None else read[each.fileno()] for each in (self.stdout, self.stderr))
+        return out, err
+
+
+def main(control: socket.socket) -> list[str]:
+    """Start each node that the parent asks for, until that goes. Returns in each node, with the words of its command."""
+    nursery = os.getpid()
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    while True:
+        ready = select.select([control.fileno(), reader], [], [])[0]
+        if reader in ready:
+            os.read(reader, 4096)
+            _report_ends(control)
+        if control.fileno() in ready:
+            data, streams, *_ = socket.recv_fds(control, MESSAGE_BYTES_MAX, 2)
+            if not data:
+                os._exit(0)
+            wanted: Wanted = json.loads(data)
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                control.close()
+                os.close(reader)
+                os.close(writer)
+                _become(wanted, streams, nursery)
+                return wanted["words"]
+            for each in streams:
+                os.close(each)
+            control.send(json.dumps({"pid": pid}).encode())
+
+
+def _report_ends(control: socket.socket) -> None:
+    """Reap the nodes that have ended, and report their statuses."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        message = {"pid": pid, "status": os.waitstatus_to_exitcode(status)}
+        control.send(json.dumps(message).encode())
+
+
+def _become(wanted: Wanted, streams: Sequence[int], nursery: int) -> None:
+    """Give a fork the surroundings of a process that the parent had started, and let it die with the nursery."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != nursery:
+        os._exit(1)
+    os.umask(wanted["umask"])
+    os.chdir(wanted["directory"])
+    os.environ.clear()
+    os.environ.update(wanted["environment"])
+    for each, number in zip(streams, (1, 2), strict=True):
+        os.dup2(each, number)
+        os.close(each)
+    # As Python makes them at its start: the nursery's may seek, which a pipe does not.
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(2, "w", closefd=False)), errors="backslashreplace", line_buffering=True
+    )
+    sys.argv = ["odradek", *wanted["words"]]
+
+
+def _run() -> NoReturn:
+    from odradek.cli import __main__ as command
+    from odradek.cli.commands import server as server  # read now, used by each node
+    from odradek.node import main as node_main  # noqa: F401  # read now, used by each node
+
+    # Collections of a node need not look at what it shares with the nursery.
+    gc.collect()
+    gc.freeze()
+    words = main(socket.socket(fileno=int(sys.argv[1])))
+    sys.exit(command.main(words))
+
+
+if __name__ == "__main__":
+    _run()

@@ -1,0 +1,83 @@
+"""The nursery of the tests: what it starts is like a process that the test has started, but for the time it takes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import odradek as package
+from odradek.node.main import NEEDS_OPERATOR
+from testkit.odradek_server import launch_odradek, living_nursery, prepare_odradek
+from testkit.processes import ServerFailed
+from tests.cli.running import ROOT
+
+pytestmark = pytest.mark.long
+WAIT_SECONDS = 60.0
+
+ORPHAN = """
+import sys, time
+from testkit.nursery import Nursery
+process = Nursery().start_with_pipes(["server", sys.argv[1]])
+assert process.stdout.readline() == b"ready\\n"
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_command_has_its_streams_and_its_status() -> None:
+    """Each stream comes alone, whatever came before it; a refusal has the status of the command."""
+    said = living_nursery().start_with_pipes(["--version"])
+    assert said.communicate(timeout=WAIT_SECONDS) == (f"odradek {package.__version__}\n".encode(), b"")
+    refused = living_nursery().start_with_pipes(["server", "/no/such/file"])
+    out, err = refused.communicate(timeout=WAIT_SECONDS)
+    assert (refused.returncode, out) == (NEEDS_OPERATOR, b"")
+    assert b"cannot read /no/such/file" in err
+
+
+def test_it_has_the_surroundings_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment, the directory and the umask are those at the moment of the start."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ODRADEK_BOOTSTRAP", "127.0.0.1:1")
+    refused = living_nursery().start_with_pipes(["topic", "list"])
+    assert b"127.0.0.1:1" in refused.communicate(timeout=WAIT_SECONDS)[1]
+    prepare_odradek(tmp_path)
+    before = os.umask(0o077)
+    try:
+        server = launch_odradek(Path("server.properties"))
+    finally:
+        os.umask(before)
+    try:
+        assert Path("server.log").stat().st_mode & 0o077 == 0
+        assert (tmp_path / "data" / ".lock").stat().st_mode & 0o077 == 0
+        assert os.readlink(f"/proc/{server.pid}/cwd") == str(tmp_path)
+    finally:
+        server.kill()
+    assert server.process.returncode == -signal.SIGKILL
+    assert not server.is_running()
+
+
+def test_a_node_that_does_not_come_up_says_why(tmp_path: Path) -> None:
+    """Its status is known, and its last lines are in the error."""
+    properties = prepare_odradek(tmp_path)
+    (tmp_path / "data" / "meta.properties").unlink()
+    with pytest.raises(ServerFailed, match=rf"status {NEEDS_OPERATOR}:[^!]*meta.properties"):
+        launch_odradek(properties)
+
+
+def test_nodes_die_with_the_test(tmp_path: Path) -> None:
+    """A session that is killed leaves no node behind."""
+    command = [sys.executable, "-c", ORPHAN, prepare_odradek(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as session:
+        assert session.stdout is not None
+        node = int(session.stdout.readline())
+        session.kill()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while Path(f"/proc/{node}").exists():
+        assert time.monotonic() < deadline, "the node lives on"
+        time.sleep(0.05)

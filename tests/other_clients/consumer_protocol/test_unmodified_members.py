@@ -1,0 +1,53 @@
+"""Unmodified clients with `group.protocol=consumer` on three nodes: they stall and return, the coordinator and a leader die."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from testkit.kafka_server import KafkaUnavailable, ensure_jars
+from tests.other_clients.consumer_protocol.programs import CONSOLE, JAVA, LIBRDKAFKA, VERIFIABLE, Kind
+from tests.other_clients.consumer_protocol.scenario import play, three_nodes
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv (util-linux)"),
+]
+ROUNDS = 3
+"""How often all of it happens in the long form."""
+
+
+def share(kinds: Sequence[Kind], directory: Path, rounds: int) -> None:
+    """Let members of these kinds share a topic on nodes of their own."""
+    with three_nodes(directory) as cluster:
+        play(cluster, kinds, directory, rounds=rounds)
+
+
+def test_clients_share_a_group(tmp_path: Path, whole_matrix: bool) -> None:
+    """librdkafka and Kafka's own consumers read each acknowledged record, and offsets only rise; without Java, librdkafka."""
+    try:
+        ensure_jars()
+    except KafkaUnavailable:
+        kinds = [LIBRDKAFKA] * 3
+    else:
+        kinds = [LIBRDKAFKA, VERIFIABLE, CONSOLE]
+    share(kinds, tmp_path, ROUNDS if whole_matrix else 1)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [[LIBRDKAFKA] * 3, [VERIFIABLE] * 3, [JAVA] * 3, [CONSOLE] * 3],
+    ids=["librdkafka", "verifiable-consumer", "java-with-a-pattern", "console-consumer"],
+)
+def test_clients_of_a_kind(kinds: list[Kind], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Members of one kind do so as well; those of Java where a pattern is matched at the coordinator, too."""
+    if not request.config.getoption("--matrix"):
+        pytest.skip("the long form: make test-groups")
+    if LIBRDKAFKA not in kinds:
+        request.getfixturevalue("kafka_jars")
+    if JAVA in kinds and shutil.which("javac") is None:
+        pytest.skip("no Java compiler")
+    share(kinds, tmp_path, ROUNDS)
