@@ -117,7 +117,7 @@ def _needs_operator(reason: BaseException) -> bool:
 def _with_remedy(reason: BaseException) -> str:
     """Write the last line of a node that ends: the reason, and for a damaged metadata log the way out."""
     text = str(reason)
-    has_its_own = isinstance(reason, LogLeftBehind | RecoveryBrokenOff) or "restore" in text
+    has_its_own = isinstance(reason, LogLeftBehind | RecoveryBrokenOff) or "restore" in text.lower()
     if isinstance(reason, MetadataLogCorrupt) and not has_its_own:
         text += (
             ". Restore this node's metadata directory from a copy. Or, while the other controllers "

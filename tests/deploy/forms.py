@@ -53,8 +53,8 @@ WHOLE = (
     broken_release,
     replace,
     grow,
-    drain,
     rollback,
+    drain,
     look_and_keep,
     secure,
 )
@@ -87,7 +87,7 @@ def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) ->
             hosts, inventory_of(hosts, discovers=form not in ("bad-day", "recover")), work / "playbooks.log"
         )
         if form == "hosts":
-            return playbooks.shell()
+            return playbooks.shell(DISK_BYTES)
         load = Load(
             ",".join(f"{hosts[name].address}:9092" for name in playbooks.inventory["hosts"]),
             len(playbooks.inventory["hosts"]),

@@ -15,7 +15,9 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,13 +33,17 @@ _PREFIX = "odradek-deploy-"
 _BOOT_SECONDS_MAX = 120
 _GROUP_SECONDS_MAX = 5
 _GROUPS = Path("/sys/fs/cgroup")
+_SYSTEMS = "systems"
+_MEMORY_BYTES_MIN = 12 << 30
+"""Four hosts write 3 GB in the longest form, beside what their nodes need."""
 
 # udev does not run in a container: this stands in for the one link of it that the mounts go by. As with udev, links of
 # disks that are there at boot come before the mounts.
 _LINKS = r"""#!/bin/sh
 mkdir -p /dev/disk/by-uuid
 for device in /dev/loop[0-9]*; do
-  uuid=$(blkid -p -s UUID -o value $device) && [ -n "$uuid" ] && ln -sfn $device /dev/disk/by-uuid/$uuid
+  uuid=$(blkid -p -s UUID -o value $device) && [ -n "$uuid" ] || continue
+  [ /dev/disk/by-uuid/$uuid -ef $device ] || ln -sfn $device /dev/disk/by-uuid/$uuid
 done
 exit 0
 """
@@ -52,6 +58,18 @@ ExecStart=/bin/sh -c 'while sleep 0.5; do /usr/local/sbin/by-uuid; done'
 [Install]
 WantedBy=sysinit.target
 """
+
+# The command of an operator's shell that asks for a switch.
+_SWITCH = """#!/usr/bin/python3
+import socket, sys
+asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+asking.connect("{address}")
+asking.send(" ".join(sys.argv[1:]).encode() or b"?")
+print(asking.recv(65536).decode())
+"""
+_LOOK_SECONDS = 0.5
+_REBOOTS = 133
+"""The status with which systemd-nspawn ends when its host reboots: start it again."""
 
 
 def run(*words: str | Path, check: bool = True) -> str:
@@ -88,6 +106,9 @@ class Host:
     name: str
     number: int
     directory: Path
+    """The place of its disks and its console."""
+    system: Path
+    """The place of its system, in memory where there is enough."""
     process: subprocess.Popen[bytes] | None = None
     disks: dict[str, str] = attrs.field(factory=dict)
     """Loop device by disk name."""
@@ -114,8 +135,9 @@ class Hosts:
     def make(self, name: str, disk_names: tuple[str, ...], disk_bytes: int) -> Host:
         """A host that is not booted yet: a fresh system, empty disks."""
         number = len(self.hosts) + 1
-        host = Host(name, number, self.work / name)
+        host = Host(name, number, self.work / name, self.work / _SYSTEMS / name)
         host.directory.mkdir()
+        host.system.mkdir()
         self.hosts[name] = host
         run("ip", "netns", "add", name)
         run("ip", "link", "add", f"v{number}", "type", "veth", "peer", "name", "host0", "netns", name)
@@ -129,7 +151,7 @@ class Hosts:
         return host
 
     def _fresh_system(self, host: Host) -> None:
-        upper, work, root = (host.directory / each for each in ("upper", "work", "root"))
+        upper, work, root = (host.system / each for each in ("upper", "work", "root"))
         for each in (upper, work, root):
             each.mkdir()
         run(
@@ -205,7 +227,7 @@ class Hosts:
                 "--console=read-only",
             ]
             words += [f"--network-namespace-path=/run/netns/{name}", f"--machine={name}", *binds]
-            words += ["--directory", str(host.directory / "root")]
+            words += ["--directory", str(host.system / "root")]
             groups = [str(path) for path in _make_groups(f"{self.work.name}-{name}")]
             join = 'for g in "$@"; do [ "$g" = -- ] && shift && break; echo $$ >"$g/cgroup.procs"; shift; done; exec "$@"'
             with host.console.open("ab") as console:
@@ -250,6 +272,8 @@ class Hosts:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            # A journal may have any bytes.
+            errors="replace",
             check=False,
         )
         if done.returncode == 0:
@@ -257,6 +281,11 @@ class Hosts:
         if check:
             raise RuntimeError(f"{name}: {command}: {done.stderr.strip()}")
         return None
+
+    def inside(self, name: str, *words: str) -> str:
+        """Run a command on a host that SSH does not reach, as at its console; returns its output."""
+        (first, *_) = _children(self.hosts[name])
+        return run("nsenter", "--target", first, "--all", *words)
 
     def ssh_options(self) -> list[str]:
         """The options with which ssh trusts hosts that were made a moment ago."""
@@ -282,9 +311,7 @@ class Hosts:
         # The container is a namespace of processes: with its first one all of them are gone at once.
         # One that did not even boot has none left.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for child in (
-                Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
-            ):
+            for child in _children(host):
                 os.kill(int(child), signal.SIGKILL)
         host.process.kill()
         host.process.wait()
@@ -302,9 +329,9 @@ class Hosts:
     def renew_system(self, name: str) -> None:
         """Give a killed host a fresh system; its disks stay."""
         host = self.hosts[name]
-        run("umount", host.directory / "root")
+        run("umount", host.system / "root")
         for each in ("upper", "work", "root"):
-            shutil.rmtree(host.directory / each)
+            shutil.rmtree(host.system / each)
         self._fresh_system(host)
 
     def blank(self, name: str, disk_bytes: int) -> None:
@@ -312,6 +339,74 @@ class Hosts:
         self.renew_system(name)
         for disk in self.hosts[name].disks:
             self.attach_disk(self.hosts[name], disk, disk_bytes)
+
+
+@contextlib.contextmanager
+def switches(made: Hosts, disk_bytes: int) -> Iterator[Path]:
+    """Stand at the switches of the hosts, for an operator's shell; gives the directory of the command `host` for it.
+
+    A host that reboots comes back by itself.
+    """
+    directory = made.work / "bin"
+    directory.mkdir()
+    command = directory / "host"
+    command.write_text(_SWITCH.format(address=made.work / "switches"))
+    command.chmod(0o755)
+    over = threading.Event()
+
+    def stand() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(str(made.work / "switches"))
+            listening.listen()
+            listening.settimeout(_LOOK_SECONDS)
+            while not over.is_set():
+                for host in made.hosts.values():
+                    if host.process is not None and (status := host.process.poll()) is not None:
+                        made.kill(host.name)
+                        if status == _REBOOTS:
+                            _switched(made, ["boot", host.name], disk_bytes)
+                with contextlib.suppress(TimeoutError):
+                    asking, _ = listening.accept()
+                    with asking:
+                        asking.send(_switched(made, asking.recv(1024).decode().split(), disk_bytes).encode())
+
+    thread = threading.Thread(target=stand, daemon=True)
+    thread.start()
+    yield directory
+    over.set()
+    thread.join()
+
+
+def _switched(made: Hosts, words: list[str], disk_bytes: int) -> str:
+    """Do as the words of the command `host` say; returns a sentence for the operator."""
+    what, name = words if len(words) == 2 else ("", "")
+    host = made.hosts.get(name)
+    if host is None or what not in ("kill", "boot", "blank"):
+        return f"host kill|boot|blank NAME; the hosts are {', '.join(made.hosts)}"
+    if (what == "kill") is (host.process is None):
+        return f"{name} is {'off' if host.process is None else 'on'}"
+    try:
+        if what == "kill":
+            made.kill(name)
+        elif what == "boot":
+            made.boot(name)
+        else:
+            made.blank(name, disk_bytes)
+    except RuntimeError as error:
+        return str(error)
+    done = {"kill": "has no power", "boot": "is up", "blank": "has an empty system and empty disks; boot it"}
+    return f"{name} {done[what]}"
+
+
+def _children(host: Host) -> list[str]:
+    """Return the processes that a running host's container was started with, its process 1 first."""
+    assert host.process is not None
+    return Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
+
+
+def _memory_bytes_free() -> int:
+    line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
+    return int(line.split()[1]) << 10
 
 
 def _wait_until_unused(device: str) -> None:
@@ -351,6 +446,10 @@ def hosts_in(work: Path) -> Iterator[Hosts]:
     with refused_by_the_machine():
         Path("/run/netns").mkdir(exist_ok=True)
         run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
+        (work / _SYSTEMS).mkdir()
+        if _memory_bytes_free() >= _MEMORY_BYTES_MIN:
+            # Thousands of small files of each release: on a disk their removal alone takes a minute.
+            run("mount", "-t", "tmpfs", "tmpfs", work / _SYSTEMS)
         run("ip", "link", "set", "lo", "up")
         run("ip", "link", "add", "hosts", "type", "bridge")
         run("ip", "address", "add", f"{OUTSIDE}/24", "dev", "hosts")
@@ -365,7 +464,7 @@ def hosts_in(work: Path) -> Iterator[Hosts]:
                 # A disk that the kernel holds on to for long is for the sweep.
                 with contextlib.suppress(RuntimeError):
                     made.kill(host.name)
-            run("umount", host.directory / "root", check=False)
+            run("umount", host.system / "root", check=False)
 
 
 def work_directory() -> Path:

@@ -385,11 +385,13 @@ def change_disks(life: Life) -> None:
 
 
 def upgrade(life: Life) -> None:
-    """Roll out another release, host by host."""
+    """Roll out another release, host by host, with a pause before each further host."""
     life.playbooks.inventory["vars"]["odradek_release"] = NEW
-    with life.step("upgrade, host by host"):
-        life.playbooks.run("upgrade")
+    with life.step("upgrade, host by host") as step:
+        _, pauses = life.playbooks.run_at_a_terminal("upgrade", "Press Enter to go on", odradek_pause="true")
+        assert pauses == len(life.told) - 1, f"{pauses} pauses"
         assert life.versions() == {NEW}
+        step.note = f"{pauses} pauses"
 
 
 def broken_release(life: Life) -> None:
@@ -436,6 +438,8 @@ def grow(life: Life) -> None:
     with life.step("grow by a host of two nodes, and balance") as step:
         entry = host_entry(life.hosts, FOURTH, voter=False)
         entry["odradek_nodes"] = [{"id": 4, "disks": ["a"]}, {"id": 14, "disks": ["b"]}]
+        # It takes heron's place later, also in its rack.
+        entry["odradek_rack"] = life.told["heron"]["odradek_rack"]
         life.told[FOURTH] = entry
         life.playbooks.run("add_host", odradek_host=FOURTH)
         status = life.status()
@@ -471,9 +475,14 @@ def drain(life: Life) -> None:
 
 
 def rollback(life: Life) -> None:
-    """Go back to the release of before, host by host."""
-    with life.step("roll back, host by host"):
-        life.playbooks.run("rollback")
+    """Go back to the release of before, a rack at a time: the new host's nodes go with heron, unless that one leads."""
+    leads = life.status()["controller"] == life.hosts["heron"].number
+    with life.step("roll back, rack by rack"):
+        outcome = life.playbooks.run("rollback", odradek_by_rack="true")
+        steps = [line for line in outcome.output.splitlines() if "/roll_out/restart.yml for " in line]
+        together = [set(line.split(" for ")[1].split(" => ")[0].split(", ")) for line in steps]
+        assert ({"heron", FOURTH} in together) is not leads, together
+        assert all(len(each & set(FIRST)) <= 1 for each in together), together
         assert life.versions() == {OLD}
         life.playbooks.inventory["vars"]["odradek_release"] = OLD
         outcome = life.playbooks.run("deploy")

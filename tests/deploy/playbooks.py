@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import select
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from tests.deploy.hosts import Hosts
+from tests.deploy.hosts import Hosts, switches
 from tests.deploy.needs import ANSIBLE, ROOT
 
+_SILENCE_SECONDS = 0.5
+_PROMPT_CHARACTERS_MAX = 300
 _MEANT = "[WARNING]: No replica that is left has all records of "
 """The begin of a warning to the operator by the collection itself; the other warnings are Ansible's."""
 _RECAP = re.compile(r"^(\S+) +: ok=(\d+) +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
@@ -49,9 +54,11 @@ class Playbooks:
     hosts: Hosts
     inventory: dict[str, Any]
     log: Path
+    secrets: list[str] = attrs.field(factory=list)
+    """Texts that no run may print."""
 
     def run(self, name: str, *words: str, fails: bool = False, **extra: str) -> Outcome:
-        """Run `odradek.cluster.NAME` with the inventory as it is now; raises unless it does (not) fail, and if it warns."""
+        """Run `odradek.cluster.NAME` with the inventory as it is now; raises unless it does (not) fail, and if it warns or shows a secret."""
         command, environment = self._command(name, *words, **extra), self.environment()
         begun = time.monotonic()
         done = subprocess.run(
@@ -66,6 +73,28 @@ class Playbooks:
         outcome = Outcome(done.stdout + done.stderr, done.returncode, time.monotonic() - begun)
         return self._judged(outcome, name, words, extra, fails=fails)
 
+    def run_at_a_terminal(self, name: str, prompt: str, **extra: str) -> tuple[Outcome, int]:
+        """Run a playbook at a terminal, and press Enter whenever `prompt` is shown; returns how often that was."""
+        command, environment = self._command(name, **extra), self.environment()
+        begun = time.monotonic()
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.hosts.work)
+            os.execve(command[0], command, environment)
+        output = ""
+        # A terminal whose other end is closed says EIO.
+        with suppress(OSError):
+            while True:
+                # Ansible drops what was typed before it asks, so the key comes once it is silent, and again if need be.
+                if select.select([terminal], [], [], _SILENCE_SECONDS)[0]:
+                    output += os.read(terminal, 1 << 16).decode(errors="replace").replace("\r", "")
+                elif prompt in output[-_PROMPT_CHARACTERS_MAX:]:
+                    os.write(terminal, b"\r")
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(terminal)
+        outcome = Outcome(output, status, time.monotonic() - begun)
+        return self._judged(outcome, name, (), extra, fails=False), output.count(prompt)
+
     def _judged(
         self, outcome: Outcome, name: str, words: tuple[str, ...], extra: dict[str, str], *, fails: bool
     ) -> Outcome:
@@ -74,6 +103,8 @@ class Playbooks:
             log.write(
                 f"\n$ ansible-playbook odradek.cluster.{name} {' '.join(words)} {extra}\n{outcome.output}"
             )
+        if any(secret in outcome.output for secret in self.secrets):
+            raise PlaybookFailed(f"{name} prints a secret")
         lines = [line for line in outcome.output.splitlines() if line.startswith("[WARNING]")]
         warnings = [line for line in lines if not line.startswith(_MEANT)]
         if warnings:
@@ -125,15 +156,20 @@ class Playbooks:
             "ANSIBLE_NOCOLOR": "1",
         }
 
-    def shell(self) -> int:
+    def shell(self, disk_bytes: int) -> int:
         """A shell that reaches the hosts, where `ansible-playbook odradek.cluster.NAME` finds inventory and releases."""
         inventory = self.written()
-        environment = self.environment() | {
-            "ANSIBLE_INVENTORY": str(inventory),
-            "PATH": f"{ANSIBLE / 'bin'}:{os.environ['PATH']}",
-        }
         names = ", ".join(f"{host.name} {host.address}" for host in self.hosts.hosts.values())
-        print(f"hosts: {names}\ninventory: {inventory}\nthey end with this shell", flush=True)
-        return subprocess.run(
-            [os.environ.get("SHELL", "/bin/bash")], env=environment, cwd=inventory.parent, check=False
-        ).returncode
+        with switches(self.hosts, disk_bytes) as commands:
+            environment = self.environment() | {
+                "ANSIBLE_INVENTORY": str(inventory),
+                "PATH": f"{commands}:{ANSIBLE / 'bin'}:{os.environ['PATH']}",
+            }
+            print(
+                f"hosts: {names}\ninventory: {inventory}\nhost kill|boot|blank NAME switches one off, on, or makes it a new "
+                "machine\nthey end with this shell",
+                flush=True,
+            )
+            return subprocess.run(
+                [os.environ.get("SHELL", "/bin/bash")], env=environment, cwd=inventory.parent, check=False
+            ).returncode

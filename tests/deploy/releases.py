@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deploy.build_release import SIGNATURE, WheelsUnavailable, build, contents_digest, sign
@@ -30,9 +31,10 @@ def build_releases(out: Path, *, whole: bool) -> None:
     key = out / KEY
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", key], check=True)
     os.environ |= {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "10"}
-    for version in (OLD, NEW) if whole else (OLD,):
+    versions = (OLD, NEW) if whole else (OLD,)
+    with ThreadPoolExecutor(len(versions)) as pool:
         try:
-            build(out, version, key)
+            list(pool.map(lambda version: build(out, version, key), versions))
         except WheelsUnavailable as error:
             raise CannotBuild(f"no release can be built: {error}") from error
     if whole:

@@ -399,6 +399,7 @@ esac
     for number in silent.read_text().split():
         assert not Path("/proc", number).exists(), "a question is left behind"
     silent.write_text(f"{os.getpid()}\n" * 2)
+    monkeypatch.setattr(asking, "_PATIENCE_SECONDS", 600.0)
     assert asking.ask(str(command), "a:1,b:2", "cluster", "status") == ({"beside": True}, "")
     assert asked.read_text().split()[3:] == ["b:2"]
 
@@ -409,3 +410,32 @@ def test_a_command_that_is_missing(tmp_path: Path) -> None:
     found, complaint = asking.ask(str(tmp_path / "odradek"), "a:1", "cluster", "status")
     assert found is None
     assert "No such file" in complaint
+
+
+def test_a_wait_names_its_reasons(gate: ModuleType) -> None:
+    """Brokers that are down and directories in trouble stand beside what a restart would take."""
+    full = {"broker": 2, "path": "/srv/odradek/b/node-2", "trouble": "full", "since_ms": 0}
+    down = [{"broker": 1, "online": True}, {"broker": 2, "online": False}]
+    assert gate.reasons(status(brokers=down, troubled_directories=[full])) == [
+        "brokers are not online: 2",
+        "/srv/odradek/b/node-2 of broker 2 is in trouble (full)",
+    ]
+    assert gate.reasons(status()) == []
+    assert gate.reasons(None) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("failed", "node 3 stops: its log is damaged"), ("activating", "")]
+)
+def test_the_last_words_of_a_node(
+    facts: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str, words: str
+) -> None:
+    """A node that has ended for good is shown with the sentence that names the way on."""
+    for name, text in (
+        ("systemctl", state),
+        ("journalctl", "{}\\nodradek: node 3 stops: its log is damaged\\nended"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{text}\\n'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert facts.last_words("odradek@3.service") == words

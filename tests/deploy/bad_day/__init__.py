@@ -9,8 +9,11 @@ from tests.deploy.life import Life
 
 BAD_DAY: tuple[Callable[[Life], None], ...] = (
     *mistakes.STEPS,
+    # From here on the inventory has secrets, and no run may show them.
+    secrets.planted_secrets,
     *roll_outs.STEPS,
     *dying_disks.STEPS,
     *secrets.STEPS,
     *ways_on.STEPS,
+    secrets.planted_secrets_at_the_end,
 )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from tests.deploy.bad_day.secrets import KEY
 from tests.deploy.life import Life, is_whole, refused
 from tests.deploy.playbooks import Outcome
 from tests.deploy.releases import BROKEN, NARROW, OLD
@@ -78,10 +79,10 @@ def odradek(life: Life, *words: str) -> str:
 
 
 def settings(life: Life, **values: object) -> None:
-    """Write the settings of all nodes into the inventory."""
-    life.playbooks.inventory["vars"]["odradek_settings"] = {
-        key.replace("_", "."): value for key, value in values.items()
-    }
+    """Write the settings of all nodes into the inventory, beside a planted secret."""
+    variables = life.playbooks.inventory["vars"]
+    planted = {key: value for key, value in variables["odradek_settings"].items() if key == KEY}
+    variables["odradek_settings"] = planted | {key.replace("_", "."): value for key, value in values.items()}
 
 
 def a_gate_that_says_no(life: Life) -> None:

@@ -163,3 +163,16 @@ def test_no_key_comes_twice_by_a_merge(path: Path) -> None:
 def _opens(lines: list[str], begin: int, at: int) -> bool:
     """True if the line `begin` is less indented than `at`."""
     return len(lines[begin]) - len(lines[begin].lstrip()) < len(lines[at]) - len(lines[at].lstrip())
+
+
+_CONDITION = re.compile(
+    r"^ *(?:- )?(?:that|when|until|failed_when|changed_when): (?:[\"']?\{\{|[>|]-?\n *\{\{)", re.MULTILINE
+)
+
+
+def test_conditions_are_no_templates() -> None:
+    """Ansible warns of a condition in delimiters of templates; it will refuse it in a release to come."""
+    assert _CONDITION.search('    that: "{{ a }}"\n')
+    assert _CONDITION.search("    when: >-\n      {{ a }}\n")
+    found = [path.name for path in CLUSTER.rglob("*.yml") if _CONDITION.search(path.read_text())]
+    assert found == []

@@ -332,6 +332,15 @@ def test_damage_in_the_metadata_stops_the_node(take: Callable[[str], Path]) -> N
     assert "move __cluster_metadata-0 and metadata-log-begun out of the directory" in said
 
 
+def test_a_metadata_log_that_is_gone_names_one_way_out(take: Callable[[str], Path]) -> None:
+    """A controller that has begun its log and finds no vote stops; its sentence has a way out of its own, only once."""
+    directory = take("killed")
+    (directory / "data" / "__cluster_metadata-0" / "quorum-state").unlink()
+    said = refusal(directory)
+    assert "has lost its file quorum-state" in said
+    assert said.lower().count("restore ") == 1, said
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 16 MiB."""

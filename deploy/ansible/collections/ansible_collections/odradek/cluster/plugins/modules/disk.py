@@ -490,8 +490,8 @@ def main() -> None:
     ]
     if troubles:
         module.fail_json(
-            msg=f"Nothing was formatted: {'; '.join(troubles)}. Name another device in odradek_disks, or have this one "
-            "emptied by -e odradek_wipe=SERIAL (docs/disks.md)."
+            msg=f"Nothing was formatted: {'; '.join(troubles)}. Name another device in odradek_disks "
+            "(odradek.cluster.find_disks shows the empty ones), or have this one emptied by -e odradek_wipe=SERIAL (docs/disks.md)."
         )
     results = []
     for disk in there:

@@ -117,6 +117,17 @@ def held_up(status: dict | None, partitions: list, trouble: str, params: dict) -
     return {name: text for name, text in found.items() if not accepted_by(name, params["accept"])}
 
 
+def reasons(status: dict | None) -> list:
+    """Say what the cluster knows of the reason for a wait: brokers that are down, directories that are full or hang."""
+    if status is None:
+        return []
+    down = [each["broker"] for each in status["brokers"] if not each["online"]]
+    found = [f"brokers are not online: {', '.join(map(str, down))}"] if down else []
+    for each in status.get("troubled_directories", []):
+        found.append(f"{each['path']} of broker {each['broker']} is in trouble ({each['trouble']})")
+    return found
+
+
 def _judge_steps(module: AnsibleModule) -> None:
     status, partitions, trouble = _looked(module.params)
     if status is None:
@@ -164,12 +175,7 @@ def main() -> None:
             break
         waited = time.monotonic() - started
         if waited > params["timeout_seconds"]:
-            down = (
-                [] if status is None else [each["broker"] for each in status["brokers"] if not each["online"]]
-            )
-            texts = summary(waiting) + (
-                [f"brokers are not online: {', '.join(map(str, down))}"] if down else []
-            )
+            texts = summary(waiting) + reasons(status)
             names = ", ".join(map(str, params["stopping"]))
             why = (
                 ""

@@ -66,7 +66,8 @@ identities:
 nodes:
   description: >-
     One dictionary for each node. Of its disks, C(unmounted) names those that are not mounted, C(dead) those that
-    answer with errors, and C(unformatted) the sound ones that hold no log directory of the node.
+    answer with errors, and C(unformatted) the sound ones that hold no log directory of the node. C(last_words) is the
+    sentence with which a node has ended for good.
   type: list
   elements: dict
   returned: always
@@ -126,6 +127,17 @@ def runs(shown: str, now: float) -> bool:
         return False
     up_seconds = now - int(facts.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
     return int(facts.get("NRestarts") or 0) == 0 or up_seconds >= _SETTLED_SECONDS
+
+
+def last_words(unit: str) -> str:
+    """Return the sentence with which a service has ended for good; empty where it is started again, or said nothing."""
+    state = subprocess.run(["systemctl", "is-failed", unit], capture_output=True, text=True, check=False)
+    if state.stdout.strip() != "failed":
+        return ""
+    command = ["journalctl", "--unit", unit, "--lines", "20", "--output", "cat"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    said = [line.removeprefix("odradek: ") for line in lines if line.startswith("odradek: ")]
+    return said[-1] if said else ""
 
 
 def _before(directory: str) -> dict | None:
@@ -203,6 +215,7 @@ def main() -> None:
             {
                 "id": node["id"],
                 "active": _is_active(f"odradek@{node['id']}.service"),
+                "last_words": last_words(f"odradek@{node['id']}.service"),
                 "stale": _is_stale(node["id"]),
                 "unmounted": unmounted,
                 "dead": [f"{disk} ({reason})" for disk, reason in dead.items()],
