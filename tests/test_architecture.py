@@ -52,6 +52,7 @@ SHELL = {
     "odradek/node/secret_files.py": "who may read the files that have a node's secrets",
     "odradek/node/signals.py": "a thread that waits for signals, and may end the process",
     "odradek/operations/event_reader.py": "follows the metadata log with the blocking client, for a command",
+    "odradek/version.py": "the files of this installation, and git",
     "odradek/trio.py": "opens the nurseries of the clients of trio programs",
     "sim/__main__.py": "a process of its own: arguments, real time",
     "sim/run.py": "how long a run took in real time, where an unexpected exception came from",

@@ -7,8 +7,8 @@
   `group.consumer.assignment.interval.ms` is a second, at both servers.
 * **Heartbeat.** CPU of the server for a heartbeat without news, above that for an ApiVersions on the same connections. Many are
   pipelined over 16 connections.
-* **Restore.** 1,000 groups of 10 members each; kill -9. The figures are the seconds from the first answer of any kind until all groups
-  are described with all their members, and from the start of the process until then.
+* **Restore.** 1,000 groups of 10 members each; kill -9. At the end all groups are described with all their members. The
+  figures are the seconds from the start of the process, and from the first answer of any kind.
 
 Both servers run one after the other. What counts is the ratio.
 """

@@ -140,7 +140,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
         """Find the large topics that must be hashed before a heartbeat is decided."""
         if self.is_loading or not isinstance(request, ConsumerGroupHeartbeatRequest):
             return None
-        return self.machine.consumers.unhashed(self.newest_state, request)
+        group = self.newest_state.consumers.get(request.group_id)
+        return self.machine.consumers.unhashed(group, request)
 
     async def _submit_hashed(self, work: HashTopics) -> None:
         """Let a worker hash topics, then decide the heartbeat that needs the hashes; and submit those that came meanwhile."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from odradek import Consumer, Producer
-from odradek.cli.lag_trend import LagTrend, trend_of, trend_text
+from odradek.cli.streams.lag_trend import LagTrend, trend_of, trend_text
 from odradek.client.admin import OffsetSpan, PartitionLag
 from odradek.wire.topic_partition import TopicPartition
 from tests.cli.running import odradek_here
@@ -40,7 +40,7 @@ def test_a_lag_that_does_not_fall_has_no_end() -> None:
 
 
 def test_no_lag_and_no_commit_are_no_trend() -> None:
-    """A group at the end has no lag, and the trend of a group without commits is unknown."""
+    """A group that has read all has a lag of zero. The trend of a group without commits is unknown."""
     assert trend_text(trend_of([at(0, 5, 5)], [at(0, 5, 5)], 1_000)).startswith("no lag; ")
     assert trend_of([at(0, None, 5)], [at(0, None, 5)], 1_000) is None
     assert trend_text(None) == "unknown: no partition has a committed offset"

@@ -79,7 +79,6 @@ from odradek.data_plane.groups.consumers.topic_hashes import HashTopics, TopicHa
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.membership import Membership
 from odradek.data_plane.groups.records import group_metadata_record, group_metadata_tombstone
-from odradek.data_plane.groups.state import GroupsState
 from odradek.data_plane.groups.turn import Turn
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.named_states import reached
@@ -162,12 +161,16 @@ class ConsumerMembership:
             if any(group.is_subscribed_to(topic) for topic in topics):
                 self._checked.discard(group.group_id)
 
-    def unhashed(self, state: GroupsState, request: ConsumerGroupHeartbeatRequest) -> HashTopics | None:
-        """Find large topics that a worker should hash before this heartbeat is decided; None if there are none."""
+    def unhashed(
+        self, group: ConsumerGroup | None, request: ConsumerGroupHeartbeatRequest
+    ) -> HashTopics | None:
+        """Find large topics that a worker should hash before this heartbeat is decided; None if there are none.
+
+        `group` is the group of the request; None while it is unknown.
+        """
         names = request.subscribed_topic_names
         if names is None and request.group_id in self._checked:
             return None
-        group = state.consumers.get(request.group_id)
         topics = [*(names or ()), *(() if group is None else group.subscribed_topics())]
         return self.hashes.unhashed(dict.fromkeys(topics), self.image)
 

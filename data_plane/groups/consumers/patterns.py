@@ -177,7 +177,7 @@ class Patterns:
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuse a pattern that RE2 cannot read, or no record can hold.
+    """Refuse a pattern that is too long for a record, or that RE2 cannot read.
 
     Raises:
         KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import call_failure, changing, connected, failure_of_some
 from odradek.cli.failure import CliError
-from odradek.cli.lag_trend import LagTrend, trend_of, trend_text
 from odradek.cli.output import YELLOW, paint, print_json, print_table, print_values, say, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number, natural, whole_number
+from odradek.cli.streams.lag_trend import LagTrend, trend_of, trend_text
 from odradek.cli.times import TIME_HELP, moment, span
 
 if TYPE_CHECKING:

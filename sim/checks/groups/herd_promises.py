@@ -2,8 +2,8 @@
 events. PURE.
 
 1. An owner gets every record between its begin and its end, once, in order. No other member gets any.
-2. It begins at or above each offset whose commit was acknowledged before it became the owner. A commit that was sent again, or was
-   never answered, may come late: then nothing is known of this partition's offset.
+2. It begins at or above each offset whose commit was acknowledged before it became the owner. A commit that was sent
+   again, or that is still unanswered, may come late: from then on the offset of this partition is unknown.
 3. It commits nothing beyond the records that it got.
 4. When another member has begun a partition, no commit of an earlier owner with its former epoch is accepted (KIP-1251).
 
@@ -79,7 +79,7 @@ class HerdPromises:
             del self._held[held]
 
     def leaves(self, member: str) -> None:
-        """Do nothing: that a member leaves proves nothing here."""
+        """Do nothing, since a member may leave at any time."""
 
     def has_begun_after(self, member: str, key: TopicPartition) -> bool:
         """True if another member has had records of this partition later than this one."""

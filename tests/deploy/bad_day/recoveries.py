@@ -51,7 +51,7 @@ def _are_enabled(life: Life, names: Sequence[str] = FIRST) -> bool:
 
 
 def two_disks_are_destroyed(life: Life) -> None:
-    """Destroy the metadata of two voters of three under load, and recover the quorum by the playbook."""
+    """Remove the metadata of two voters of three under load, and recover the quorum by the playbook."""
     with life.step("the quorum is recovered: two of three metadata disks are gone"):
         refused(life.playbooks.run("recover", fails=True), "the quorum has a leader, so it needs no recovery")
         _destroy_first_disks(life, "heron", "stork")

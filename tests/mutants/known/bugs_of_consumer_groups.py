@@ -27,7 +27,7 @@ MUTANTS_OF_CONSUMER_GROUPS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "silence-gives-partitions-up",
-        "A heartbeat that does not name its partitions counts as if it had none: they go to others while they are read.",
+        "A heartbeat that leaves its partitions out counts as if it had none: they go to others while they are read.",
         CONSUMERS + "reconciliation:_has_any",
         """
         - if owned is None:
@@ -64,7 +64,7 @@ MUTANTS_OF_CONSUMER_GROUPS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "fenced-members-partitions-stay-where-they-were",
-        "A member is removed, and the group's epoch stays: no target is computed, and nobody reads its partitions.",
+        "A member is removed, and the group's epoch stays. So its partitions stay in its target, and nobody reads them.",
         CONSUMERS + "consumer_membership:ConsumerMembership.fence",
         """
         - change.add([epoch_record(group.group_id, group.epoch + 1, topics_hash)])

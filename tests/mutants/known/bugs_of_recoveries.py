@@ -58,7 +58,7 @@ MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "unwritten-partitions-begin-below-a-recovery",
-        "No disk shows the leader epoch of a partition without records. A second recovery would give out the same ones.",
+        "Disks do not show the leader epoch of an empty partition. A second recovery would give out the same ones.",
         "odradek.metadata_quorum.recovery.recovered_image:leader_epochs_from",
         """
         - return max([0, *known]) // LEADER_EPOCHS_AHEAD * LEADER_EPOCHS_AHEAD
