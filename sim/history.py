@@ -32,7 +32,7 @@ from odradek.wire.topic_partition import TopicPartition
 
 
 class SafetyViolation(AssertionError):
-    """A broken promise; a line that names it."""
+    """Raised for a broken promise; the message is a line that names it."""
 
 
 @attrs.frozen

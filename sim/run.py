@@ -70,7 +70,7 @@ class RunResult:
     last_lines: tuple[str, ...]
     """The last lines of the trace."""
     answers: AnswerCounts
-    """The answers of the nodes, and their served versions."""
+    """How many answers the nodes gave, by API and version."""
     faults: Mapping[str, int]
     """How often each kind of fault befell the cluster."""
     states: Mapping[str, int]

@@ -305,7 +305,9 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
                 file.write(json.dumps(sums) + "\n")
         except OSError as error:
             # The rows are written. If this failed now, Spark would write the rows again.
-            _LOGGER.warning("the figures of a batch could not be written: %s", error)
+            _LOGGER.warning(
+                "the metrics of a batch could not be written (its records are not affected): %s", error
+            )
 
 
 # Tasks

@@ -410,7 +410,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at = 0 if other else begin.get(key, 0)
             if at > behind and self.options.fail_on_data_loss and not may_be_behind:
                 raise ReadError(
-                    f"the batch of {key} starts at offset {at}, behind its end at offset {behind}"
+                    f"the batch of {key} starts at offset {at}, which is after its end offset {behind}"
                 )
             ranges.append(OffsetRange(*key, at, behind, topic_id))
         bounds = (self.options.partitions_min, self.options.records_per_partition_max)

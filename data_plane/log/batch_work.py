@@ -43,11 +43,11 @@ CODEC_COSTS: dict[int, int] = {
     CompressionType.LZ4: 1,
     CompressionType.ZSTD: 1,
 }
-"""The bytes of the ration that one decompressed byte uses up, by codec."""
+"""The cost of one decompressed byte, in bytes of the budget for work, by codec."""
 RATIO_MAX = 16.0
 """A higher ratio counts as this one: otherwise bombs would make small batches of other clients look large."""
 RECORD_COST = 1024
-"""The bytes of the ration that one parsed record uses up (about 1.2 us)."""
+"""The cost of one parsed record, in bytes of the budget for work (about 1.2 us)."""
 REQUEST_BYTES_MIN = 128 << 20
 REQUEST_RATIO = 16
 """One request's batches may decompress to `REQUEST_BYTES_MIN` plus `REQUEST_RATIO` times their size."""

@@ -211,7 +211,7 @@ def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) 
 
 
 def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions) -> int:
-    """Find the log's end after a clean shutdown; -1 if the last segment does not look like one."""
+    """Find the log's end after a clean shutdown. Return -1 if the last segment shows that the shutdown was not clean."""
     active = segments.active
     end_offset = active.base_offset
     try:

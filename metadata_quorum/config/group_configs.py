@@ -52,7 +52,7 @@ def _parse(name: str, text: str) -> ConfigValue:
 
 
 def limit_keys(name: str) -> tuple[str, str]:
-    """Name the broker keys between whose values a group's key stays, if there are such keys."""
+    """Name the broker keys that set the minimum and the maximum of a group's key. They need not exist."""
     kind, _, rest = name.partition(".")
     rest = _LIMITED_AS.get(rest, rest)
     return f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"

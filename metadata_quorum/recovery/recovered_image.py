@@ -140,7 +140,7 @@ def recoveries_of(image: MetadataImage) -> tuple[str, ...]:
 
 
 def leader_epochs_from(images: Sequence[MetadataImage], nodes: Sequence[FoundNode]) -> int:
-    """Return how far recoveries have raised the leader epochs of all partitions, by the greatest that is known anywhere."""
+    """Return the greatest leader epoch that these images and nodes know, rounded down to what recoveries have added."""
     known = [each.leader_epoch for node in nodes for each in node.replicas]
     known += [
         each.leader_epoch

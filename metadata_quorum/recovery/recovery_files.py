@@ -1,8 +1,8 @@
 """The two files that hosts exchange in a recovery: a report about nodes, and the plan. PURE.
 
-Both are two lines of JSON. The first has a digest of the second, which has everything else. A plan is small but for its snapshot. A report has the node's copy of the
-metadata log, so that the plan can be made elsewhere. Both hold what the metadata log holds: salted passwords of users,
-and configurations. They are written for their owner alone.
+Each file has two lines of JSON: line 1 holds a digest of line 2, and line 2 holds the rest. Only its snapshot makes a plan
+large. A report has the node's copy of the metadata log, so that the plan can be made on another host. Both files contain
+salted passwords and configurations, so only their owner may read them.
 """
 
 from __future__ import annotations

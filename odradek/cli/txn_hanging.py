@@ -222,8 +222,8 @@ def _remedy(each: OldTransaction, now_ms: int) -> str:
             )
         case "prepared":
             return (
-                f"Transactional id {name} has prepared the transaction, which has no timeout: let its "
-                f"system decide. To abort the transaction against that: {command}"
+                f"Transactional id {name} has prepared the transaction, which has no timeout. Let its "
+                f"transaction manager commit or abort it. To abort it whatever that decides: {command}"
             )
         case _:
             left_ms = (transaction.start_ms or now_ms) + transaction.timeout_ms - now_ms

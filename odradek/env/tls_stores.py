@@ -132,7 +132,7 @@ def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def tls_reason(error: Exception) -> str:
-    """Give the reason of a failure in OpenSSL's words, without its places in C."""
+    """Return OpenSSL's reason for a failure, without the file and the line of its C code."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate refused: {error.verify_message}"
     return str(getattr(error, "reason", None) or error)

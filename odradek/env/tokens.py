@@ -110,7 +110,7 @@ def _text(data: bytes) -> str:
     except UnicodeDecodeError:
         text = ""
     if not text or not text.isprintable() or " " in text:
-        raise TokenUnavailable("the document does not hold a token")
+        raise TokenUnavailable("the contents are no token: printable ASCII without spaces is expected")
     return text
 
 

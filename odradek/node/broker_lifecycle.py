@@ -361,7 +361,7 @@ class BrokerLifecycle:
         return answering or online
 
     def _misses_directory(self) -> bool:
-        """True if a directory that was reported as offline answers again."""
+        """True if a directory that the controller knows as offline works again."""
         failed = [each.directory_id for each in self._broker.log_dirs if each.offline_reason is not None]
         hung = self._broker.troubles.given_up()
         return any(each not in hung and each not in failed for each in self._reported)

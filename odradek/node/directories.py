@@ -207,8 +207,7 @@ class Directories:
         """Open the directory of the metadata log: one of the log directories, or a separate one, which is locked here."""
         path = self._config.metadata_log_dir
         if path in self.by_path:
-            # Keep it apart from the partitions' calls: the quorum's tasks can wait for a write, and for nothing
-            # else.
+            # Bound its calls apart from those of partitions: the quorum's tasks can wait for a write alone.
             self.metadata_root = self._env.open_dir(path)
             self._bound_calls(self.metadata_root, looks=False)
             self.metadata_directory_id = self.by_path[path].directory_id

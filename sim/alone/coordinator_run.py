@@ -28,7 +28,7 @@ class _Host(Protocol):
 
     @property
     def coordinator(self) -> _Coordinator:
-        """The product's coordinator."""
+        """Return the real coordinator, which is under test."""
 
     def work(self, random: Random) -> None:
         """Let a task go on to its next wait."""

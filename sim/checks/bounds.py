@@ -15,7 +15,7 @@ from sim.machine.weather import Weather
 
 Subject = Literal["quorum", "partition", "coordinator", "group"]
 LOST_SECONDS = 1.4
-"""The wait for a segment that is lost three times in a row."""
+"""The seconds until a TCP segment arrives that is lost three times in a row."""
 TURNS = 4
 """The long turns of loops, of several processes, that may follow each other in a few steps."""
 WORK_PIECES = 2

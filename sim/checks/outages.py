@@ -70,7 +70,7 @@ class Outages:
         could: str,
         group: GroupTimeouts | None = None,
     ) -> None:
-        """Compare an outage with its bound, since the nodes that could serve are fit. Raises `Liveness`."""
+        """Raise `Liveness` if an outage exceeds its bound. It counts from `since`, when the nodes that could serve were healthy."""
         begins = max(outage.since, since)
         waited = self.world.now - begins
         if group is None:

@@ -81,7 +81,7 @@ class Promises:
                 self._check_durable(member, metadata.quorum.core.log.flushed_offset, "takes for flushed")
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Check as `look` does."""
+        """Check all hosted partitions, as `look` checks those that changed."""
         self.look(hosted)
 
     # --- messages

@@ -166,7 +166,7 @@ class Links:
         self.agenda.at(time, arrive, owner)
 
     def _retransmissions(self) -> float:
-        """Draw the seconds until a segment that may be lost, and lost again, has arrived."""
+        """Draw the seconds until a TCP segment arrives, with the retransmissions after its losses."""
         seconds, wait = 0.0, RETRANSMISSION_SECONDS_MIN
         for _ in range(LOSSES_MAX):
             if self.random.random() >= self.weather.loss_probability:

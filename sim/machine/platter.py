@@ -21,7 +21,7 @@ class Inode:
     durable_size: int = 0
     """`data[:durable_size]` is on the platter."""
     durable_rest: bytes = b""
-    """The bytes that follow on the platter, cut off in the cache by an unsynced truncation."""
+    """The bytes that are still on the platter behind the end in the cache: a truncation cut them off, and is not synced."""
     lost: list[tuple[int, int]] = attrs.Factory(list)
     """Ranges that a failed sync has dropped: zeros after a power loss."""
     modified_ms: int = 0

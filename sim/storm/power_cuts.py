@@ -102,7 +102,10 @@ def is_keeper(member: Member, image: MetadataImage) -> bool:
 def keepers(
     storm: Storm, image: MetadataImage, victims: Sequence[Member]
 ) -> list[tuple[frozenset[str], frozenset[str]]]:
-    """List the names of each partition's victims, and of its keepers. Victims that may not lead are left out."""
+    """List, for each partition, the replicas that lose power, and those that keep their disks' contents.
+
+    Replicas that are not eligible as leaders are left out of the first set.
+    """
     names = {member.config.node_id: member.name for member in storm.cluster.brokers}
     gone = {member.name for member in victims}
     sound = (

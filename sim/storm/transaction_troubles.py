@@ -182,7 +182,7 @@ def _far_leaders(storm: Storm) -> list[tuple[Member, Member, str]]:
 
 
 def _ended_elsewhere(storm: Storm, coordinator: Member, transactional_id: str) -> list[Member]:
-    """Find the other nodes that know the transactional id, and have no outcome still to send."""
+    """Find the other nodes that know the transactional id, and have sent all of its markers."""
     return [
         member
         for member, state in _states(storm)

@@ -58,7 +58,7 @@ def test_a_prepared_transaction_is_another_systems_to_end(server: ServerProcess,
         assert found["command"] == f"odradek txn abort --transactional-id '{ID}'"
         sentence = run(*FIND).out.splitlines()[-1]
         assert (
-            f"Transactional id {ID} has prepared the transaction, which has no timeout: let its system decide"
+            f"Transactional id {ID} has prepared the transaction, which has no timeout. Let its transaction manager commit or abort it."
             in sentence
         )
 

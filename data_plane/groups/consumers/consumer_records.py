@@ -167,7 +167,7 @@ def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
 def upgraded_records(
     group: ConsumerGroup, members: Sequence[Member], metadata_hash: int
 ) -> list[CoordinatorRecord]:
-    """Make the records of a group that was a classic one: each member has as its target what it has."""
+    """Make the records of a group that was a classic one. Each member's target is its current assignment."""
     group_id = group.group_id
     return [
         *(member_record(group_id, each) for each in members),

@@ -25,7 +25,7 @@ class _Timers:
     def __init__(self) -> None:
         self.session_ends_ms: float = NEVER
         self.checked_ms: float = NEVER
-        """The time when the end of the session is checked again; it is never later than that end."""
+        """The time of the next check whether the session has ended; never later than its end."""
         self.revocation: object | None = None
         self.join: object | None = None
         self.sync: object | None = None

@@ -362,7 +362,7 @@ class RecordLoop:
 
 @attrs.frozen
 class _Verdict:
-    """The records that stay, for each batch of a group."""
+    """The records that stay, for each of several batches that are cleaned together."""
 
     kept: list[int]
     """The number of records of each batch that stay."""

@@ -42,7 +42,7 @@ class Room:
 
     @property
     def reserve_bytes(self) -> int:
-        """The bytes that records leave alone; 0 while the device is unknown."""
+        """The free bytes of the disk that records may not use; 0 while the device is unknown."""
         if self.total_bytes < 0:
             return 0
         if self._reserve_bytes < 0:

@@ -80,7 +80,7 @@ def alter_partition_reassignments(
             responses.append(ReassignableTopicResponse(topic.name, answers))
     except KafkaError as error:
         return Decision([], refuse(request, error.code, error.message))
-    # Kafka answers an empty request before it fills in a text.
+    # Kafka answers a request without topics before it sets the error message, which then is empty rather than null.
     text = None if request.topics else ""
     response = AlterPartitionReassignmentsResponse(0, allow_factor_change, ErrorCode.NONE, text, responses)
     return Decision(records, response)

@@ -244,7 +244,7 @@ def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> 
 
 
 def _check_majority(places: list[_Place]) -> None:
-    """Refuse to begin nodes anew whose directories are gone where those that are left elect no leader without them."""
+    """Refuse to format the lost nodes anew if the remaining ones cannot elect a leader."""
     known = [place for place in places if place.is_formatted or place.properties.exists()]
     gone = [str(place.node_id) for place in known if not place.is_formatted]
     if not gone or len(gone) == len(known):
@@ -254,8 +254,8 @@ def _check_majority(places: list[_Place]) -> None:
     if not elects_leader([str(place.properties) for place in known if place.is_formatted]):
         configs = " ".join(str(place.properties) for place in known)
         raise CliError(
-            f"the directories of nodes {', '.join(gone)} are gone, and the nodes that are left elect no leader. "
-            f"`odradek quorum recover {configs}` leads back to this cluster; another --data begins a new one"
+            f"the directories of nodes {', '.join(gone)} are gone, and the remaining nodes cannot elect a leader. "
+            f"To keep this cluster, run `odradek quorum recover {configs}`. To start a new one, name another --data"
         )
 
 

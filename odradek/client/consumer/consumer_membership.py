@@ -177,7 +177,7 @@ class ConsumerMembership(Membership):
         self._news()
 
     def subscription_changed(self, reason: str) -> None:
-        """Send the changed subscription with the next heartbeat, at once."""
+        """Send a heartbeat at once, with the changed subscription."""
         self._news()
 
     def enforce_rebalance(self, reason: str) -> None:

@@ -244,7 +244,7 @@ class Coordinator(CoordinatorFinder):
         """Wait before the next attempt. Raises `RequestTimedOut` if there is no time for another one."""
         wake_at = self._core.now + self._core.backoff(attempt)
         if wake_at >= deadline:
-            raise RequestTimedOut(f"{error} (repeated until the timeout)") from error
+            raise RequestTimedOut(f"{error} (retried until the timeout)") from error
         yield Wait(until=wake_at)
 
 

@@ -484,7 +484,9 @@ class Transactions:
                 )
             except KafkaError as error:  # This error comes from the search for the coordinator.
                 if is_retriable(error):
-                    raise RequestTimedOut(f"{error} (repeated until the timeout): call again") from error
+                    raise RequestTimedOut(
+                        f"{error} (retried until the timeout): call the same method again"
+                    ) from error
                 self._fail(error, fatal=error.code is not ErrorCode.GROUP_AUTHORIZATION_FAILED)
             except ClientError as error:
                 if is_retriable(error):
@@ -504,7 +506,9 @@ class Transactions:
             if code is ErrorCode.CONCURRENT_TRANSACTIONS:
                 delay = min(delay, _CONCURRENT_SECONDS * 2.0 ** min(attempt, 20))
             if core.now + delay >= deadline:
-                raise RequestTimedOut(f"{failure} (repeated until the timeout): call again") from failure
+                raise RequestTimedOut(
+                    f"{failure} (retried until the timeout): call the same method again"
+                ) from failure
             attempt += 1
             yield Wait(until=core.now + delay)
 

@@ -1,4 +1,4 @@
-"""The async client: the core over the ports. PORTED: the simulator runs it, and any program on trio may.
+"""The async client: it runs the client core on the ports of `odradek.env`. PORTED: in the simulator and in trio programs.
 
 Each connection has a task that reads. When the kernel does not take all bytes at once, another task writes the rest
 and ends. One more task waits for the core's next deadline. They run in the `TaskGroup` of the client's owner, and

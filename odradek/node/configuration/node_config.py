@@ -223,7 +223,10 @@ class NodeConfig:
     def from_properties(
         cls, properties: Mapping[str, str], secrets: Mapping[str, str] | None = None
     ) -> NodeConfig:
-        """Make the configuration of keys and texts; `secrets` are contents of files, by their keys. Raises `ConfigError`."""
+        """Make the configuration from keys and their values as text. Raises `ConfigError`.
+
+        `secrets` has the contents of the file that a key names, by that key.
+        """
         return _check(dict(properties), lambda: secrets or {}, True)
 
     @classmethod

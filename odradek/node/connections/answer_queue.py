@@ -397,7 +397,7 @@ class AnswerQueue:
         while result.__class__ is Suspend:
             slot.is_long |= result.is_long
             if services.charging is not None:
-                # The client pays for each result that waits, also where long work has given it.
+                # Charge the client for each queued result, even if long work produced it.
                 services.long_work.asker = self
             result = await result.run()
         self.suspended = None

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Text: TypeAlias = Callable[[Any, ErrorCode], str | None]
-"""Gives the text of a refused thing."""
+"""Returns the error message for a refused resource; None stands for no message."""
 Finish: TypeAlias = Callable[[Asked, Any, Any], Any]
 """Completes a response, given who asks and the request."""
 

@@ -85,7 +85,7 @@ class ClassicMember(GroupClient):
             self._leave()
 
     def gave_up(self) -> None:
-        """Do nothing: it asks again."""
+        """Do nothing: the member sends its request again by itself."""
 
     def refused(self, code: ErrorCode) -> None:
         """Join again; as a new member if this one is unknown. It has given up everything."""

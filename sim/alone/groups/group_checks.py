@@ -47,7 +47,7 @@ SOME_VALUE = b"\x01"
 
 @attrs.frozen
 class Sent:
-    """A commit that a client has sent: its generation and member, -1 and "" without a group's members."""
+    """A commit that a client has sent. Outside of a group the generation is -1, and the member id is empty."""
 
     key: OffsetAt
     member_id: str

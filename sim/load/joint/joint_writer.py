@@ -239,7 +239,7 @@ class JointWriter:
         self._ledger.committed(joint)
 
     async def _abort(self, joint: Joint | None) -> None:
-        """Abort the open transaction; None: no life of this slot has prepared it."""
+        """Abort the open transaction. `joint` is None if this writer never prepared it, in this process or an earlier one."""
         try:
             if joint is not None and joint.outcome is Outcome.OPEN:
                 joint.prepared = ""

@@ -121,7 +121,7 @@ class TestStreamDataLoss:
         name = topics.create(fresh_topic("backwards"))
         running = query(options(name))
         with pytest.raises(
-            ReadError, match=rf"the batch of {name}-0 starts at offset 5, behind its end at offset 3"
+            ReadError, match=rf"the batch of {name}-0 starts at offset 5, which is after its end offset 3"
         ):
             running.reader.partitions({name: {"0": 5}}, {name: {"0": 3}})
 

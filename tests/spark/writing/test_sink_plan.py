@@ -182,7 +182,7 @@ def test_figures_that_cannot_be_written_fail_no_batch(caplog: pytest.LogCaptureF
     """The rows are in the topic by then: a wrong `metricsPath` costs a warning, and Spark writes nothing again."""
     options = {**GOOD, "metricsPath": "/no/such/directory/m.jsonl", "delivery": "at-least-once"}
     BatchWriter(plan_write(options, schema("value string"))).commit([])
-    assert "the figures of a batch could not be written" in caplog.text
+    assert "the metrics of a batch could not be written" in caplog.text
 
 
 def test_a_topic_is_not_overwritten() -> None:
