@@ -1,4 +1,4 @@
-"""The partitions of which this broker holds replicas: made, removed and set aside as the metadata says.
+"""The partitions of which this broker holds replicas: made, removed and set aside as the metadata says, or when their directory fails.
 
 Theory of operation
 -------------------

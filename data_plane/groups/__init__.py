@@ -1,1 +1,1 @@
-"""Group coordinators: consumer groups of the classic protocol and their committed offsets."""
+"""Group coordinators: consumer groups of both protocols and their committed offsets."""

@@ -5,7 +5,7 @@ Theory of operation
 The high watermark is the offset below which every in-sync replica has the log; consumers read up to it. On the
 leader it is the least log end offset of the replicas in the *maximal* ISR (see `isr_state`), and it advances
 
-* only while the in-sync replicas number at least `effective_min_isr` (ARCHITECTURE.md, "Invariants"), whatever the acks;
+* only while the in-sync replicas number at least `effective_min_isr` (ARCHITECTURE.md, "What must always hold"), whatever the acks;
 * only up to the leader's recovery point, if the topic has `flush.messages`: the leader must sync records first, and
   a sync begins. Followers sync before they promise (`synced_promises`);
 * never past a follower that has just caught up and is about to join. Otherwise the follower would chase a high

@@ -1,4 +1,4 @@
-"""Produce: validate and append the batches, and answer when the requested acks are there."""
+"""Produce: refuse acks=all below `min.insync.replicas`, validate and append the batches, answer when the acks are there."""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ class UpkeepContext:
     """The room that records leave alone; negative: a hundredth of the device, at most 1 GiB."""
     buggify: Callable[[str], bool] = never
     index_idle_ms: int = 600_000
-    """The agreed clock of the node, from which ages of records are computed."""
+    """The time after which indexes that nobody has used leave the memory."""
     agreed_clock: AgreedClock = attrs.field()
-    """The node's, by which records grow old."""
+    """The agreed clock of the node, from which ages of records are computed."""
 
     @agreed_clock.default
     def _own_clock(self) -> AgreedClock:

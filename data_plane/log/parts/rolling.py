@@ -1,4 +1,4 @@
-"""Finish the active segment and begin the next one."""
+"""Finish the active segment and begin the next one. `segment_list` decides when."""
 
 from __future__ import annotations
 

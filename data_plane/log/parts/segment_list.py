@@ -1,4 +1,4 @@
-"""The list of a log's segments: add, roll, cut, drop, replace, swap.
+"""The list of a log's segments: when a new one must begin (`must_roll`), and how segments are added, cut and replaced.
 
 The list is replaced as a whole, so a reader in a worker keeps the list that it has read. Its last segment is the
 active one. Segments join: each begins at the end of the segment before. Only a gap in the offsets that the leader's

@@ -1,4 +1,4 @@
-"""Committed offsets of groups: reading, writing, deleting them; the progress of a group. Operations, PURE.
+"""Committed offsets of groups: reading, writing, deleting them; the lag of a group. Operations, PURE.
 
 The lag of a partition is given in two units. In records, it is the end of the partition minus the committed offset.
 In time, it is the age of the first record that the group has not read. To find that record's time, its batch is

@@ -1,4 +1,4 @@
-"""Fetching ahead of the application: one long poll per broker, always under way. PURE.
+"""Fetching ahead of the application: one long poll per broker, and what errors in its answers do. PURE.
 
 Theory of operation
 -------------------

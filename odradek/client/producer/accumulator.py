@@ -1,4 +1,5 @@
-"""A producer's records between `send` and their acknowledgement: batches by partition, within a memory limit. PURE.
+"""A producer's records between `send` and their acknowledgement: batches by partition, within a memory limit, and the
+sticky partition of records without a key (KIP-794). PURE.
 
 Theory of operation
 -------------------
