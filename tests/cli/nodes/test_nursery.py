@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import odradek as package
 from odradek.node.main import NEEDS_OPERATOR
+from odradek.version import version_line
 from testkit.odradek_server import launch_odradek, living_nursery, prepare_odradek
 from testkit.processes import ServerFailed
 from tests.cli.running import ROOT
@@ -33,7 +33,7 @@ time.sleep(600)
 def test_a_command_has_its_streams_and_its_status() -> None:
     """Each stream comes alone, whatever came before it; a refusal has the status of the command."""
     said = living_nursery().start_with_pipes(["--version"])
-    assert said.communicate(timeout=WAIT_SECONDS) == (f"odradek {package.__version__}\n".encode(), b"")
+    assert said.communicate(timeout=WAIT_SECONDS) == (f"{version_line()}\n".encode(), b"")
     refused = living_nursery().start_with_pipes(["server", "/no/such/file"])
     out, err = refused.communicate(timeout=WAIT_SECONDS)
     assert (refused.returncode, out) == (NEEDS_OPERATOR, b"")

@@ -62,7 +62,7 @@ def test_an_answer_of_a_recovered_quorum_stops_a_replica_with_a_log(kind: type, 
         if isinstance(request, Fetch)
         else VoteAnswer(epoch, None, False, ErrorCode.FENCED_LEADER_EPOCH)
     )
-    with pytest.raises(LogLeftBehind, match=r"log up to offset 10 of epoch 5: keep.*begin-anew"):
+    with pytest.raises(LogLeftBehind, match=r"log up to offset 10 of epoch 5: if this.*begin-anew"):
         core.receive_response(node_id, request, answer, 20.0)
     assert core.log.end_offset == 10
 

@@ -38,7 +38,7 @@ PLANTED = {
         "odradek.security.scram:ScramServer._answer_final",
         "is_right = len(proof) == len(signature) and",
         "is_right = len(proof) == len(signature) or",
-        "a password that it has not",
+        "the login succeeds with a wrong password",
     ),
     "forbidden": (
         "odradek.metadata_quorum.controller_table:EnvelopeHandler.handle",

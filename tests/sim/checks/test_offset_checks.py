@@ -103,11 +103,18 @@ def test_offsets_that_are_told_are_the_committed_ones() -> None:
     assert "that group copiers is at -1 in copy-source" in older.message
 
 
+class Loaded:
+    """The shard of a coordinator that has loaded, without groups of the consumer protocol."""
+
+    is_loading = False
+    newest_state = SimpleNamespace(consumers=())
+
+
 class Asked:
     """A coordinator that is asked by hand, and what its answers are held against."""
 
     def __init__(self) -> None:
-        self.shards: dict[int, object] = {0: object()}
+        self.shards: dict[int, object] = {0: Loaded()}
         groups = SimpleNamespace(partition_for=lambda key: 0, shards=self.shards)
         node = SimpleNamespace(broker=SimpleNamespace(groups=groups))
         processes = SimpleNamespace(at=lambda conn: (None, node))
@@ -167,7 +174,7 @@ def test_generations_count_for_the_coordinator_that_announced_them() -> None:
     """Another coordinator may know less; a group that begins anew begins with generation 1."""
     asked = Asked()
     asked.join(4)
-    asked.shards[0] = object()
+    asked.shards[0] = Loaded()
     asked.commit(3, ErrorCode.NONE)
     asked.join(4)
     asked.join(1)
