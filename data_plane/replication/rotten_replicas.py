@@ -42,7 +42,12 @@ from odradek.data_plane.ports import BrokerHost
 from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError, FileMissing, TaskGroup, Workers
-from odradek.metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
+from odradek.metadata_quorum.image.metadata_image import (
+    LOST_DIRECTORY,
+    NO_LEADER,
+    UNASSIGNED_DIRECTORY,
+    PartitionImage,
+)
 from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicIdPartition
 
@@ -253,9 +258,14 @@ class RottenReplicas:
         return Fate.BEGIN_ANEW if image.leader >= 0 else Fate.WAIT
 
     def holds_promises(self, image: PartitionImage) -> bool:
-        """True if this broker's replica may be needed to keep acknowledged records."""
+        """True if this broker's replica may be needed to keep acknowledged records.
+
+        The last known members are needed only while nobody leads: a leader of the ISR has all that they have.
+        """
         node_id = self._node_id
-        return node_id in (image.leader, *image.isr, *image.elr, *image.last_known_elr)
+        if node_id in (image.leader, *image.isr, *image.elr):
+            return True
+        return image.leader == NO_LEADER and node_id in image.last_known_elr
 
     def note_set_aside(self, partition: Partition, log_dir: LogDir, kept_as: str | None) -> None:
         """Note that a log was taken out of service. A new log is about to be made in the same directory."""

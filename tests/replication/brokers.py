@@ -26,10 +26,13 @@ from odradek.env.ports import ConnectionLost, Env, TaskGroup
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.metadata_quorum.controller.controller import Controller as ProductController
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS, REPLICA_LOG_INFO
 from odradek.metadata_quorum.image.image_builder import merge_partition
 from odradek.metadata_quorum.image.metadata_image import (
     LOST_DIRECTORY,
     BrokerImage,
+    ControllerImage,
+    FeatureRange,
     ListenerImage,
     MetadataDelta,
     MetadataImage,
@@ -78,6 +81,10 @@ def host(node_id: int) -> str:
     return f"node-{node_id}"
 
 
+REPORTS = (FeatureRange(REPLICA_LOG_INFO, 0, 1),)
+"""The features of nodes that report their logs: a controller remembers all that were in sync before the last ones."""
+
+
 class Controller:
     """The state of the cluster, and its delivery to the brokers."""
 
@@ -106,6 +113,8 @@ class Controller:
             topics=LayeredMap({TOPIC: topic}),
             topics_by_id=LayeredMap({TOPIC_ID: topic}),
             brokers=dict(self.brokers),
+            features={ELIGIBLE_LEADER_REPLICAS: 1},
+            controllers={0: ControllerImage(0, bytes(16), (), REPORTS)},
             configs=LayeredMap(
                 {
                     (RESOURCE_TOPIC, TOPIC): {"min.insync.replicas": str(self.min_isr)} | self.topic_configs,
@@ -141,7 +150,7 @@ class Controller:
             self.next_epoch,
             bytes(16),
             (ListenerImage("PLAINTEXT", host(node_id), PORT, 0),),
-            (),
+            REPORTS,
             rack,
             False,
             False,

@@ -80,7 +80,7 @@ def test_an_empty_replica_is_never_in_sync() -> None:
             now = cluster.controller.partitions[0]
             log = cluster.members[1].partition().log
             if log.log_end_offset < 8:
-                assert 1 not in (now.leader, *now.isr, *now.elr)
+                assert 1 not in (now.leader, *now.isr, *now.elr, *now.last_known_elr)
             return log.log_end_offset == 8 and cluster.members[1].broker.rotten.set_aside == 1
 
         await cluster.until(is_anew)

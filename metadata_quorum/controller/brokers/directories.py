@@ -122,8 +122,8 @@ def _assign(
         rules,
         Change(
             removed=() if online else (broker.broker_id,),
-            lost=broker.broker_id if is_given_up else None,
-            begun_anew=broker.broker_id if anew else None,
+            # Its broker sets a log aside that it has given up, so nobody may wait for that log.
+            begun_anew=broker.broker_id if anew or is_given_up else None,
             directories={broker.broker_id: directory},
         ),
     )

@@ -106,7 +106,7 @@ class Change:
     unclean: bool = False
     """True if `isr` may become empty, although no eligible replica is left."""
     begun_anew: int | None = None
-    """A replica that is empty: it leaves all sets, and does not count as a former leader."""
+    """A replica that is empty, or is about to be set aside. It leaves all sets, and does not count as a former leader."""
     replicas: tuple[int, ...] | None = None
     adding: tuple[int, ...] | None = None
     removing: tuple[int, ...] | None = None

@@ -15,8 +15,8 @@ BUGS_OF_THE_CONTROLLER: tuple[Mutant, ...] = (
         "A replica that begins anew on another disk stays in the ISR: an empty log leads, and acknowledged records are gone.",
         BROKERS + "directories:_assign",
         """
-        - begun_anew=broker.broker_id if anew else None
-        + begun_anew=None
+        - begun_anew=broker.broker_id if anew or is_given_up else None
+        + begun_anew=broker.broker_id if is_given_up else None
         """,
     ),
     Mutant(
