@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.producer_recovery import rebuild_producers
 from odradek.data_plane.replication.partition import NO_LEADER_EPOCH, Partition
-from odradek.wire.batches.batch_header import iter_batches
-from odradek.wire.batches.records import records
-from sim.alone.replication_broker import BATCH_BYTES_MAX, Broker
+from sim.alone.logged_records import logged_records
+from sim.alone.replication_broker import Broker
 from sim.history import SafetyViolation
 
 __all__ = ["Promises", "contents"]
@@ -96,15 +95,4 @@ class Promises:
 
 def contents(log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
     """Read offset and value of each record from `start` to below `end`."""
-    found: dict[int, bytes] = {}
-    offset = max(start, log.log_start_offset)
-    while offset < end:
-        data = log.read_bytes(offset, BATCH_BYTES_MAX, upper_bound=end, min_one=True)
-        if not data:
-            break
-        for position, header in iter_batches(data):
-            for record in records(data, position, decompressed_bytes_max=BATCH_BYTES_MAX):
-                if start <= record.offset < end:
-                    found[record.offset] = bytes(record.value or b"")
-            offset = header.last_offset + 1
-    return found
+    return {offset: record.value or b"" for offset, record in logged_records(log, start, end).items()}

@@ -13,7 +13,7 @@ The committed log is folded here record by record (`sim.checks.folds.consumer_fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -22,18 +22,14 @@ from odradek.data_plane.groups.records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
-    decode_key,
 )
 from odradek.data_plane.groups.state import GroupsState
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.wire.batches.batch_header import iter_batches
-from odradek.wire.batches.records import records
 from odradek.wire.errors import ErrorCode
-from odradek.wire.metadata_frames import decode_coordinator_value
-from odradek.wire.structure import Message
 from odradek.wire.topic_partition import TopicPartition
 from sim.alone.groups.group_host import GroupHost
-from sim.alone.replication_broker import BATCH_BYTES_MAX, Broker
+from sim.alone.logged_records import decoded, logged_records
+from sim.alone.replication_broker import Broker
 from sim.alone.replication_checks import Promises
 from sim.checks.derived.consumer_states import consumers_difference
 from sim.checks.folds.consumer_fold import ConsumerFold, ConsumersFold, Slot
@@ -42,7 +38,6 @@ from sim.history import SafetyViolation
 __all__ = ["ConsumerPromises", "Holder", "Sent", "topic_id"]
 
 KNOWN_EPOCH_MIN = 1
-NO_VALUE, SOME_VALUE = b"\x00", b"\x01"
 
 
 def topic_id(name: str) -> bytes:
@@ -98,12 +93,12 @@ class ConsumerPromises(Promises):
 
     def _contents(self, log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
         found = {}
-        for offset, (data, next_offset, _) in _records(log, start, end).items():
-            found[offset] = data
-            self._batches[offset] = next_offset
+        for offset, record in logged_records(log, start, end).items():
+            found[offset] = record.data
+            self._batches[offset] = record.next_offset
         return found
 
-    def look(self, living: list[Broker]) -> None:  # type: ignore[override]
+    def look(self, living: Iterable[Broker]) -> None:
         """Check the replicas, and read newly committed records, batch by batch."""
         super().look(living)
         while self._read_to in self._seen:
@@ -117,19 +112,19 @@ class ConsumerPromises(Promises):
 
     @property
     def group(self) -> ConsumerFold | None:
-        """The group as a consumer group, None while it is a classic one or none."""
+        """Return the group as a consumer group; None while it is a classic one, or is not there."""
         return self._fold.groups.get(self._group_id)
 
     @property
     def present(self) -> set[str]:
-        """The ids of the members of the group, of either kind."""
+        """Return the ids of the members of the group, of either kind."""
         found = set() if self.group is None else {*self.group.profiles}
         if self._classic is not None:
             found |= {each.member_id for each in self._classic.members}
         return found
 
     def _read(self, offset: int, data: bytes) -> None:
-        key, value = _decoded(data)
+        key, value = decoded(data)
         if key is None:
             return
         if isinstance(key, OffsetCommitKey):
@@ -258,8 +253,9 @@ class ConsumerPromises(Promises):
         assert shard is not None
         self.loads += 1
         fold, epoch = ConsumersFold(), -1
-        for data, _, epoch in _records(log, log.log_start_offset, log.log_end_offset).values():  # noqa: B007
-            key, value = _decoded(data)
+        for record in logged_records(log, log.log_start_offset, log.log_end_offset).values():
+            epoch = record.leader_epoch
+            key, value = decoded(record.data)
             if key is not None:
                 fold.take(key, value)
         for state in (shard.newest_state, self._written.get((epoch, log.log_end_offset))):
@@ -270,31 +266,3 @@ class ConsumerPromises(Promises):
     def check(self, nodes: Mapping[int, Broker]) -> None:
         """Check at the end that the replicas are equal and hold all that was acknowledged."""
         self._check_replicas(nodes)
-
-
-def _records(log: PartitionLog, start: int, end: int) -> dict[int, tuple[bytes, int, int]]:
-    """Read each record by offset: key and value as bytes, the offset behind its batch, and the leader epoch."""
-    found: dict[int, tuple[bytes, int, int]] = {}
-    offset = max(start, log.log_start_offset)
-    while offset < end:
-        data = log.read_bytes(offset, BATCH_BYTES_MAX, upper_bound=end, min_one=True)
-        if not data:
-            break
-        for position, header in iter_batches(data):
-            for record in records(data, position, decompressed_bytes_max=BATCH_BYTES_MAX):
-                if start <= record.offset < end:
-                    key = bytes(record.key or b"")
-                    value = NO_VALUE if record.value is None else SOME_VALUE + bytes(record.value)
-                    data_of = len(key).to_bytes(4, "big") + key + value
-                    found[record.offset] = (data_of, header.next_offset, header.partition_leader_epoch)
-            offset = header.next_offset
-    return found
-
-
-def _decoded(data: bytes) -> tuple[Message | None, Message | None]:
-    size = int.from_bytes(data[:4], "big")
-    raw_key, raw_value = data[4 : 4 + size], data[4 + size :]
-    key = decode_key(raw_key)
-    if key is None or raw_value[:1] == NO_VALUE:
-        return key, None
-    return key, decode_coordinator_value(key, raw_value[1:])

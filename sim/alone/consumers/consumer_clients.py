@@ -6,6 +6,7 @@ classic protocol gives everything up before it joins again. A commit of an earli
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from random import Random
 
@@ -102,7 +103,7 @@ class ConsumerClients(Post):
                 taken.add(member.instance_id)
 
 
-class GroupClient(Client):
+class GroupClient(Client, ABC):
     """A member of either protocol: what it has, and what it commits."""
 
     def __init__(self, clients: ConsumerClients, name: str, instance_id: str | None) -> None:
@@ -118,23 +119,23 @@ class GroupClient(Client):
         """A member id and epoch that it had before."""
 
     @property
+    @abstractmethod
     def epoch(self) -> int:
-        """The epoch or generation with which it commits; -1 outside of the group."""
-        raise NotImplementedError
+        """Return the epoch or generation with which it commits; -1 outside of the group."""
 
     @property
+    @abstractmethod
     def is_settled(self) -> bool:
         """True if it has an assignment, and nothing to do."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def topics(self) -> frozenset[str]:
-        """The topics that it reads."""
-        raise NotImplementedError
+        """Return the topics that it reads."""
 
+    @abstractmethod
     def refused(self, code: ErrorCode) -> None:
         """React to the refusal of a commit or a fetch."""
-        raise NotImplementedError
 
     def is_away(self) -> bool:
         """True if it does nothing this time, because it stalls or was replaced."""

@@ -24,16 +24,13 @@ from odradek.data_plane.groups.records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
-    decode_key,
 )
 from odradek.data_plane.groups.state import GroupsState
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.wire.batches.batch_header import iter_batches
-from odradek.wire.batches.records import records
 from odradek.wire.errors import ErrorCode
-from odradek.wire.metadata_frames import decode_coordinator_value
 from sim.alone.groups.group_host import GroupHost
-from sim.alone.replication_broker import BATCH_BYTES_MAX, Broker
+from sim.alone.logged_records import LoggedRecord, decoded, logged_records
+from sim.alone.replication_broker import Broker
 from sim.alone.replication_checks import Promises
 from sim.history import SafetyViolation
 
@@ -41,8 +38,6 @@ __all__ = ["Floor", "GroupPromises", "OffsetAt", "Sent", "partitions_of"]
 
 OffsetAt = tuple[str, str, int]
 """Group, topic, partition."""
-NO_VALUE = b"\x00"
-SOME_VALUE = b"\x01"
 
 
 @attrs.frozen
@@ -111,9 +106,9 @@ class GroupPromises(Promises):
 
     def _contents(self, log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
         found = {}
-        for offset, (key, value, epoch) in _records(log, start, end).items():
-            found[offset] = key + value
-            self._epochs.setdefault(offset, epoch)
+        for offset, record in logged_records(log, start, end).items():
+            found[offset] = record.data
+            self._epochs.setdefault(offset, record.leader_epoch)
         return found
 
     def look(self, living: Iterable[Broker]) -> None:
@@ -124,9 +119,7 @@ class GroupPromises(Promises):
             self._read_to += 1
 
     def _read(self, offset: int, data: bytes) -> None:
-        raw_key, raw_value = _split(data)
-        key = decode_key(raw_key)
-        value = None if raw_value is None or key is None else decode_coordinator_value(key, raw_value)
+        key, value = decoded(data)
         if isinstance(key, OffsetCommitKey):
             at = (key.group, key.topic, key.partition)
             if value is None:
@@ -252,10 +245,10 @@ class GroupPromises(Promises):
             self._written[shard.leader_epoch, end_offset] = runtime.state
             partition = host.broker.partition
             if partition.is_leader and end_offset > partition.epoch_start_offset:
-                last = _records(host.broker.log, end_offset - 1, end_offset)[end_offset - 1]
-                if last[2] != partition.leader_epoch:
+                last = logged_records(host.broker.log, end_offset - 1, end_offset)[end_offset - 1]
+                if last.leader_epoch != partition.leader_epoch:
                     raise SafetyViolation(
-                        f"in epoch {partition.leader_epoch} a record of epoch {last[2]} is written"
+                        f"in epoch {partition.leader_epoch} a record of epoch {last.leader_epoch} is written"
                     )
 
     def loaded(self, host: GroupHost) -> None:
@@ -265,13 +258,13 @@ class GroupPromises(Promises):
         assert shard._runtime is not None
         self.loads += 1
         state = shard._runtime.state
-        found = _records(log, log.log_start_offset, log.log_end_offset)
+        found = logged_records(log, log.log_start_offset, log.log_end_offset)
         expected = _replay(found)
         if _plain(state) != expected:
             raise SafetyViolation(
                 f"{host.broker.node_id} has loaded {_plain(state)}, its log says {expected}"
             )
-        epoch = max((each[2] for each in found.values()), default=-1)
+        epoch = max((each.leader_epoch for each in found.values()), default=-1)
         written = self._written.get((epoch, log.log_end_offset))
         if written is not None and _plain(written) != expected:
             raise SafetyViolation(
@@ -285,49 +278,21 @@ class GroupPromises(Promises):
         self._check_replicas(nodes)
 
 
-def _records(log: PartitionLog, start: int, end: int) -> dict[int, tuple[bytes, bytes, int]]:
-    """Read key, value and leader epoch of each record by offset; lengths and absence of a value are a part of the
-    bytes.
-    """
-    found: dict[int, tuple[bytes, bytes, int]] = {}
-    offset = max(start, log.log_start_offset)
-    while offset < end:
-        data = log.read_bytes(offset, BATCH_BYTES_MAX, upper_bound=end, min_one=True)
-        if not data:
-            break
-        for position, header in iter_batches(data):
-            for record in records(data, position, decompressed_bytes_max=BATCH_BYTES_MAX):
-                if start <= record.offset < end:
-                    key = bytes(record.key or b"")
-                    value = NO_VALUE if record.value is None else SOME_VALUE + bytes(record.value)
-                    sized = len(key).to_bytes(4, "big") + key
-                    found[record.offset] = (sized, value, header.partition_leader_epoch)
-            offset = header.last_offset + 1
-    return found
-
-
-def _split(data: bytes) -> tuple[bytes, bytes | None]:
-    size = int.from_bytes(data[:4], "big")
-    key, value = data[4 : 4 + size], data[4 + size :]
-    return key, None if value[:1] == NO_VALUE else value[1:]
-
-
-def _replay(found: Mapping[int, tuple[bytes, bytes, int]]) -> dict[object, object]:
+def _replay(found: Mapping[int, LoggedRecord]) -> dict[object, object]:
     """Replay the records, one after the other; returns the state."""
     state: dict[object, object] = {}
-    for key, value, _ in found.values():
-        raw_key, raw_value = _split(key + value)
-        decoded = decode_key(raw_key)
-        if isinstance(decoded, OffsetCommitKey):
-            at: object = (decoded.group, decoded.topic, decoded.partition)
-        elif isinstance(decoded, GroupMetadataKey):
-            at = decoded.group
+    for record in found.values():
+        key, value = decoded(record.data)
+        if isinstance(key, OffsetCommitKey):
+            at: object = (key.group, key.topic, key.partition)
+        elif isinstance(key, GroupMetadataKey):
+            at = key.group
         else:
             continue
-        if raw_value is None:
+        if value is None:
             state.pop(at, None)
         else:
-            state[at] = decode_coordinator_value(decoded, raw_value)
+            state[at] = value
     return state
 
 

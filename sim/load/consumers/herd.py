@@ -93,7 +93,7 @@ class Herd:
 
     @property
     def terms(self) -> GroupTerms:
-        """The terms of its members, at most."""
+        """Return the terms of the group, whose members may leave and come back."""
         timeouts = GroupTimeouts(SESSION_SECONDS, REBALANCE_MS / 1000, REQUEST_SECONDS)
         return GroupTerms(GROUP, SLOTS, timeouts, self._is_read, stays=False)
 
