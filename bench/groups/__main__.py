@@ -35,6 +35,7 @@ from bench.groups.members import (
     run_until_assigned,
     wait_for_coordinator,
 )
+from bench.groups.pipelines import pipelined_cpu
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_groups import DescribeGroupsRequest
@@ -80,27 +81,9 @@ def measure_heartbeats(server: ServerProcess, connections: int, depth: int, seco
     frames = framed(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, request) * depth
     wires = [connect(server.bootstrap) for _ in range(connections)]
     answer_bytes = len(heartbeat_answer(wires[0], frames[: len(frames) // depth])) * depth
-
-    def rounds(until: float) -> int:
-        count = 0
-        while time.perf_counter() < until:
-            for wire in wires:
-                wire.sendall(frames)
-            for wire in wires:
-                left = answer_bytes
-                while left:
-                    left -= len(wire.recv(left))
-            count += depth * connections
-        return count
-
-    rounds(time.perf_counter() + seconds / 4)
-    before = server.cpu_seconds()
-    count = rounds(time.perf_counter() + seconds)
-    spent = server.cpu_seconds() - before
-    for wire in wires:
-        wire.close()
+    spent = pipelined_cpu(server, wires, frames, answer_bytes, depth, seconds)
     member.wire.socket.close()
-    return spent / count * 1e6
+    return spent
 
 
 def heartbeat_answer(wire: socket.socket, frame: bytes) -> bytes:

@@ -27,6 +27,7 @@ from pathlib import Path
 import attrs
 
 from bench.groups.members import wait_for_coordinator
+from bench.groups.pipelines import pipelined_cpu
 from bench.instruments.tables import table
 from bench.throughput.passes import create_topic
 from odradek.wire.error_codes import ErrorCode
@@ -150,26 +151,7 @@ def measure_cpu(server: ServerProcess, request: Message, version: int, seconds: 
     size = int.from_bytes(wires[0].recv(4, 0x100))
     wires[0].recv(size, 0x100)
     answer_bytes = (size + 4) * DEPTH
-
-    def rounds(until: float) -> int:
-        count = 0
-        while time.perf_counter() < until:
-            for wire in wires:
-                wire.sendall(frames)
-            for wire in wires:
-                left = answer_bytes
-                while left:
-                    left -= len(wire.recv(left))
-            count += WIRES * DEPTH
-        return count
-
-    rounds(time.perf_counter() + seconds / 4)
-    before = server.cpu_seconds()
-    count = rounds(time.perf_counter() + seconds)
-    spent = server.cpu_seconds() - before
-    for wire in wires:
-        wire.close()
-    return spent / count * 1e6
+    return pipelined_cpu(server, wires, frames, answer_bytes, DEPTH, seconds)
 
 
 def measure_heartbeat(server: ServerProcess, seconds: float) -> float:

@@ -22,28 +22,17 @@ one, as in `jepsen_tests.checkers.lost_commit`; that only checks whether an owne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import inf
 
 import attrs
 
 from jepsen_tests.history import Commit
 from odradek.wire.topic_partition import TopicPartition
-from sim.history import History, SafetyViolation, Told
+from sim.checks.groups.handed_records import HandedRecords, Ownership
+from sim.history import SafetyViolation, Told
 
 __all__ = ["GroupPromises", "OpenCommit"]
-
-
-@attrs.define(eq=False)
-class _Ownership:
-    """A partition in the hands of a member. `next_offset` None: it has not begun."""
-
-    since: float
-    next_offset: int | None = None
-    end_offset: int = 0
-    """The furthest position of the member before it sought back. A commit of that position may still wait
-    behind another commit.
-    """
 
 
 @attrs.define(eq=False)
@@ -67,19 +56,13 @@ class OpenCommit:
 
 
 @attrs.define(eq=False)
-class GroupPromises:
+class GroupPromises(HandedRecords):
     """The ledger of one group. A `member` is one process; its `owner` is the process, or its static member."""
 
-    group: str
-    history: History
     session_seconds: float = 10.0
     """The shortest session of a member."""
     generation: int = -1
     """The latest generation of which a member has had an assignment."""
-    seen: set[tuple[TopicPartition, int]] = attrs.Factory(set)
-    """Records that any member got."""
-    progress: dict[TopicPartition, int] = attrs.Factory(dict)
-    """The furthest position of any owner."""
     rebalances: int = 0
     begun_anew: int = 0
     """The number of times that its generations have begun anew."""
@@ -91,7 +74,6 @@ class GroupPromises:
     """The time when the first commit was known to be accepted: from then on the group is not deleted."""
     _left: set[str] = attrs.Factory(set)
     """Members that are dead, or have asked to leave."""
-    _held: dict[tuple[str, TopicPartition], _Ownership] = attrs.Factory(dict)
     _commits: list[OpenCommit] = attrs.Factory(list)
 
     # Owners
@@ -163,21 +145,6 @@ class GroupPromises:
         self.generation = generation
         self.begun_anew += 1
 
-    def begins(
-        self, member: str, keys: Iterable[TopicPartition], now: float, *, will_seek: bool = False
-    ) -> None:
-        """Begin a member's ownership of these partitions."""
-        given = list(keys)
-        for key in given:
-            self._held[member, key] = _Ownership(now)
-        if not will_seek:
-            self.history.own(member, self.group, given, now)
-
-    def ends(self, member: str, keys: Iterable[TopicPartition]) -> None:
-        """End a member's ownership of these partitions."""
-        for key in keys:
-            self._held.pop((member, key), None)
-
     def leaves(self, member: str) -> None:
         """Note that a member asks to leave the group. From now on it may leave at any time."""
         self._left.add(member)
@@ -185,17 +152,11 @@ class GroupPromises:
     def gone(self, member: str) -> None:
         """Remove a member that is dead."""
         self._left.add(member)
-        for held in [held for held in self._held if held[0] == member]:
-            del self._held[held]
+        super().gone(member)
 
     def held_by(self, member: str) -> set[TopicPartition]:
         """List the partitions that a member owns, as far as it knows."""
         return {key for name, key in self._held if name == member}
-
-    def has_begun(self, member: str, key: TopicPartition) -> bool:
-        """True if a member knows its position in a partition of its own."""
-        held = self._held.get((member, key))
-        return held is not None and held.next_offset is not None
 
     def seeks(self, member: str, key: TopicPartition, offset: int) -> None:
         """Note that a member goes on at this offset."""
@@ -205,30 +166,14 @@ class GroupPromises:
 
     # Records
 
-    def handed(self, member: str, records: Sequence[Told], now: float) -> None:
-        """Check the records that one poll of a member has returned. Raises `SafetyViolation`."""
-        for told in records:
-            key, offset = told.partition, told.offset
-            held = self._held.get((member, key))
-            if held is None:
-                raise SafetyViolation(
-                    f"{self.group}: {member} is handed {offset} of {key}, which it does not own"
-                )
-            trimmed = key in self.history.deleted_below
-            if held.next_offset is None:
-                possible = self._possible(key, held.since)
-                if offset not in possible and not trimmed:
-                    raise SafetyViolation(
-                        f"{self.group}: {member} begins {key} at {offset} at {now:.6f} s, which it has had since"
-                        f" {held.since:.6f} s; the group's commit is one of {sorted(possible)}"
-                    )
-            elif offset != held.next_offset and not (trimmed and offset > held.next_offset):
-                raise SafetyViolation(
-                    f"{self.group}: {member} is handed {offset} of {key} behind {held.next_offset - 1}"
-                )
-            held.next_offset = offset + 1
-            self.seen.add((key, offset))
-            self.progress[key] = max(self.progress.get(key, 0), offset + 1)
+    def _check_begin(self, member: str, told: Told, held: Ownership, now: float) -> None:
+        key = told.partition
+        possible = self._possible(key, held.since)
+        if told.offset not in possible and key not in self.history.deleted_below:
+            raise SafetyViolation(
+                f"{self.group}: {member} begins {key} at {told.offset} at {now:.6f} s, which it has had since"
+                f" {held.since:.6f} s; the group's commit is one of {sorted(possible)}"
+            )
 
     def _possible(self, key: TopicPartition, at: float) -> set[int]:
         """Compute the offsets that may be the group's for a member that asks at this time or later."""
@@ -296,16 +241,6 @@ class GroupPromises:
             commit.operation.outcome = "fail"
 
     # Afterwards
-
-    def check(self) -> None:
-        """Check that every acknowledged record reached some member, unless deleted. Raises `SafetyViolation`."""
-        for told in self.history.acknowledged:
-            if told.offset < self.history.deleted_below.get(told.partition, 0):
-                continue
-            if (told.partition, told.offset) not in self.seen:
-                raise SafetyViolation(
-                    f"{self.group}: nobody was handed {told.value[:40]!r} at {told.partition} {told.offset}"
-                )
 
     def check_commits(self, found: Mapping[TopicPartition, int | None], now: float) -> None:
         """Check the group's commits when no member is left. Raises `SafetyViolation`."""

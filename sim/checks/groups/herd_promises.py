@@ -12,12 +12,13 @@ Owners are checked by the log of the coordinator, not here: a member that was fe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 import attrs
 
 from odradek.wire.topic_partition import TopicPartition
-from sim.history import History, SafetyViolation, Told
+from sim.checks.groups.handed_records import HandedRecords, Ownership
+from sim.history import SafetyViolation, Told
 
 __all__ = ["HerdCommit", "HerdPromises"]
 
@@ -33,25 +34,11 @@ class HerdCommit:
 
 
 @attrs.define(eq=False)
-class _Held:
-    """A partition in the hands of a member. `next_offset` None: it has handled no record yet."""
-
-    since: float
-    next_offset: int | None = None
-
-
-@attrs.define(eq=False)
-class HerdPromises:
+class HerdPromises(HandedRecords):
     """The ledger of one group."""
 
-    group: str
-    history: History
-    seen: set[tuple[TopicPartition, int]] = attrs.Factory(set)
-    progress: dict[TopicPartition, int] = attrs.Factory(dict)
-    """The furthest position of any owner."""
     hand_overs: int = 0
     refused_late: int = 0
-    _held: dict[tuple[str, TopicPartition], _Held] = attrs.Factory(dict)
     _begun: dict[TopicPartition, str] = attrs.Factory(dict)
     """The member that has begun each partition last."""
     _certain: dict[TopicPartition, int] = attrs.Factory(dict)
@@ -61,23 +48,6 @@ class HerdPromises:
 
     # Owners
 
-    def begins(self, member: str, keys: Iterable[TopicPartition], now: float) -> None:
-        """Begin a member's ownership of these partitions."""
-        given = list(keys)
-        for key in given:
-            self._held[member, key] = _Held(now)
-        self.history.own(member, self.group, given, now)
-
-    def ends(self, member: str, keys: Iterable[TopicPartition]) -> None:
-        """End a member's ownership of these partitions."""
-        for key in keys:
-            self._held.pop((member, key), None)
-
-    def gone(self, member: str) -> None:
-        """Remove a member that is dead."""
-        for held in [held for held in self._held if held[0] == member]:
-            del self._held[held]
-
     def leaves(self, member: str) -> None:
         """Do nothing, since a member may leave at any time."""
 
@@ -85,34 +55,8 @@ class HerdPromises:
         """True if another member has had records of this partition later than this one."""
         return self._begun.get(key, member) != member
 
-    def is_begun(self, member: str, key: TopicPartition) -> bool:
-        """True if the member has had records of a partition of its own."""
-        held = self._held.get((member, key))
-        return held is not None and held.next_offset is not None
-
-    # Records
-
-    def handed(self, member: str, records: Sequence[Told]) -> None:
-        """Check the records that one poll of a member has returned. Raises `SafetyViolation`."""
-        for told in records:
-            key, offset = told.partition, told.offset
-            held = self._held.get((member, key))
-            if held is None:
-                raise SafetyViolation(
-                    f"{self.group}: {member} is handed {offset} of {key}, which it does not own"
-                )
-            trimmed = key in self.history.deleted_below
-            if held.next_offset is None:
-                self._check_begin(member, key, offset, held)
-            elif offset != held.next_offset and not (trimmed and offset > held.next_offset):
-                raise SafetyViolation(
-                    f"{self.group}: {member} is handed {offset} of {key} behind {held.next_offset - 1}"
-                )
-            held.next_offset = offset + 1
-            self.seen.add((key, offset))
-            self.progress[key] = max(self.progress.get(key, 0), offset + 1)
-
-    def _check_begin(self, member: str, key: TopicPartition, offset: int, held: _Held) -> None:
+    def _check_begin(self, member: str, told: Told, held: Ownership, now: float) -> None:
+        key, offset = told.partition, told.offset
         least = max((at for when, at in self._certain_at.get(key, ()) if when < held.since), default=0)
         if offset < least and key not in self._doubtful:
             raise SafetyViolation(
@@ -165,16 +109,6 @@ class HerdPromises:
             self._doubtful.update(commit.offsets)
 
     # Afterwards
-
-    def check(self) -> None:
-        """Check that every acknowledged record reached some member, unless deleted. Raises `SafetyViolation`."""
-        for told in self.history.acknowledged:
-            if told.offset < self.history.deleted_below.get(told.partition, 0):
-                continue
-            if (told.partition, told.offset) not in self.seen:
-                raise SafetyViolation(
-                    f"{self.group}: nobody was handed {told.value[:40]!r} at {told.partition} {told.offset}"
-                )
 
     def check_commits(self, found: Mapping[TopicPartition, int | None]) -> None:
         """Check the group's offsets when no member is left. Raises `SafetyViolation`."""

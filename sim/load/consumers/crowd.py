@@ -17,6 +17,7 @@ from odradek.env.ports import Event
 from sim.checks.bounds import GroupTimeouts
 from sim.checks.groups.group_availability import GroupTerms
 from sim.checks.groups.group_promises import GroupPromises
+from sim.load.consumers.lives import AWAY_SECONDS_MAX, live_out
 from sim.load.consumers.member import MemberLife
 from sim.load.consumers.member_plan import CALM, GroupPlan, MemberPlan
 from sim.load.workload import REQUEST_SECONDS, Workload
@@ -24,8 +25,6 @@ from sim.load.workload import REQUEST_SECONDS, Workload
 GROUPS = ("crowd-1", "crowd-2")
 SESSION_MS_DEFAULT = 6000
 """Kafka's `group.min.session.timeout.ms`."""
-AWAY_SECONDS_MAX = 2.0
-CLOSE_SECONDS = 20.0
 STALL_SESSIONS = (0.1, 1.1, 3.0)
 """Members freeze for a time between the first two or the last two, as multiples of the shortest session."""
 REBALANCE_SESSIONS = 2
@@ -100,24 +99,23 @@ class Crowd:
     async def _one_life(
         self, slot: str, name: str, instance: str | None, plan: MemberPlan, random: Random
     ) -> None:
-        load, world = self._load, self._load.world
-        life = MemberLife(load, self.promises, name, instance, plan)
+        life = MemberLife(self._load, self.promises, name, instance, plan)
         self.lives += 1
-        running = world.start_program(slot, partial(life.main, settings=self._settings()))
-        await world.wait(running.ended, plan.life_seconds)
-        if plan.end == "stall":
+
+        def draw_stall() -> float:
             least, session, most = (times * self._session_ms / 1000 for times in STALL_SESSIONS)
-            seconds = random.choice((random.uniform(least, session), random.uniform(session, most)))
-            world.pause(slot)
-            await world.wait(running.ended, seconds)
-            world.resume(slot)
-            await world.wait(running.ended, plan.life_seconds)
-        if plan.end != "die":
-            life.is_over = True
-            await world.wait(running.ended, CLOSE_SECONDS)
-        if not running.ended.is_set():
-            world.crash(slot, random.choice(("all", "random")))
-            await running.ended.wait()
+            return random.choice((random.uniform(least, session), random.uniform(session, most)))
+
+        await live_out(
+            self._load.world,
+            slot,
+            life,
+            self._settings(),
+            end=plan.end,
+            life_seconds=plan.life_seconds,
+            draw_stall=draw_stall,
+            random=random,
+        )
         self.promises.gone(name)
 
     def _settings(self) -> dict[str, str]:

@@ -29,13 +29,12 @@ from sim.checks.groups.group_availability import GroupTerms
 from sim.checks.groups.herd_promises import HerdPromises
 from sim.history import SafetyViolation, Told
 from sim.load.attachments import must_be_whole
+from sim.load.consumers.lives import AWAY_SECONDS_MAX, live_out
 from sim.load.consumers.watched_commits import WatchedCommits
 from sim.load.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
 
 GROUP = "herd"
 SLOTS = ("herd-1", "herd-2", "herd-3")
-AWAY_SECONDS_MAX = 2.0
-CLOSE_SECONDS = 20.0
 LEAVE_SECONDS = 5.0
 POLL_SECONDS = 0.5
 LATE_SECONDS = 3.0
@@ -122,22 +121,18 @@ class Herd:
     async def _one_life(
         self, slot: str, name: str, instance: str | None, plan: HerdPlan, random: Random
     ) -> None:
-        load, world = self._load, self._load.world
-        life = HerdLife(load, self.promises, name, instance, plan)
+        life = HerdLife(self._load, self.promises, name, instance, plan)
         self.lives += 1
-        running = world.start_program(slot, partial(life.main, settings=self._settings()))
-        await world.wait(running.ended, plan.life_seconds)
-        if plan.end == "stall":
-            world.pause(slot)
-            await world.wait(running.ended, random.uniform(*STALL_SECONDS))
-            world.resume(slot)
-            await world.wait(running.ended, plan.life_seconds)
-        if plan.end != "die":
-            life.is_over = True
-            await world.wait(running.ended, CLOSE_SECONDS)
-        if not running.ended.is_set():
-            world.crash(slot, random.choice(("all", "random")))
-            await running.ended.wait()
+        await live_out(
+            self._load.world,
+            slot,
+            life,
+            self._settings(),
+            end=plan.end,
+            life_seconds=plan.life_seconds,
+            draw_stall=partial(random.uniform, *STALL_SECONDS),
+            random=random,
+        )
         self.promises.gone(name)
 
     def _settings(self) -> dict[str, str]:
@@ -254,7 +249,7 @@ class HerdLife:
             value = record.value or b""
             must_be_whole(f"{self._name}: {key} {record.offset}", record.key, value, record.headers)
             told.append(Told(key, record.offset, value, began))
-        self._promises.handed(self._name, told)
+        self._promises.handed(self._name, told, load.world.now)
         load.history.see(self._name, told, load.world.now, rebalanced=sorted(self._moved))
         if told and not plan.auto_commit and random.random() < plan.commit_share:
             await consumer.commit()

@@ -1,0 +1,102 @@
+"""The records that members of a group are handed, partition by partition: the half of a group's ledger that both protocols share.
+PURE.
+
+An owner gets every record between its begin and its end, once, in order. No other member gets any. Records that a client has asked to
+delete may be missed. Where an owner may begin differs between the protocols: `_check_begin`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from odradek.wire.topic_partition import TopicPartition
+from sim.history import History, SafetyViolation, Told
+
+__all__ = ["HandedRecords", "Ownership"]
+
+
+@attrs.define(eq=False)
+class Ownership:
+    """A partition in the hands of a member. `next_offset` None: it has not begun."""
+
+    since: float
+    next_offset: int | None = None
+    end_offset: int = 0
+    """The furthest position of the member before it sought back. A commit of that position may still wait
+    behind another commit.
+    """
+
+
+@attrs.define(eq=False)
+class HandedRecords(ABC):
+    """The ledger of one group's owners. A `member` is one process."""
+
+    group: str
+    history: History
+    seen: set[tuple[TopicPartition, int]] = attrs.field(factory=set, init=False)
+    """Records that any member got."""
+    progress: dict[TopicPartition, int] = attrs.field(factory=dict, init=False)
+    """The furthest position of any owner."""
+    _held: dict[tuple[str, TopicPartition], Ownership] = attrs.field(factory=dict, init=False)
+
+    def begins(
+        self, member: str, keys: Iterable[TopicPartition], now: float, *, will_seek: bool = False
+    ) -> None:
+        """Begin a member's ownership of these partitions."""
+        given = list(keys)
+        for key in given:
+            self._held[member, key] = Ownership(now)
+        if not will_seek:
+            self.history.own(member, self.group, given, now)
+
+    def ends(self, member: str, keys: Iterable[TopicPartition]) -> None:
+        """End a member's ownership of these partitions."""
+        for key in keys:
+            self._held.pop((member, key), None)
+
+    def gone(self, member: str) -> None:
+        """Remove a member that is dead."""
+        for held in [held for held in self._held if held[0] == member]:
+            del self._held[held]
+
+    def has_begun(self, member: str, key: TopicPartition) -> bool:
+        """True if a member knows its position in a partition of its own."""
+        held = self._held.get((member, key))
+        return held is not None and held.next_offset is not None
+
+    def handed(self, member: str, records: Sequence[Told], now: float) -> None:
+        """Check the records that one poll of a member has returned. Raises `SafetyViolation`."""
+        for told in records:
+            key, offset = told.partition, told.offset
+            held = self._held.get((member, key))
+            if held is None:
+                raise SafetyViolation(
+                    f"{self.group}: {member} is handed {offset} of {key}, which it does not own"
+                )
+            trimmed = key in self.history.deleted_below
+            if held.next_offset is None:
+                self._check_begin(member, told, held, now)
+            elif offset != held.next_offset and not (trimmed and offset > held.next_offset):
+                raise SafetyViolation(
+                    f"{self.group}: {member} is handed {offset} of {key} behind {held.next_offset - 1}"
+                )
+            held.next_offset = offset + 1
+            self.seen.add((key, offset))
+            self.progress[key] = max(self.progress.get(key, 0), offset + 1)
+
+    @abstractmethod
+    def _check_begin(self, member: str, told: Told, held: Ownership, now: float) -> None:
+        """Check the first record that an owner is handed. Raises `SafetyViolation`."""
+
+    def check(self) -> None:
+        """Check that every acknowledged record reached some member, unless deleted. Raises `SafetyViolation`."""
+        for told in self.history.acknowledged:
+            if told.offset < self.history.deleted_below.get(told.partition, 0):
+                continue
+            if (told.partition, told.offset) not in self.seen:
+                raise SafetyViolation(
+                    f"{self.group}: nobody was handed {told.value[:40]!r} at {told.partition} {told.offset}"
+                )
