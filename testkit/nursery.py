@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn, TypedDict
 
@@ -173,6 +174,8 @@ class Nursling(subprocess.Popen[bytes]):
                     open_ones.discard(number)
         self.wait(None if until is None else max(0.0, until - time.monotonic()))
         out, err = (b"" if each is None else read[each.fileno()] for each in (self.stdout, self.stderr))
+        for each in streams:
+            each.close()
         return out, err
 
 
@@ -241,9 +244,10 @@ def _become(wanted: Wanted, streams: Sequence[int], nursery: int) -> None:
 
 def _run() -> NoReturn:
     from odradek.cli import __main__ as command
-    from odradek.cli.commands import server as server  # read now, used by each node
-    from odradek.node import main as node_main  # noqa: F401  # read now, used by each node
 
+    # Read now, so that no node has to read them.
+    for module in ("odradek.cli.commands.server", "odradek.node.main"):
+        import_module(module)
     # Collections of a node need not look at what it shares with the nursery.
     gc.collect()
     gc.freeze()

@@ -5,20 +5,18 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
+import select
 import subprocess
 import sys
-import tempfile
-import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from unittest.mock import patch
 
 import attrs
 
 from odradek.cli.__main__ import main
+from testkit.odradek_server import living_nursery
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 60.0
@@ -91,43 +89,31 @@ def odradek_here(*words: str | Path, bootstrap: str | None = None, stdin: bytes 
     return Outcome(code, *(_written(streams[name]) for name in ("stdout", "stderr")))
 
 
-def odradek_forked(*words: str | Path) -> Outcome:
-    """Run a command in a fork of this process, which saves the start of Python and the reading of all modules.
-
-    It is for a node that refuses to start: that takes signals, limits and locks of its process, which end with the fork.
-    """
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = os.fork()
-        if child == 0:
-            _end_as_command(words, out.fileno(), err.fileno())
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-            if time.monotonic() > deadline:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                raise TimeoutError(f"{words} went on for {TIMEOUT_SECONDS:g} s")
-            time.sleep(0.01)
-        for written in (out, err):
-            written.seek(0)
-        return Outcome(os.waitstatus_to_exitcode(ended[1]), out.read().decode(), err.read().decode())
-
-
-def _end_as_command(words: Sequence[str | Path], out: int, err: int) -> NoReturn:
-    """Run a command in this process, a fork, and end it with the command's status."""
-    status = 70
+def has_ended(pid: int, seconds: float) -> bool:
+    """Wait for the end of a process, which need not be a child; False if it goes on for longer."""
     try:
-        for number, target in ((out, 1), (err, 2)):
-            os.dup2(number, target)
-        sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(each, "w", closefd=False)) for each in (1, 2))
-        os.environ.update(environment())
-        status = main([*map(str, words)])
-    except BaseException:  # noqa: BLE001  # as at the end of a process
-        traceback.print_exc()
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], seconds)[0])
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Nothing of the test's own may run at this end.
-        os._exit(status)
+        os.close(descriptor)
+
+
+def odradek_in_nursery(*words: str | Path) -> Outcome:
+    """Run a command in the nursery, which saves the start of Python and the reading of all modules.
+
+    It is for a node that refuses to start: that takes signals, limits and locks of its process.
+    """
+    with patch.dict(os.environ, environment(), clear=True):
+        process = living_nursery().start_with_pipes(words)
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return Outcome(process.returncode, out.decode(), err.decode())
 
 
 def _written(stream: io.TextIOWrapper) -> str:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,18 @@ from odradek.node.main import NEEDS_OPERATOR
 from odradek.version import version_line
 from testkit.odradek_server import launch_odradek, living_nursery, prepare_odradek
 from testkit.processes import ServerFailed
-from tests.cli.running import ROOT
+from tests.cli.running import ROOT, has_ended
 
 pytestmark = pytest.mark.long
 WAIT_SECONDS = 60.0
 
 ORPHAN = """
-import sys, time
+import signal, sys
 from testkit.nursery import Nursery
 process = Nursery().start_with_pipes(["server", sys.argv[1]])
 assert process.stdout.readline() == b"ready\\n"
 print(process.pid, flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 
@@ -77,7 +76,4 @@ def test_nodes_die_with_the_test(tmp_path: Path) -> None:
         assert session.stdout is not None
         node = int(session.stdout.readline())
         session.kill()
-    deadline = time.monotonic() + WAIT_SECONDS
-    while Path(f"/proc/{node}").exists():
-        assert time.monotonic() < deadline, "the node lives on"
-        time.sleep(0.05)
+    assert has_ended(node, WAIT_SECONDS), "the node lives on"

@@ -20,7 +20,7 @@ from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, 
 from testkit.odradek_server import ODRADEK, launch_odradek, prepare_odradek
 from testkit.processes import ServerFailed, ServerProcess
 from testkit.raw_requests import RawClient
-from tests.cli.running import odradek_forked
+from tests.cli.running import odradek_in_nursery
 from tests.node.requests.test_bad_batches import good_batch
 
 PARTITIONS = 2
@@ -89,7 +89,7 @@ def test_a_directory_that_cannot_be_locked_is_away(tmp_path: Path) -> None:
         server.stop()
         lock.rmdir()
         server = launch_odradek(properties)
-        twin = odradek_forked("server", properties)
+        twin = odradek_in_nursery("server", properties)
         assert twin.code == 1
         assert "another process has locked the directory" in twin.out + twin.err
     finally:

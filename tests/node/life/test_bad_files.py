@@ -24,7 +24,7 @@ from odradek.wire.messages.metadata import MetadataRequest
 from testkit.odradek_server import launch_odradek, prepare_odradek
 from testkit.processes import ServerProcess
 from testkit.raw_requests import RawClient
-from tests.cli.running import odradek_forked, odradek_here
+from tests.cli.running import odradek_here, odradek_in_nursery
 from tests.node.requests.test_bad_batches import LATEST, NOT_A_REPLICA, create_topic, good_batch
 
 BATCHES = 24
@@ -117,7 +117,7 @@ def fetch(client: RawClient, offset: int) -> tuple[int, list[int]]:
 
 def refusal(directory: Path, status: int = NEEDS_OPERATOR) -> str:
     """Return the one line with which the node refuses to start; its exit status says whether time may help."""
-    done = odradek_forked("server", directory / "server.properties")
+    done = odradek_in_nursery("server", directory / "server.properties")
     assert done.code == status, done.err
     lines = [line for line in done.err.splitlines() if line.startswith("odradek: ")]
     assert len(lines) == 1, done.err

@@ -23,7 +23,7 @@ from testkit.by_hand import KeptLog
 from testkit.odradek_server import launch_odradek
 from testkit.processes import combined_node_properties, free_ports
 from testkit.raw_requests import RawClient
-from tests.cli.running import odradek_forked
+from tests.cli.running import odradek_in_nursery
 from tests.quorum.test_image import replayed
 
 ARCHIVE = Path(__file__).parents[2] / "quorum" / "data" / "kafka-4.3.0-with-rules.tar.xz"
@@ -68,7 +68,7 @@ def newest_snapshot(directory: Path) -> AccessImage:
 def test_a_node_does_not_start_on_acls_that_nobody_enforces(tmp_path: Path) -> None:
     """One line says what is there and what to do."""
     properties = prepare(tmp_path)
-    done = odradek_forked("server", properties)
+    done = odradek_in_nursery("server", properties)
     assert done.code == NEEDS_OPERATOR, done.err
     (line,) = [line for line in done.err.splitlines() if line.startswith("odradek: ")]
     assert "holds ACLs (1)" in line

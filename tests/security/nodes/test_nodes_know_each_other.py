@@ -21,7 +21,7 @@ from odradek.cli.commands.storage import format_storage_of
 from odradek.node.main import NEEDS_OPERATOR
 from testkit.odradek_server import spawn_node
 from testkit.processes import ServerProcess, free_ports, wait_until_serving
-from tests.cli.running import odradek_forked, odradek_here
+from tests.cli.running import odradek_here, odradek_in_nursery
 from tests.security.logins.issuer import Issuer
 from tests.security.secured_node import PLAIN_MODULE
 
@@ -208,7 +208,7 @@ def test_controllers_take_no_scram(tmp_path: Path) -> None:
     settings = _properties(tmp_path, 0, way, [9092, 9094, 9093])
     settings |= {"listener.name.controller.sasl.enabled.mechanisms": "SCRAM-SHA-256"}
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    done = odradek_forked("server", path)
+    done = odradek_in_nursery("server", path)
     assert done.code == NEEDS_OPERATOR, done.err
     assert "let CONTROLLER accept PLAIN, or certificates (SSL)" in done.err
     assert "Traceback" not in done.err

@@ -47,7 +47,7 @@ from odradek.wire.secret_fields import is_secret_key
 from testkit.odradek_server import launch_odradek
 from testkit.processes import ServerProcess, free_ports
 from testkit.raw_requests import RawClient
-from tests.cli.running import odradek_forked
+from tests.cli.running import odradek_in_nursery
 from tests.security.secured_node import PLAIN_MODULE
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -122,7 +122,7 @@ def odradek(*arguments: object) -> str:
 
 def serve(path: Path) -> str:
     """Both outputs of a node that cannot start."""
-    done = odradek_forked("server", path)
+    done = odradek_in_nursery("server", path)
     return done.out + done.err
 
 
