@@ -1,4 +1,4 @@
-"""Delays a read until this broker has proof that it still led the partition when the read began. PORTED.
+"""A barrier that delays reads until this broker has proof that it still led the partition when the read began. PORTED.
 
 A deposed leader may still believe that it leads. Its writes fail, but its reads would return old state. So a
 read waits until each other in-sync replica has fetched twice, in one fetch session, since the read began. The

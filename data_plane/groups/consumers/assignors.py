@@ -112,7 +112,7 @@ def _uniform_for_equals(members: Sequence[Subscriber], counts: Mapping[bytes, in
 
 
 class _Uneven:
-    """Computes targets for members that read different topics.
+    """The computation of targets for members that read different topics.
 
     A partition without an owner goes to the least loaded reader of its topic. Then partitions of each topic
     move from the most loaded owner to the least loaded reader, until no move makes these two more even, or

@@ -62,7 +62,7 @@ __all__ = ["ClassicMembers"]
 
 
 class ClassicMembers:
-    """Handles the requests of classic-protocol members that belong to consumer groups."""
+    """The decisions on requests of the classic protocol, for groups of both protocols."""
 
     def __init__(self, settings: GroupSettings, classic: Membership, consumers: ConsumerMembership) -> None:
         self._settings = settings
