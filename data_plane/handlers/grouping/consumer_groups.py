@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848): the checks that need no group."""
+"""Handlers of ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848), with the checks that need no group."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["ConsumerGroupDescribeHandler", "ConsumerGroupHeartbeatHandler", "ser
 
 CONSUMER_PROTOCOL = "consumer"
 TOPIC_NAMES_MAX = 5_000
-"""The topics that a member may name. Each costs its coordinator some microseconds, in one decision."""
+"""The most topics that a member may name. Each costs the coordinator some microseconds in one decision."""
 GROUP_BYTES, MEMBER_BYTES, PARTITION_BYTES, TOPIC_BYTES = 40, 60, 4, 24
 
 
@@ -49,7 +49,7 @@ def serves_consumer_groups(desk: Desk, settings: GroupSettings) -> bool:
 
 
 class ConsumerGroupHeartbeatHandler:
-    """API 68."""
+    """Handler of ConsumerGroupHeartbeat (API 68)."""
 
     def __init__(self, desk: Desk, groups: GroupCoordinator, authorizer: Authorizer | None) -> None:
         self._desk = desk
@@ -67,7 +67,10 @@ class ConsumerGroupHeartbeatHandler:
 
 
 def _sight_of(context: Context, authorizer: Authorizer) -> Callable[[str], bool]:
-    """Return a function that is true for a topic that the client may DESCRIBE; a worker may call it."""
+    """Make a function that returns True for a topic that the client may DESCRIBE.
+
+    Worker threads may call it.
+    """
     rights = rights_of(context, authorizer)
     return lambda name: rights.would_allow(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
@@ -75,7 +78,10 @@ def _sight_of(context: Context, authorizer: Authorizer) -> Callable[[str], bool]
 def _fault_of(
     request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]
 ) -> KafkaError | None:
-    """Find the fault of a heartbeat that is one in any group, in Kafka's order."""
+    """Return the error of a heartbeat that is invalid for any group, or None.
+
+    The order of checks is Kafka's.
+    """
     fault = _invalid_text(request) or _invalid_epoch(request) or _too_many_names(request)
     names_member = version >= CONSUMER_GROUP_HEARTBEAT_MEMBER_ID or request.member_epoch > 0
     if (names_member or request.member_epoch == LEAVING_EPOCH) and not request.member_id.strip():
@@ -125,7 +131,7 @@ def _invalid_epoch(request: ConsumerGroupHeartbeatRequest) -> str | None:
 
 
 class ConsumerGroupDescribeHandler:
-    """API 69."""
+    """Handler of ConsumerGroupDescribe (API 69)."""
 
     def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
         self._desk = desk

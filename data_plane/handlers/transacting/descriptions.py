@@ -1,4 +1,6 @@
-"""DescribeTransactions and ListTransactions (KIP-664): the transactional ids that this broker coordinates."""
+"""Handlers of DescribeTransactions and ListTransactions (KIP-664), for the transactional ids that this broker
+coordinates.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,12 @@ from odradek.wire.messages.list_transactions import ListTransactionsRequest, Lis
 from odradek.wire.messages.list_transactions import TransactionState as ListedState
 
 DESCRIBED_BYTES = 100
-"""The approximate bytes of a described transaction without partitions."""
+"""The approximate size of a transaction's description in bytes, without its partitions."""
 STATUSES = {status.shown: status for status in TransactionStatus}
 
 
 class DescribeTransactionsHandler:
-    """API 65."""
+    """Handler of DescribeTransactions (API 65)."""
 
     def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
         self._desk = desk
@@ -84,7 +86,10 @@ def _described(transactional_id: str, answer: Transaction | ErrorCode) -> Descri
 
 
 class ListTransactionsHandler:
-    """API 66. Filters by duration since version 1 (KIP-994), by a pattern since version 2 (KIP-1152)."""
+    """Handler of ListTransactions (API 66).
+
+    Filters by duration since version 1 (KIP-994), by a pattern since version 2 (KIP-1152).
+    """
 
     def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
         self._desk = desk
@@ -93,7 +98,7 @@ class ListTransactionsHandler:
     def handle(self, context: Context, request: ListTransactionsRequest) -> Result:
         matches: Callable[[str], bool] | None = None
         if request.transactional_id_pattern:
-            # Imported at the first need: few nodes ever need it. RE2 takes linear time for any pattern.
+            # Imported only when it is needed, as few nodes need it. RE2 takes linear time for any pattern.
             import re2
 
             try:
