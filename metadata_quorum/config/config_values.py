@@ -1,8 +1,8 @@
 """The check whether a resource's key may have a value, by its type and valid values. PURE.
 
-Three callers use `check_value`: the broker that gets a request, the controller before it writes a value, and
-every node in its replay of the metadata log. So nodes can apply each accepted value. If another program has
-written a value that this version cannot apply, all nodes detect this at the same offset, from the text alone.
+Three parts call `check_value`: the broker that gets a request, the controller before it writes, and every
+node when it replays the log. So nodes can apply each accepted value. If another program has written a value
+that this version cannot apply, all nodes detect this at the same offset, from the text alone.
 """
 
 from __future__ import annotations
