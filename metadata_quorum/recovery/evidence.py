@@ -1,5 +1,6 @@
-"""Evidence of gaps in the chosen copy, and of things that come back with it: for an operator to read before the
-start. PURE.
+"""Evidence of what the chosen copy lacks, and of what comes back with it.
+
+An operator reads it before the start. PURE.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["evidence", "review"]
 
 
 def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
-    """List the evidence that the copy lacks something, and the consequences."""
+    """List the evidence that the copy lacks records, and the consequences, as sentences."""
     chosen = choice.chosen
     if chosen is None:
         return []
@@ -96,7 +97,10 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
 
 
 def review(choice: Choice, nodes: Sequence[FoundNode]) -> list[tuple[str, list[str]]]:
-    """List by kinds the things that come back with the copy, though the lost part of the log may have removed them."""
+    """List what comes back with the copy, although the lost part of the log may have removed it.
+
+    Returns pairs of a kind and its items.
+    """
     chosen = choice.chosen
     if chosen is None:
         return []
