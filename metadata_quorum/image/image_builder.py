@@ -2,7 +2,7 @@
 
 * **Replay is deterministic and strict.** The same records give the same image on the leader, on followers, on
   brokers and after a restart, however they are divided into batches. A record that does not fit (e.g. a
-  partition of an unknown topic) means that the log is wrong: `InvalidMetadata` is raised, and the node stops.
+  partition of an unknown topic) means that the log is wrong. `InvalidMetadata` is raised, and the node stops.
   So it is for an unknown record type, since its meaning is unknown. (Kafka 4 writes no records about the
   migration from ZooKeeper, and ignores those of older releases; so does Odradek.)
 * **The base image is never changed.** Changes are collected beside it, and the cost of `build` depends only
