@@ -144,8 +144,7 @@ class MetadataService:
             offset, 1 if self._env.buggify("metadata.small_replay") else bytes_max
         )
 
-    # -- start and stop
-    # ---------------------------------------------------------------------------------------------
+    # -- start and stop ---------------------------------------------------------------------------------------
 
     async def start(self, tasks: TaskGroup) -> None:
         """Open the log, join the quorum, and start the tasks of both in `tasks`.
@@ -201,8 +200,7 @@ class MetadataService:
         if self._peers is not None:
             self._peers.close()
 
-    # -- methods for other parts
-    # ------------------------------------------------------------------------------------
+    # -- methods for other parts ------------------------------------------------------------------------------
 
     @property
     def env(self) -> NodeEnv:
@@ -348,8 +346,7 @@ class MetadataService:
     def _now_ms(self) -> int:
         return int(self._env.clock.monotonic() * 1000)
 
-    # -- replay and decisions
-    # ---------------------------------------------------------------------------------------
+    # -- replay and decisions ---------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Called when the quorum reports a change: resign if the leadership is lost, and wake `_follow`."""

@@ -113,8 +113,7 @@ class Shard(ABC, Generic[S, D]):
         self._commit_timer: Timer | None = None
         self._stopped = False
 
-    # -- what each kind of coordinator defines
-    # --------------------------------------------------------------------
+    # -- what each kind of coordinator defines ----------------------------------------------------------------
 
     @abstractmethod
     def read_state(self, latest: Latest, skipped: list[str]) -> S:
@@ -154,8 +153,7 @@ class Shard(ABC, Generic[S, D]):
     def size_of(self, state: S) -> int:
         """Count the groups or the transactional ids in `state`."""
 
-    # -- start, requests and end of a shard
-    # -----------------------------------------------------------------------
+    # -- start, requests and end of a shard -------------------------------------------------------------------
 
     @property
     def is_loading(self) -> bool:

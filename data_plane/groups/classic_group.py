@@ -298,8 +298,7 @@ class ClassicGroup:
         self.phase = phase
         self.state_timestamp_ms = wall_ms
 
-    # -- queries
-    # --------------------------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------------------
 
     @property
     def can_rebalance(self) -> bool:
@@ -421,7 +420,7 @@ class ClassicGroup:
     def remove(self, member_id: str) -> Member | None:
         """Remove a member, and choose another leader if it was the leader.
 
-        The caller answers the requests of it that wait.
+        The caller answers the member's waiting requests.
         """
         self.pending_members.pop(member_id, None)
         self.pending_sync.pop(member_id, None)

@@ -15,7 +15,7 @@ from odradek.wire.errors import ErrorCode
 
 
 class VerifyingDesk(Desk, Protocol):
-    """The desk of handlers that verify transactions with their coordinators."""
+    """The desk for handlers that verify transactions: it also has the `TransactionVerifier`."""
 
     @property
     def transaction_verifier(self) -> TransactionVerifier: ...

@@ -220,8 +220,7 @@ class TransactionMachine:
         """
         self._ages.look(state, now_ms)
 
-    # -- called by the runtime
-    # ------------------------------------------------------------------------------------
+    # -- called by the runtime --------------------------------------------------------------------------------
 
     def decide(self, state: TransactionsState, request: Ask, context: DecisionContext) -> Decision:
         turn = Turn(state, context.now_ms, request.wall_ms)

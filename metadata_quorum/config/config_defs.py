@@ -120,7 +120,7 @@ class ConfigDef:
 
 
 def _java_text(value: object) -> str:
-    """Return a value in the form of Java's string conversion, which messages and descriptions have."""
+    """Return a value as Java converts it to a string. Kafka's messages and descriptions show this form."""
     if isinstance(value, float):
         return _java_double(value)
     if isinstance(value, list):

@@ -32,7 +32,7 @@ class ControllerSettings:
     (KIP-966).
     """
     unclean_recovery_timeout_ms: int = 300_000
-    """The time, in milliseconds, for which such an election waits for the reports of replicas."""
+    """The longest time, in milliseconds, for which an unclean recovery waits for the reports of replicas."""
     token_max_lifetime_ms: int = setting("delegation.token.max.lifetime.ms")
     token_expiry_ms: int = setting("delegation.token.expiry.time.ms")
     token_expiry_check_interval_ms: int = setting("delegation.token.expiry.check.interval.ms")

@@ -82,8 +82,7 @@ class RaftCore(CoreState):
         if log.voters.is_only(me):
             election.stand(self)
 
-    # -- events that the driver reports
-    # -----------------------------------------------------------------------------
+    # -- events that the driver reports -----------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         """Act on all deadlines that have passed."""

@@ -129,8 +129,7 @@ class CoreState:
             )
         return Unattached(state.leader_epoch, voted, leader_id, deadline)
 
-    # -- queries of the other parts
-    # ---------------------------------------------------------------------------------
+    # -- queries of the other parts ---------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:

@@ -162,7 +162,9 @@ def _sets_that_may_hold(committed: VoterSet | None, behind: Sequence[VoterSet]) 
 
 
 def greatest(copies: Sequence[MetadataCopy]) -> MetadataCopy:
-    """Return the greatest copy. Among equal copies, a node's copy wins, and then the smallest node id."""
+    """Return the copy with the largest `rank`. Among equal copies, a node's copy precedes a backup, and
+    smaller node ids precede larger ones.
+    """
     return max(copies, key=lambda each: (*each.rank, -1 if each.node_id is None else 0, -(each.node_id or 0)))
 
 

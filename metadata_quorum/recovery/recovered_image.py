@@ -200,9 +200,7 @@ def recovered_records(image: MetadataImage, cluster: RecoveredCluster) -> list[M
 
 
 def _keeps(record: ConfigRecord, image: MetadataImage, cluster: RecoveredCluster) -> bool:
-    """True if this configuration is kept: its topic is the recovered topic of this name, or its resource is
-    no topic.
-    """
+    """True if this configuration is kept. A topic's configuration is kept only if the topic has kept its id."""
     if record.resource_type != RESOURCE_TOPIC or record.resource_name not in cluster.topics:
         return True
     known = image.topics.get(record.resource_name)

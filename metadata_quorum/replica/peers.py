@@ -230,8 +230,7 @@ class Peer:
             if link is not None:
                 self._end(link, ConnectionLost(f"{self.address}: closed"))
 
-    # -- the connection
-    # -------------------------------------------------------------------------------------------
+    # -- the connection ---------------------------------------------------------------------------------------
 
     def _end(self, link: _Link, error: ConnectionLost) -> None:
         """End a connection, and fail all its calls."""

@@ -102,8 +102,7 @@ class QuorumLeader:
         self.written_bytes = 0
         """The size of all batches that this node has written as a leader, in bytes."""
 
-    # -- called by the driver for effects of the core
-    # -------------------------------------------------------------------
+    # -- called by the driver for effects of the core ---------------------------------------------------------
 
     def took(self, epoch: int) -> None:
         """Called when this node has won an election. The next `write` writes the epoch's first batch."""
@@ -276,8 +275,7 @@ class QuorumLeader:
             self.waiting_bytes -= each.size
             self._decisions += each.control is None
 
-    # -- slow disks
-    # -----------------------------------------------------------------------------------------------------
+    # -- slow disks -------------------------------------------------------------------------------------------
 
     async def _sync(self) -> None:
         """Sync the log. If there are batches in the tail, write and sync them, too, until there are none."""

@@ -211,8 +211,7 @@ class RaftQuorum:
         """Call `callback` after each change of the leader, its epoch, or this node's own leadership."""
         self._observers.append(callback)
 
-    # -- start and stop
-    # ---------------------------------------------------------------------------------------------
+    # -- start and stop ---------------------------------------------------------------------------------------
 
     async def open(self, tasks: TaskGroup, peers: PeerChannels) -> StoredSnapshot | None:
         """Read the epochs and voters from the log. Returns the newest snapshot; None if there is none. `run`
@@ -325,8 +324,7 @@ class RaftQuorum:
         no_room_until = self.decisions.no_room_until
         return min(deadline, no_room_until) if no_room_until > now else deadline
 
-    # -- events and effects
-    # -----------------------------------------------------------------------------------------
+    # -- events and effects -----------------------------------------------------------------------------------
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
         """Report an event to the core by calling `report`, with the present time.

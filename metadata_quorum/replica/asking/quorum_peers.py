@@ -1,10 +1,10 @@
 """The requests of a quorum replica to other nodes: finding addresses, waiting, and reporting the answers to
 the core. PORTED.
 
-A request is sent to the address that the node itself has reported when it led. If there is none, it is sent
-to the place where the node was found, to its address in the voter set, or to a bootstrap server. A node that
-stays out of reach is asked less and less often. The first failures are reported at once, since a broken
-connection is the first sign that a leader is dead.
+A request is sent to the address that the node itself has reported when it led. Without one, it is sent to the
+place where the node was found, to its address in the voter set, or to a bootstrap server. A node that stays
+out of reach is asked less and less often. The first failures are reported at once, since a broken connection
+is the first sign that a leader is dead.
 
 **A voter may have moved.** If the log names the voters (kraft.version 1), a voter is identified by its id and
 directory. A Vote or BeginQuorumEpoch that fails at the voter's address is also sent to all addresses of all

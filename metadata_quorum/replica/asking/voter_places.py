@@ -8,7 +8,7 @@ fails, or until the log has another address.
 **One voter answers at one place.** If two places answer as one voter within the time window, two processes
 run with copies of one directory. Each of them may have voted, so their answers do not count while this lasts.
 
-One process may have several addresses. So two places count as one in three cases: they are equal, they share
+One process may have several addresses. So two places count as one in three cases. They are equal, they share
 an IP address, or one name resolves to both (by IPv4 and IPv6).
 """
 

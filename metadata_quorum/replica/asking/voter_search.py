@@ -43,7 +43,7 @@ class Outcome:
 
 
 class VoterSearch:
-    """Sends requests to places, through this node's channels."""
+    """The sender of requests to places (a host, a port and maybe an IP address), through this node's channels."""
 
     def __init__(self, driver: QuorumDriver, places: VoterPlaces) -> None:
         self._driver = driver
