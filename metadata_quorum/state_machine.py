@@ -72,7 +72,7 @@ A_co = TypeVar("A_co", covariant=True)
 
 @attrs.frozen
 class DecisionContext:
-    """What a decision may use besides the state and the request."""
+    """The facts that a decision may use besides the state and the request."""
 
     now_ms: int
     """The monotonic time in milliseconds. It is for sessions and timers, never for replicated values."""

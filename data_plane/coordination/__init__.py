@@ -1,3 +1,3 @@
-"""What the group coordinators and the transaction coordinators share: one shard for each partition of an
+"""The common parts of group coordinators and transaction coordinators: one shard for each partition of an
 internal topic that this broker leads.
 """

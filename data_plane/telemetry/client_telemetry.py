@@ -57,7 +57,7 @@ _ASK_AGAIN = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSI
 
 @attrs.frozen
 class Asker:
-    """What a broker knows about the sender of a telemetry request."""
+    """The properties of the sender of a telemetry request, as the broker knows them."""
 
     principal: str
     client_id: str | None

@@ -26,7 +26,7 @@ VALUE_MAX = 1e15
 
 
 class Way(Enum):
-    """How the numbers of several instances are combined into one."""
+    """The way in which the numbers of several instances are combined into one."""
 
     COUNT = "added up for as long as the client is known"
     SUM = "added up over the instances"

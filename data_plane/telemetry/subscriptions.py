@@ -19,8 +19,8 @@ ALL_METRICS = "*"
 INTERVAL_MS_DEFAULT = 300_000
 """The interval, in milliseconds, at which clients without a subscription ask for one again."""
 _LETTERS_PER_UNIT = 500
-"""How many letters of a client's properties all patterns compare in one unit of work, the time to describe a
-partition.
+"""The number of letters of a client's properties that all patterns compare in one unit of work, the time to
+describe a partition.
 """
 _KEY_METRICS, _KEY_INTERVAL, _KEY_MATCH = "metrics", "interval.ms", "match"
 

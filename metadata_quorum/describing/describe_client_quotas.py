@@ -27,7 +27,7 @@ _TYPES = ("user", "client-id", "ip")
 
 
 class MatchType(IntEnum):
-    """How a filter matches names, with Kafka's numbers."""
+    """The ways in which a filter matches names, with Kafka's numbers."""
 
     EXACT = 0
     DEFAULT = 1

@@ -1,4 +1,4 @@
-"""What the core knows of its log: offsets, epochs and voters, but not the bytes. PURE.
+"""The log as the core knows it: offsets, epochs and voters, but not the bytes. PURE.
 
 All this is derived from the log's batches, so it is rebuilt from them at the start. All records below
 `flushed_offset` are on the disk. A replica never reports a larger end offset to another node.

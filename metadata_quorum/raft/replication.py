@@ -214,7 +214,7 @@ def on_time(core: CoreState) -> None:
 def ask(core: CoreState) -> None:
     """Send a Fetch, once all fetched records are on the disk.
 
-    A replica that abstains sends none, because a Fetch is a promise.
+    A replica that abstains sends none, because a Fetch promises that all earlier records are durable.
     """
     role = core.role
     if core.abstains or core.is_asking(Fetch) or core.log.flushed_offset < core.log.end_offset:

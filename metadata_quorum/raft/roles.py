@@ -86,7 +86,9 @@ class Follower:
 
 @attrs.define
 class Progress:
-    """What a leader knows of another replica: its promised offset, and the time of its last fetch."""
+    """The progress of another replica as the leader knows it: the offset below which it has promised
+    durability, and its last fetch.
+    """
 
     key: ReplicaKey
     offset: int = -1
@@ -153,7 +155,7 @@ Role: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader | Res
 
 
 class EpochRule(Enum):
-    """How the epoch of a role compares with that of the role before it."""
+    """The rule that compares the epoch of a role with that of the role before it."""
 
     SAME = "same epoch"
     NEXT = "next epoch"

@@ -1,4 +1,4 @@
-"""What was found in the directories of stopped nodes. It is the basis of a recovery. PURE."""
+"""The facts that were found in the directories of stopped nodes. They are the basis of a recovery. PURE."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FoundDirectory:
 
 @attrs.frozen
 class FoundReplica:
-    """A replica that was found on a disk. `topic_id` is all zeros if its file is damaged or missing."""
+    """A replica that was found on a disk. `topic_id` is all zeros if the file with the id is damaged or missing."""
 
     topic: str
     partition: int

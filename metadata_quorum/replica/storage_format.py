@@ -73,7 +73,7 @@ class VoterEndpoint:
 
 @attrs.frozen
 class StorageInfo:
-    """What `odradek storage info` shows of one log directory."""
+    """The facts about one log directory that `odradek storage info` shows."""
 
     path: str
     meta: MetaProperties | None
@@ -192,7 +192,7 @@ def bootstrap_records(features: Mapping[str, int] = BOOTSTRAP_FEATURES) -> tuple
 
 @attrs.frozen(kw_only=True)
 class StorageFormat:
-    """What `format_storage` writes into the log directories of a node."""
+    """The contents that `format_storage` writes into the log directories of a node."""
 
     cluster_id: str
     node_id: int

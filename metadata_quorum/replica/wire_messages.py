@@ -71,7 +71,7 @@ class Leader:
 
 @attrs.frozen
 class Sender:
-    """What requests contain about the sending node.
+    """The facts about the sending node in its requests.
 
     `endpoints` are the addresses of its controller listeners.
     """

@@ -96,7 +96,7 @@ class GroupState(Enum):
 
 @attrs.frozen
 class ClassicSide:
-    """What a member of the classic protocol sent with its JoinGroup."""
+    """The facts that a member of the classic protocol has sent with its JoinGroup."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -105,7 +105,7 @@ class ClassicSide:
 
 @attrs.frozen
 class Profile:
-    """What a member has reported about itself."""
+    """The facts that a member has reported about itself."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -118,7 +118,7 @@ class Profile:
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
     classic: ClassicSide | None = None
-    """What the member sent with its JoinGroup; None for a member of the consumer protocol."""
+    """The facts from the member's JoinGroup; None for a member of the consumer protocol."""
 
 
 @attrs.frozen

@@ -41,7 +41,7 @@ _QUIET.log_errors = False
 
 
 class PatternStatus(Enum):
-    """What a heartbeat has changed about a member's pattern."""
+    """The change of a member's pattern by a heartbeat."""
 
     UNCHANGED = 0
     CHANGED = 1

@@ -81,8 +81,8 @@ def _refused(asked: Asked, request: AddPartitionsToTxnRequest, code: ErrorCode) 
 
 
 def _why_not_added(asked: Asked, name: str, index: int, denied: set[str]) -> ErrorCode:
-    """Return the error for one partition when none is added, because the client may not write to some topic
-    of the request.
+    """Return the error for one partition of a request that adds no partitions, because the client may not
+    write to some of its topics.
     """
     if name in denied or name in INTERNAL_TOPICS:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED

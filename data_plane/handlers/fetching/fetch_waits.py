@@ -1,4 +1,4 @@
-"""What a parked fetch waits for, partition by partition.
+"""The log position in each partition for which a parked fetch waits.
 
 A parked fetch still lacks some bytes over all its partitions. Divide this number by the number of partitions:
 at least one partition must grow by this share before there are enough bytes. So each partition waits for its

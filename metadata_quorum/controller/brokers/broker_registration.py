@@ -1,4 +1,4 @@
-"""How brokers join and leave: registration, heartbeats, fencing, controlled shutdown.
+"""Joining and leaving of brokers: registration, heartbeats, fencing, controlled shutdown.
 
 A broker registers, and is fenced at first. It reads the metadata log, and asks with its heartbeats to be
 unfenced. It is fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch
@@ -76,7 +76,7 @@ class FenceExpiredBrokers:
     """
 
     slept_ms: int = 0
-    """By how many milliseconds the timer was late. This process was paused for that time, and could not
+    """The number of milliseconds by which the timer was late. This process was paused for that time, and could not
     receive heartbeats.
     """
 

@@ -46,7 +46,7 @@ class Place:
 
 
 class VoterPlaces:
-    """Where and when voters have answered. All times are monotonic seconds."""
+    """The places at which voters have answered, with the times. All times are monotonic seconds."""
 
     def __init__(self, window_seconds: float) -> None:
         self._window_seconds = window_seconds
