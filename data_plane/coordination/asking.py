@@ -12,7 +12,7 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class Asks(Generic[A_co]):
-    """A request to a coordinator; its answer has the type `A_co`."""
+    """A base class of requests to a coordinator. `A_co` is the type of the answer."""
 
     __slots__ = ()
 

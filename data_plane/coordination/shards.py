@@ -35,8 +35,8 @@ class Shards(ABC, Generic[ShardT]):
         self._is_open = True
         self._is_held = False
         self._reload: Timer | None = None
-        """The timer that starts all failed shards again. There is one for all, so that moves of many
-        leaderships do not cause an unreadable log to be read more often.
+        """The timer that starts all failed shards again. All shards share it. So an unreadable log is not
+        read more often when many leaderships move.
         """
 
     @abstractmethod

@@ -55,7 +55,7 @@ class GroupSettings:
     consumer_assignors: tuple[str, ...] = setting("group.consumer.assignors", _offered_assignors)
     """The assignors that members may name. The first is used if no member names one."""
     migration_policy: str = setting("group.consumer.migration.policy")
-    """`group.consumer.migration.policy`, in any case: disabled, upgrade, downgrade, bidirectional."""
+    """`group.consumer.migration.policy`: disabled, upgrade, downgrade or bidirectional, in upper or lower case."""
     consumer_regex_refresh_interval_ms: int = setting("group.consumer.regex.refresh.interval.ms")
     rebalance_protocols: tuple[str, ...] = setting("group.coordinator.rebalance.protocols")
     topic_partitions: int = setting("offsets.topic.num.partitions")

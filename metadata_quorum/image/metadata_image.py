@@ -139,7 +139,7 @@ class BrokerImage:
 
 @attrs.frozen
 class ControllerImage:
-    """A registered controller."""
+    """A node that has registered as a controller: its listeners and its supported features."""
 
     controller_id: int
     incarnation_id: bytes

@@ -61,10 +61,10 @@ __all__ = [
 ]
 
 LEADER_EPOCHS_AHEAD = 1_000_000
-"""The number by which the leader epochs and the partition epochs are raised. The lost part of the log may have
-given some that reached no disk. Clients remember leader epochs, and ignore metadata with a lower one. Each
-record raises an epoch by one at most, so this is the number of records by which the new log is ahead
-(`OFFSETS_AHEAD`).
+"""The number by which the leader epochs and the partition epochs are raised. The lost part of the log may
+have assigned higher epochs than the image has. Clients remember leader epochs, and ignore metadata with a
+lower one. Each record raises an epoch by one at most, so this is the number of records by which the new log
+is ahead (`OFFSETS_AHEAD`).
 """
 PRODUCER_IDS_AHEAD = 1_000_000_000
 """The number by which the next producer id is above all that were found. No lost log has allocated so many.

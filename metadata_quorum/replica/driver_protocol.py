@@ -152,4 +152,4 @@ class QuorumDriver(Protocol):
         """
 
     def report_room(self) -> None:
-        """Report that a write has succeeded."""
+        """Report that a write has succeeded, so that the disk has room again."""

@@ -176,7 +176,9 @@ class MetadataPublisher:
         return builder.build()[0]
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics."""
+        """Return figures for metrics: the number of published images, their offsets, and the number of
+        callers that wait for an image.
+        """
         return {
             "images": self._published,
             "offset": self.image.offset,

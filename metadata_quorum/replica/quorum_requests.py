@@ -406,10 +406,7 @@ class QuorumRequests:
             self._changes.append((offset, request, respond))
 
     def _changed(self, request: Any) -> VoterSet:
-        """Return the voter set that the request asks for.
-
-        The order of checks is Kafka's. Raises `KafkaError`.
-        """
+        """Return the requested voter set, after checks in Kafka's order. Raises `KafkaError`."""
         driver = self._driver
         core = driver.core
         if request.cluster_id is not None and request.cluster_id != self._settings.cluster_id:

@@ -118,7 +118,7 @@ class Snapshotter:
         self._snapshots = 0
 
     def begin_after(self, end_offset: int) -> None:
-        """Count from the end of the newest snapshot on.
+        """Count the bytes for the next snapshot from this offset on, the end of the newest snapshot.
 
         Called at the start, and when a leader's snapshot was installed.
         """
@@ -195,7 +195,7 @@ class Snapshotter:
         self._written(end)
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics."""
+        """Return figures for metrics: the number of snapshots, the newest one's end, and the bytes logged since."""
         return {
             "snapshots": self._snapshots,
             "bytes_since_snapshot": self._bytes,

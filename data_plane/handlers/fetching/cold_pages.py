@@ -1,8 +1,7 @@
-"""Records of a fetch that are not in the page cache: a worker reads them into the cache before the answer is
-sent.
+"""Cold records of a fetch, which are not in the page cache: a worker reads them into it before the answer is sent.
 
-So only the consumer that lags waits for the disk, never the event loop. Small ranges in the page cache are
-copied into the answer here.
+So only the consumer that lags waits for the disk, never the event loop. Small warm ranges (in the page cache)
+are copied into the answer here.
 """
 
 from __future__ import annotations

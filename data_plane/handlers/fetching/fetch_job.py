@@ -260,9 +260,7 @@ class FetchJob:
         room: int,
         is_first: bool,
     ) -> PartitionData:
-        """Build the answer for one partition: an error, the offset where the logs diverge, a nearer replica,
-        or records.
-        """
+        """Build one partition's answer: an error, the offset where logs diverge, a nearer replica, or records."""
         epoch = fetched.current_leader_epoch
         code = partition.leader_error(epoch) if self.needs_leader else partition.reader_error(epoch)
         if code:

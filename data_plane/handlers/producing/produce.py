@@ -127,10 +127,7 @@ class ProduceHandler:
     def _append(
         self, context: Context, request: ProduceRequest, transaction: Transaction, left: BatchesLeft | None
     ) -> Result:
-        """Append batches until all are done or the request must wait.
-
-        `left` is None before the first wait.
-        """
+        """Append batches until all are done or the request must wait. `left` is None before the first wait."""
         desk, partitions, acks = self._desk, self._partitions, request.acks
         connection, now_ms = context.note_append(), desk.clock.wall_ms()
         by_id, are_acks_valid = context.api_version >= PRODUCE_TOPIC_IDS, -1 <= acks <= 1
@@ -180,8 +177,7 @@ class ProduceHandler:
                 if log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes:
                     if delayed is None:
                         delayed = self._delayed(context, request, responses)
-                    # Register the wait at once, so that a leadership that is lost and won again meanwhile is
-                    # noticed.
+                    # Wait from now on, so that a leadership that is lost and won again is noticed.
                     delayed.wait_for(partition, result.last_offset, answer, acks)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
             answers = []
