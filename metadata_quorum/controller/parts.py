@@ -188,9 +188,9 @@ class _Kind:
         return (self._weight * size for size in anatomy_of(request).sizes(request))
 
     def named(self, image: MetadataImage, request: Any) -> Any:
-        """Return the request with all its things named.
+        """Return the request in a form that names each thing.
 
-        A request that means all things is replaced by a request with all their names.
+        A request for all partitions (ElectLeaders) is replaced by one that lists them.
         """
         return request
 

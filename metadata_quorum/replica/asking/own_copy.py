@@ -138,7 +138,10 @@ class OwnCopy:
                 self._driver.start_soon(self._ask, place, logged)
 
     async def _ask(self, place: Place, logged: Place) -> None:
-        """Send a question to one place, and evaluate the answer. The wait is at most one fetch timeout."""
+        """Send a pre-vote request to one place; note whether this process or a copy of its directory answers.
+
+        The wait is at most one fetch timeout.
+        """
         number = self._driver.env.random.getrandbits(NUMBER_BITS)
         self._numbers[number] = False
         try:
