@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from bench.budget.frames import THINGS, Costly, Stage
 from bench.budget.values import (
+    DEAR_PATTERN,
+    HARD_PATTERN,
     TIMEOUT_MS,
     WITH_TIMEOUT,
     any_group,
@@ -292,6 +294,20 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             ("topic_partitions.partitions",),
             {**_BEATING_MEMBER, "topic_partitions.topic_id": lambda stage, _: stage.wide_id},
             "partitions",
+        ),
+        Costly(
+            "RE2 would read the pattern for most of a second.",
+            (),
+            {**_NEW_MEMBER, "subscribed_topic_regex": HARD_PATTERN},
+            "hard pattern",
+            since=1,
+        ),
+        Costly(
+            "RE2 reads the pattern, and compares it with each topic.",
+            (),
+            {**_NEW_MEMBER, "subscribed_topic_regex": DEAR_PATTERN},
+            "pattern",
+            since=1,
         ),
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (

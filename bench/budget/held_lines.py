@@ -8,7 +8,7 @@ from bench.budget.broker_lines import BROKER_LINES
 from bench.budget.controller_lines import CONTROLLER_LINES
 from bench.budget.frames import THINGS, Costly
 from bench.budget.transaction_lines import TRANSACTION_LINES
-from bench.budget.values import distinct
+from bench.budget.values import HARD_PATTERN, distinct
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.schema.versions import OFFSET_FETCH_GROUPS
 
@@ -92,6 +92,18 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             ("transactional_id_pattern",),
             {"state_filters": [], "producer_id_filters": [], "duration_filter": -1},
             "pattern",
+        ),
+        Costly(
+            "RE2 would read the pattern for most of a second.",
+            (),
+            {
+                "state_filters": [],
+                "producer_id_filters": [],
+                "duration_filter": -1,
+                "transactional_id_pattern": HARD_PATTERN,
+            },
+            "hard pattern",
+            since=2,
         ),
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (

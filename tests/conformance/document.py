@@ -66,9 +66,9 @@ def _about_groups() -> str:
     errors = recorded.pop(ERRORS)
     return (
         f"Groups of the consumer protocol (KIP-848) have {len(recorded)} conversations with"
-        f" {sum(map(len, recorded.values()))} answers of their own\n(`tests/groups/beside_kafka/`):"
-        " ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69) in versions 0 and 1,\noffsets with the epochs of"
-        f" members, plain and in transactions, and the old requests about such groups. {len(errors)}\ntriples of request,"
+        f" {sum(map(len, recorded.values()))} answers of their own\n(`tests/groups/beside_kafka/`)."
+        " They are about ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69) in versions 0 and 1,\nabout offsets of"
+        f" members, and about old requests for such groups. {len(errors)}\ntriples of request,"
         " version and error are in the recording; no answer differs.\n"
     )
 

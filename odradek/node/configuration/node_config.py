@@ -89,6 +89,8 @@ CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
 """Our own key: how many logs of one disk may be cleaned at a time."""
 TRANSACTIONAL_IDS = "odradek.transactional.ids.max.per.partition"
 """Our own key: how many transactional ids one partition of `__transaction_state` may have."""
+CONSUMER_MEMBERS = "odradek.group.consumer.members.max.per.partition"
+"""Our own key: how many members of consumer groups the groups of one partition of `__consumer_offsets` may have."""
 TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 """Our own key: how many delegation tokens the controller makes for one owner."""
 SCRAM_SECRET = "odradek.scram.secret"
@@ -108,6 +110,7 @@ OWN_DEFS: dict[str, ConfigDef] = (
             (SCRUB_INTERVAL, "long", "604800000", "[0,...]"),
             (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
             (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
+            (CONSUMER_MEMBERS, "int", "100000", "[1,...]"),
             (TOKENS_PER_OWNER, "int", "1000", "[1,...]"),
             (SCRAM_SECRET, "password", "", ""),
             (WAIVED, "string", "", ""),

@@ -18,6 +18,7 @@ from odradek.metadata_quorum.service import MetadataSettings
 from odradek.node.broker_lifecycle import LifecycleSettings
 from odradek.node.configuration.node_config import (
     CLEANER_THREADS_PER_DISK,
+    CONSUMER_MEMBERS,
     SCRUB_INTERVAL,
     TRANSACTIONAL_IDS,
     NodeConfig,
@@ -45,7 +46,9 @@ def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
         node_id=config.node_id,
         cluster_id=cluster_id,
         fetch_session_eviction_ms=FETCH_SESSION_EVICTION_MS,
-        groups=settings_of(GroupSettings, layers),
+        groups=settings_of(
+            GroupSettings, layers, consumer_members_per_partition_max=config.get_int(CONSUMER_MEMBERS)
+        ),
         transactions=settings_of(
             TransactionSettings, layers, ids_per_partition_max=config.get_int(TRANSACTIONAL_IDS)
         ),
