@@ -41,7 +41,7 @@ __all__ = ["register"]
 
 
 def register(groups: Groups) -> None:
-    """Add the group."""
+    """Add the command group `partition` to the parser of the command line."""
     commands = groups.add_parser(
         "partition", help="list, move, balance partitions, elect their leaders"
     ).add_subparsers(metavar="COMMAND", required=True)
@@ -158,7 +158,9 @@ def _brokers(text: str) -> tuple[int, ...]:
 
 
 def _places(text: str) -> dict[int, str | None]:
-    """Parse directories by broker; None if the broker should choose."""
+    """Parse BROKER or BROKER:DIR, separated by commas, into directories by broker; None lets the broker
+    choose.
+    """
     places: dict[int, str | None] = {}
     for part in text.split(","):
         node, colon, path = part.strip().partition(":")
@@ -180,8 +182,8 @@ def _percentage(text: str) -> float:
 
 
 def _wanted(args: argparse.Namespace, survey: ClusterSurvey) -> dict[TopicPartition, Partition]:
-    """Choose the partitions in the arguments, or all without an argument. Raises `CliError` for a partition that
-    does not exist.
+    """Choose the partitions that the arguments name, or all partitions if they name none. Raises `CliError`
+    for a partition that does not exist.
     """
 
     from odradek.wire.topic_partition import TopicPartition
@@ -346,8 +348,8 @@ def _planned(
 
 
 def _replicas_after(before: tuple[int, ...], to: Mapping[int, str | None]) -> tuple[int, ...]:
-    """Return the brokers of a partition after the move. If directories are given for only some of its brokers, the
-    brokers stay the same.
+    """Return the brokers of a partition after the move `to`. If it names directories for only some of the
+    present brokers, the brokers stay the same.
     """
     if None not in to.values() and set(to) < set(before):
         return before

@@ -1,4 +1,6 @@
-"""`odradek token create|list|renew|expire`: delegation tokens, which stand for their owners (KIP-48)."""
+"""`odradek token create|list|renew|expire`: delegation tokens, with which clients log in as the token's owner
+(KIP-48).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 def register(groups: Groups) -> None:
-    """Add the group of commands."""
+    """Add the command group `token` to the parser of the command line."""
     commands = groups.add_parser("token", help="make, list, renew, end delegation tokens").add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -141,7 +143,9 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _write_keys(args: argparse.Namespace, token: DelegationToken) -> None:
-    """Write a file of keys for --command-config; from its creation on, no other user can read the file."""
+    """Write a file of client keys (for --command-config) that logs in by the token. Only its owner can ever
+    read the file.
+    """
     known = {key: value for key, value in security_properties(args).items() if key in _SHARED_KEYS}
     keys = {
         "bootstrap.servers": bootstrap_of(args),
@@ -197,7 +201,7 @@ def _show(tokens: list[DelegationToken]) -> None:
 
 
 def _renewers(token: DelegationToken) -> str:
-    """Write as many renewers as fit a line; --json has all of them."""
+    """Write as many renewers as fit on a line; --json has all of them."""
     shown = ",".join(token.renewers[:RENEWERS_SHOWN]) or "-"
     more = len(token.renewers) - RENEWERS_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
@@ -212,7 +216,7 @@ def _found(client: Client, token_id: str) -> DelegationToken:
 
 @contextmanager
 def _by_renewer(token: DelegationToken) -> Iterator[None]:
-    """Print which users may do this, if the client may not."""
+    """Turn an error about missing rights in the block into a `CliError` that names the users who may do this."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     try:

@@ -1,4 +1,6 @@
-"""`odradek quorum inspect|recover|begin-anew` and `odradek metadata rebuild`: a quorum from the copies of the metadata log that are left."""
+"""`odradek quorum inspect|recover|begin-anew` and `odradek metadata rebuild`: restore a quorum from the
+remaining copies of the metadata log.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None
 
 
 def register_recovery(commands: Groups) -> None:
-    """Add the commands to the group `quorum`."""
+    """Add the recovery commands to the group `quorum`."""
     inspect = add_command(
         commands, "inspect", _inspect, "write a report about stopped nodes of this host, for `quorum recover`"
     )
@@ -60,7 +62,7 @@ def register_recovery(commands: Groups) -> None:
 
 
 def register_rebuild(commands: Groups) -> None:
-    """Add the command to the group `metadata`."""
+    """Add the command `rebuild` to the group `metadata`."""
     again = add_command(
         commands,
         "rebuild",
@@ -103,7 +105,7 @@ def _register_recover(commands: Groups) -> None:
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `recover` and `rebuild`."""
+    """Add the options that `recover` and `rebuild` share."""
     parser.add_argument(
         "--report",
         metavar="FILE",
@@ -204,7 +206,7 @@ def _about_node(node: FoundNode) -> str:
 
 
 def _write_for_owner(path: str, data: bytes) -> None:
-    """Write a file whole or not at all. Raises `CliError`."""
+    """Write a file that only its owner can read, either completely or not at all. Raises `CliError`."""
     unfinished = f"{path}.tmp"
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -240,7 +242,9 @@ def _recover(args: argparse.Namespace) -> int:
 
 
 def _begin_log(args: argparse.Namespace, *, is_rebuilt: bool) -> int:
-    """Begin the metadata log anew, from a copy or from the disks alone."""
+    """Plan a new metadata log, from an old copy or from the disks alone (`is_rebuilt`). With --execute, write
+    it on the nodes of this host.
+    """
     facts = [facts_of(each) for each in args.config]
     if args.source is not None:
         plan = _plan_in(args.source)
@@ -260,7 +264,7 @@ def _begin_log(args: argparse.Namespace, *, is_rebuilt: bool) -> int:
             _show_plan(plan)
     done: list[int] = []
     if args.execute and args.plan is None and args.source is None and facts:
-        # Should the command break off, the plan is there to go on with.
+        # If the command is interrupted, the saved plan allows to continue.
         args.plan = f"{args.config[0]}.recovery-{plan.end.epoch}.json"
     if args.plan is not None:
         from odradek.metadata_quorum.recovery.recovery_files import encode_plan
@@ -289,7 +293,9 @@ def _plan_in(path: str) -> RecoveryPlan:
 def _look(
     args: argparse.Namespace, facts: Sequence[NodeFacts], *, is_rebuilt: bool
 ) -> tuple[list[FoundNode], Choice]:
-    """Read everything, and judge it."""
+    """Read the disks of the nodes and the reports of other hosts. Return the nodes, and the choice of the
+    copy to continue from. Raises `CliError`.
+    """
     from odradek.metadata_quorum.raft.voters import ReplicaKey
     from odradek.metadata_quorum.recovery.choice import Named, choose, rebuild
     from odradek.metadata_quorum.recovery.recovery_files import MalformedFile, decode_report
@@ -321,7 +327,7 @@ def _look(
 
 
 def _with_living(choice: Choice, nodes: Sequence[FoundNode]) -> Choice:
-    """Refuse where a process listens at any known address of a controller."""
+    """Add a refusal to the choice for each known controller address at which a process still listens."""
     import attrs
 
     found = answers_at(controller_addresses(choice, nodes))
@@ -350,7 +356,9 @@ def _make_plan(choice: Choice, nodes: Sequence[FoundNode], absent: Sequence[int]
 
 
 def _execute(plan: RecoveryPlan, facts: Sequence[NodeFacts], path: str) -> list[int]:
-    """Carry the plan out on the nodes of this host; return those that were not done before. `path` is the plan's file."""
+    """Execute the plan on the nodes of this host. Return the ids of the nodes that were changed now. `path`
+    is the plan's file. Raises `CliError`.
+    """
     from odradek.env.ports import DiskError
     from odradek.env.real import RealEnv
     from odradek.operations.recovery.applying import apply_plan
