@@ -1,7 +1,7 @@
 """Kafka's keys that a properties file may set although they have no effect here, each with the reason.
 
-At the start, one warning names those that are set; docs/configuration.md lists all. A test compares this table with
-the code that reads keys. So a change that begins to read a key must remove it here.
+A starting node names those that are set in one warning; docs/configuration.md lists all. A test compares this table
+with the code that reads keys. So a change that begins to read a key must remove it here.
 """
 
 from __future__ import annotations

@@ -9,11 +9,13 @@ from odradek.node.metrics.metrics_text import MetricsText
 __all__ = ["CLIENTS_SHOWN_MAX", "client_metrics"]
 
 CLIENTS_SHOWN_MAX = 100
-"""The clients with their own metrics: those that pushed last."""
+"""The most clients that are listed with their own metrics: those that pushed last."""
 
 
 def client_metrics(page: MetricsText, telemetry: ClientTelemetry, now: float, shown_max: int) -> None:
-    """Add the figures that clients of one broker have pushed, a limited number of them by name."""
+    """Add to the page the metrics that clients have pushed to a broker; at most `shown_max` clients are listed by
+    name.
+    """
     statistics = telemetry.statistics(now)
     page.gauge("odradek_client_instances", "Running clients that this broker has given a subscription.")
     page.one(statistics["instances"])
@@ -45,5 +47,5 @@ def client_metrics(page: MetricsText, telemetry: ClientTelemetry, now: float, sh
 
 
 def _user(principal: str) -> str:
-    """Return the name as the labels of quotas have it."""
+    """Return a principal's name without its type, as the labels of quotas have it."""
     return principal.partition(":")[2]

@@ -1,7 +1,7 @@
 """The metrics of the metadata quorum and, on the active controller, of the whole cluster. PURE.
 
-The figures of the cluster are 0 everywhere but on the active controller, as Kafka's are, so that a sum over all nodes
-is right. They are counted from the committed image when the page is requested.
+As in Kafka, the cluster's figures are 0 on all nodes except the active controller, so that their sum is right. They
+are counted from the committed image when the page is requested.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ClusterFigures", "Metadata", "cluster_figures", "controller_metrics"
 
 
 class Metadata(Protocol):
-    """The part of `MetadataService` that is used here."""
+    """The part of `MetadataService` that this module uses."""
 
     @property
     def is_active(self) -> bool: ...
@@ -54,7 +54,9 @@ class ClusterFigures:
 
 
 def cluster_figures(image: MetadataImage) -> ClusterFigures:
-    """Compute the counts of an image. As in Kafka, brokers in controlled shutdown count as active, not as fenced."""
+    """Count the brokers, topics and partitions of an image. As in Kafka, brokers in controlled shutdown count as
+    active.
+    """
     fenced = sum(broker.fenced for broker in image.brokers.values())
     partitions = offline = imbalanced = 0
     for topic in image.topics.values():
@@ -68,7 +70,7 @@ def cluster_figures(image: MetadataImage) -> ClusterFigures:
 
 
 def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
-    """Write the quorum as this node sees it, then the cluster."""
+    """Add to the page the state of the quorum as this node knows it, then the figures of the cluster."""
     quorum = metadata.quorum
     page.gauge("odradek_quorum_epoch", "Epoch of the metadata quorum: it rises with every election.")
     page.one(quorum.leader_epoch)
@@ -115,7 +117,7 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
 
 
 def _decided(page: MetricsText, decided: DecisionFigures) -> None:
-    """Write the figures of the decisions that this node has made as the active controller."""
+    """Add to the page the figures of the decisions that this node has made as the active controller."""
     for number, name, described in (
         (decided.decisions, "decisions", "Requests, parts of long requests, and timers that this node has decided as the active controller."),
         (decided.decision_seconds, "decision_seconds", "Time that the event loop has spent on these decisions."),

@@ -9,7 +9,7 @@ __all__ = ["login_metrics"]
 
 
 def login_metrics(page: MetricsText, auditing: Auditing) -> None:
-    """Write logins by listener and mechanism, refusals by API, and the losses of the audit log."""
+    """Add to the page logins by listener and mechanism, refusals by API, and lost lines of the audit log."""
     auditor = auditing.auditor
     logins = sorted(auditor.logins.items())
     page.counter("odradek_logins_total", "Clients that were let in, and renewals of their logins.")

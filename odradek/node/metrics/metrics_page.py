@@ -1,8 +1,7 @@
-"""The metrics page: figures that the parts of a node keep anyway, read when the page is requested. PURE.
+"""The metrics page, made when it is requested, from figures that the parts of a node keep anyway. PURE.
 
-Between two pages, no figure is copied, sampled or locked. Parts count in plain numbers (`ApiEntry`), or report their
-state when asked (`statistics()`). A page costs only the time to read these. `docs/metrics.md` explains every name; a
-test holds the two together.
+The parts count in plain numbers (`ApiEntry`), or return their state when called (`statistics()`). So metrics cost
+time only when a page is made. `docs/metrics.md` explains every name; a test compares it with the page.
 """
 
 from __future__ import annotations
@@ -32,12 +31,14 @@ from odradek.wire.api import api_name
 from odradek.wire.errors import ErrorCode
 
 TOPICS_MAX = 200
-"""Topics with figures of their own; totals count all."""
+"""The most topics with figures of their own; the totals count all topics."""
 
 
 @attrs.define
 class LoopLateness:
-    """The delay with which the event loop wakes a task that is due: a distribution over `LATENCY_BOUNDS_SECONDS`."""
+    """How late the event loop wakes tasks that are due: a histogram over `LATENCY_BOUNDS_SECONDS`, and the sum of
+    seconds.
+    """
 
     counts: list[int] = attrs.field(factory=lambda: [0] * (len(LATENCY_BOUNDS_SECONDS) + 1))
     seconds: float = 0.0
@@ -45,7 +46,7 @@ class LoopLateness:
 
 @attrs.frozen(kw_only=True)
 class MetricsSources:
-    """The parts of a node that have figures."""
+    """The parts of a node whose figures are on the page."""
 
     version: str
     node_id: int
@@ -54,7 +55,7 @@ class MetricsSources:
     started_at: float
     """Start time by the node's monotonic clock."""
     services: Sequence[ConnectionServices]
-    """Services of the listeners for controllers, and of those for clients."""
+    """The services of all listeners, both those for controllers and those for clients."""
     servers: Sequence[Server]
     broker: Broker | None
     controller: Any
@@ -63,10 +64,10 @@ class MetricsSources:
     """The channel, whose `statistics()` has the figures of requests to the active controller."""
     lateness: LoopLateness
     auditing: Auditing
-    """Logins and refusals, counted whether or not there is an audit log."""
+    """The counts of logins and refusals, which exist even without an audit log."""
     entrances: Entrances
     has_names: bool
-    """False: topics, users and client ids have no figures of their own."""
+    """False if the page must not name topics, users and client ids."""
 
 
 def metrics_page(sources: MetricsSources) -> bytes:
@@ -273,7 +274,7 @@ def _placed_here(broker: Broker) -> int:
 
 
 def _topics(page: MetricsText, broker: Broker, named_max: int) -> None:
-    """Write offsets and bytes: of all logs together, and of the first topics by name."""
+    """Add offsets and bytes of logs: the totals, and those of the first `named_max` topics by name."""
     rows: list[tuple[str, list[int]]] = []
     for name in sorted(broker.topics):
         logs = [partition.log for partition in broker.topics[name].partitions.values()]
@@ -378,7 +379,7 @@ def _scrubs(page: MetricsText, broker: Broker) -> None:
 
 
 def _moves(page: MetricsText, figures: Mapping[str, int]) -> None:
-    """Write the moves of replicas between the directories of this broker."""
+    """Add the figures of replicas that move between the directories of this broker."""
     page.gauge("odradek_directory_moving_replicas", "Replicas that move to another directory of this broker.")
     page.sample(figures["replicas_moving"])
     for field, metric, described in (
@@ -399,7 +400,7 @@ def _moves(page: MetricsText, figures: Mapping[str, int]) -> None:
 
 
 def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:
-    """Write Kafka's figures of its log cleaner, and our own bytes."""
+    """Add the figures that Kafka has for its log cleaner, and our own counts of bytes."""
     for field, metric, described in (
         ("threads", "cleaner_threads", "Threads of the log cleaner."),
         (
@@ -442,7 +443,9 @@ def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:
 
 
 def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
-    """Write the figures of the group coordinator; the totals count all partitions of `__consumer_offsets` led here."""
+    """Add the figures of the group coordinator. The totals count all partitions of `__consumer_offsets` that this
+    broker leads.
+    """
     for field, metric, described in (
         ("groups", "groups", "Groups that this broker coordinates."),
         ("members", "group_members", "Members of these groups."),
@@ -455,7 +458,7 @@ def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
 
 
 def _not_encoded(page: MetricsText, sources: MetricsSources) -> None:
-    """Write the decisions of this node's coordinators and of its controller that fit no record."""
+    """Add how many decisions of this node's coordinators and controller could not be encoded as records."""
     page.counter(
         "odradek_decisions_not_encoded_total",
         "Decisions whose values fit no record: each was answered with an error instead.",
@@ -470,7 +473,7 @@ def _not_encoded(page: MetricsText, sources: MetricsSources) -> None:
 
 
 def _parts(page: MetricsText, prefix: str, statistics: Mapping[str, Any], skip: Iterable[str] = ()) -> None:
-    """Write every number in the nested `statistics()` of the parts, named by its path. A new part needs no code here."""
+    """Add every number in the nested `statistics()` of the parts, named by its path. A new part needs no code here."""
     for key, value in statistics.items():
         if key in skip:
             continue

@@ -1,4 +1,4 @@
-"""Metrics of quotas: the usage of clients, and their waiting times. PURE."""
+"""Metrics of quotas: what clients use, and how long they have waited. PURE."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from odradek.node.metrics.metrics_text import MetricsText
 __all__ = ["SHOWN_MAX", "quota_metrics"]
 
 SHOWN_MAX = 200
-"""The number of accounts with their own metrics: those that waited the longest."""
+"""The most accounts with their own metrics: those that waited the longest."""
 
 
 def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> None:
-    """Add the accounts of one broker, a limited number of them by name."""
+    """Add to the page the quota accounts of one broker; at most `shown_max` are listed by name."""
     statistics = quotas.statistics()
     page.gauge("odradek_quota_accounts", "Quotas that clients are charged to now.")
     page.one(statistics["accounts"])

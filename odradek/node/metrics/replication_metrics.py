@@ -8,7 +8,7 @@ from odradek.node.metrics.metrics_text import MetricsText
 
 
 def replication_metrics(page: MetricsText, broker: Broker) -> None:
-    """Add the figures of one broker."""
+    """Add to the page the replication figures of one broker."""
     led = [each for topic in broker.topics.values() for each in topic.partitions.values() if each.is_leader]
     page.gauge("odradek_at_min_isr_partitions", "Led partitions that one replica less in sync would stop.")
     page.one(sum(1 for each in led if len(each.isr_state.isr) == each.effective_min_isr))

@@ -1,4 +1,4 @@
-"""Figures of TLS and logins for the metrics page: certificates, handshakes, clients that were not let in. PURE."""
+"""Metrics of TLS and logins: certificates, handshakes, refused clients. PURE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["security_metrics"]
 
 
 def security_metrics(page: MetricsText, entrances: Entrances) -> None:
-    """Add the figures of a node's listeners that authenticate their clients."""
+    """Add to the page the figures of a node's listeners that authenticate their clients."""
     certificates = entrances.certificates.statistics()
     page.gauge(
         "odradek_certificate_days_left", "Days until the first of the listener's own certificates ends."

@@ -1,4 +1,6 @@
-"""Figures of transactions for the metrics page: coordinators here, and what holds committed readers up. PURE."""
+"""Metrics of transactions: the coordinators on this broker, and open transactions that delay `read_committed`
+consumers. PURE.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ _COUNTERS = (
 
 
 def transaction_metrics(page: MetricsText, broker: Broker, statistics: Mapping[str, int]) -> None:
-    """Add the figures of one broker; `statistics` are those of its transaction coordinator."""
+    """Add to the page the transaction figures of one broker; `statistics` are those of its transaction coordinator."""
     for field, metric, described in _GAUGES:
         page.gauge(f"odradek_{metric}", described)
         page.one(statistics.get(field, 0))
@@ -71,7 +73,9 @@ def _ages(page: MetricsText, broker: Broker) -> None:
 
 
 def _stable_lag(page: MetricsText, broker: Broker) -> None:
-    """Write the lag of the last stable offset. Partitions without an open transaction cost a look, no more."""
+    """Add the lag of the last stable offset behind the high watermark. Partitions without an open transaction cost
+    little.
+    """
     lag_max = open_count = 0
     for topic in broker.topics.values():
         for partition in topic.partitions.values():
@@ -84,7 +88,7 @@ def _stable_lag(page: MetricsText, broker: Broker) -> None:
             try:
                 lag = log.high_watermark - log.last_stable_offset
             except DiskError:
-                # The directory's own figures show the failure.
+                # The metrics of the directory show its failure.
                 continue
             lag_max = max(lag_max, lag)
             state = log.producers.state
