@@ -7,7 +7,7 @@ Peers are always accepted: the brokers' own listener is exempt from the total li
 total, the client connection that has been idle for the longest is closed (KIP-402).
 
 The limit of open files also limits the connections of clients (`client_room`), even if the configuration allows more.
-A node without free descriptors can neither roll a segment nor reach its peers.
+A node that has used up its descriptors can neither roll a segment nor reach its peers.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ One `Authorizer` per node has the index of ACLs of the newest image. A question 
 1. A super user may do everything.
 2. Before the first image (`apply`), nobody else may do anything. The rules must be known first.
 3. If a rule denies, the client may not; otherwise, if a rule allows, the client may.
-4. If there is no such rule, the client may not. But a resource without any rule follows `allow.everyone.if.no.acl.found`.
+4. Otherwise the client may not. But a resource without any rule follows `allow.everyone.if.no.acl.found`.
 
 `Rights` belong to one connection. They remember up to `REMEMBERED_MAX` decisions, until `generation` grows with the
 next change of an ACL. So the hot path costs one lookup in a dict.
