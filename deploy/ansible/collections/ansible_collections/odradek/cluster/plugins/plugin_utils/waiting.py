@@ -1,9 +1,4 @@
-"""Long waits as many short calls of a module, with a line on the screen each minute.
-
-A module that waits returns `still_waiting` when its time is up, `sentence` (the things that are missing), `left` (their
-number) and `remedy`. The wait goes on here, on the control machine. So each SSH connection has a word every minute, and
-the wait outlives a connection that breaks.
-"""
+"""Waits for a long time by many short calls of a module, with a line on the screen each minute."""
 
 from __future__ import annotations
 
@@ -14,7 +9,9 @@ SLICE_SECONDS = 60
 
 
 def pace(left: int, seconds: float, first_left: int, first_seconds: float) -> str:
-    """Write how many things are left and how long they take at this pace; empty where nothing is counted."""
+    """Return a text about how many things are missing, and the time that they need at this pace; empty if nothing is
+    counted.
+    """
     if left <= 0:
         return ""
     text = f"; {left} left"
@@ -31,10 +28,8 @@ def wait(
     now: Callable[[], float] = time.monotonic,
     clock: Callable[[], float] = time.time,
 ) -> dict:
-    """Call a module for a minute at a time until it has an answer; fail after so many seconds.
-
-    `call` takes the seconds that it may wait. It returns the module's result, with `still_waiting` where that was not
-    enough. `say` gets a line for the operator.
+    """Call a module repeatedly, for a minute each time, until it has an answer. Return its result, or a failure after
+    `total_seconds`.
     """
     begun = now()
     first: tuple[int, float] | None = None
@@ -47,7 +42,7 @@ def wait(
                 result["waited_seconds"] = round(waited, 1)
             return result
         if waited >= total_seconds:
-            # The name of a state of this wait is not for the caller.
+            # This key is only for this function, not for the caller.
             result.pop("still_waiting")
             result["msg"] = (
                 f"Stopped after {waited:.0f} s: {result['sentence']}. {result.get('remedy', '')}".strip()
