@@ -2,6 +2,9 @@
 
 * The same commit gives the same bytes: times, modes and the order of files are fixed in both kinds of distribution.
 * A distribution contains the name of its commit: a wheel in `odradek/commit.txt`, a source distribution in `COMMIT`.
+
+A source distribution has all files of git, including links between folders. So it includes the tests and can run
+them.
 """
 
 from __future__ import annotations

@@ -5,6 +5,10 @@ manifest.
 
 A host needs only one tar, `odradek-VERSION.tar`, and downloads nothing from a registry. The wheels are for the Python
 and the platform that run this program, which must be the same as on the hosts.
+
+A release is identified by its digest, which is computed from the digests of its wheels. Our wheel contains the name
+of its commit. So the same commit always gives the same digest, and different commits give different ones. If files
+are not committed, the version ends in `+dirty`.
 """
 
 from __future__ import annotations
@@ -119,6 +123,8 @@ def _copy_source(target: Path, version: str) -> None:
 def contents_digest(manifest: dict[str, Any]) -> str:
     """Return the digest of a release's contents. The commit is not part of it: releases with equal contents are the
     same.
+
+    The Ansible collection computes the digest in the same way (`plugins/module_utils/manifest.py`).
     """
     contents = {key: manifest[key] for key in _CONTENTS}
     return hashlib.sha256(json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -12,7 +12,8 @@ apply to consumers that assign by hand; in a group, a partition may move to anot
 
 Ours:
 * `vanished`: a value that was acknowledged or read, and which the final complete reading of its key does not show.
-  Jepsen's `lost-write` and `unseen` only check whether any consumer ever read it. So they miss a record that was readable first and truncated later.
+  Jepsen's `lost-write` and `unseen` only check whether any consumer ever read it. So they miss a record that was
+  readable first and truncated later.
 * `wrong-bytes`: a record that no producer of this run wrote.
 * `lost-commit`: a group lost an acknowledged commit: a member that got the partition later began at a lower offset.
 
@@ -87,7 +88,10 @@ def inconsistent_offsets(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def duplicate(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find values that are stored at two offsets. With an idempotent producer, retries must not store a record twice."""
+    """Find values that are stored at two offsets. With an idempotent producer, retries must not store a record twice.
+
+    Producers that restarted their sequence, or are not idempotent, are exempt.
+    """
     for key, value, offsets, excused in _stored_twice(history, orders):
         if not excused:
             yield Anomaly("duplicate", key, f"value {value} is at the offsets {offsets}")
@@ -251,7 +255,10 @@ def _step(
 
 
 def nonmonotonic_send(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find records of an idempotent producer that are stored out of order."""
+    """Find records of an idempotent producer that are stored out of order.
+
+    Within one operation of several sends, the anomaly is called `int-nonmonotonic-send`.
+    """
     last: dict[tuple[str, str], Send] = {}
     for send in history.sends():
         if send.outcome != "ok" or send.offset is None or send.may_repeat:
@@ -381,7 +388,9 @@ def _known_at(operation: Operation) -> float:
 
 
 def _least_committed(commits: Sequence[Commit], key: str, at: float) -> int | None:
-    """Return the lowest offset that may be the group's committed offset at time `at`; None if there may be none. A
+    """Return the lowest offset that may be the group's committed offset at time `at`; None if there may be none.
+
+    Commits that overlap may have been executed in any order. A
     commit of unknown outcome may take effect at any time, until its generation is over.
     """
     certain = [

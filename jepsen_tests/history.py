@@ -50,7 +50,9 @@ class Send:
 
 @attrs.define
 class Restart:
-    """A producer restarted its sequence numbers in a new epoch, and sent the unanswered records again. After a change
+    """A producer restarted its sequence numbers in a new epoch, and sent the unanswered records again.
+
+    librdkafka does this by itself when an answer reports a gap. After a change
     of leaders its own retries cause that gap (confluentinc/librdkafka#4953). The records sent again may be in the log
     already.
     """

@@ -131,7 +131,11 @@ def _split(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _judge_with(
     whole: dict[str, list[tuple[tuple[int, int], str]]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function that checks one part after the other; the lines of each part must be in order."""
+    """Return a function that checks one part after the other; the lines of each part must be in order.
+
+    Spark sorts the lines, on disk if they are many. Lines are streamed; only the operations of the present key are
+    kept in memory.
+    """
 
     def judge_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for (file, key), rows in groupby(_rows(batches), key=itemgetter(0, 1)):

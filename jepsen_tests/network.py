@@ -2,7 +2,8 @@
 allowed.
 
 `enter_own_network` moves the calling process into a new namespace, which has the bridge and the clients of the run.
-Each node gets a namespace of its own, which a sleeping process keeps open. A veth pair connects it with the bridge. All this disappears when the processes end, for any reason.
+Each node gets a namespace of its own, which a sleeping process keeps open. A veth pair connects it with the bridge.
+All this disappears when the processes end, for any reason.
 
 A policy rule on a packet's source address drops the packet silently at the target, as a dead cable does (`ip rule add
 from ADDRESS blackhole`). This needs iproute2, but no netfilter. Two settings make it work for open connections, too.
@@ -117,7 +118,10 @@ class Namespaces:
 
 
 def enter_own_network() -> bool:
-    """Move this process into a new network namespace, in which it is root. Return False if that is not possible."""
+    """Move this process into a new network namespace, in which it is root. Return False if that is not possible.
+
+    Call this before any thread or child process starts. It needs root, or a kernel that allows user namespaces.
+    """
     if any(shutil.which(tool) is None for tool in _TOOLS):
         return False
     user, group = os.geteuid(), os.getegid()
@@ -133,7 +137,10 @@ def enter_own_network() -> bool:
 
 
 def namespaces(nodes: Sequence[int]) -> Namespaces:
-    """Make the bridge and one namespace per node; `enter_own_network` must have been called before."""
+    """Make the bridge and one namespace per node; `enter_own_network` must have been called before.
+
+    Raises `subprocess.CalledProcessError` with the output of `ip` if the kernel lacks a feature.
+    """
     _run("ip", "link", "add", _BRIDGE, "type", "bridge")
     _run("ip", "addr", "add", f"{_SUBNET}.{_CLIENTS}/24", "dev", _BRIDGE)
     _run("ip", "link", "set", _BRIDGE, "up")

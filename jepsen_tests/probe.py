@@ -1,5 +1,7 @@
 """Asks one node, over a plain socket, which brokers there are and which controller is active. Requests are encoded by
 hand.
+
+librdkafka's admin client cannot ask one particular node with a time limit.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ def brokers(host: str, port: int, timeout_seconds: float = 1.0) -> list[int]:
 def active_controller(host: str, port: int, timeout_seconds: float = 1.0) -> tuple[int, int] | None:
     """Ask a broker or a controller, by DescribeQuorum (version 0), for the leader of the metadata quorum. Return
     (leader id, leader epoch).
+
+    Return None if the node is too slow to answer, or knows no leader.
     """
     answer = _ask(host, port, _DESCRIBE_QUORUM_V0, timeout_seconds)
     # The answer begins with correlation id, tags, error code, and one topic of this name with one partition: 4 + 1 +

@@ -91,7 +91,11 @@ class Node:
 
 @attrs.define
 class Cluster:
-    """The nodes of one system on one network. `settings` override all properties except addresses."""
+    """The nodes of one system on one network. `settings` override all properties except addresses.
+
+    If `controllers` is above 0, the first `size` nodes are brokers only, and so many further nodes are controllers
+    only.
+    """
 
     system: System
     network: Network
@@ -185,6 +189,8 @@ class Cluster:
     def wait_until_whole(self, timeout_seconds: float = _READY_SECONDS) -> float:
         """Wait until every broker's Metadata has all brokers, and every controller answers. Return the seconds that
         this took.
+
+        Raises `ClusterFailed` if a node ends, or if it takes too long.
         """
         started = time.monotonic()
         missing = dict(self.nodes)
@@ -259,7 +265,10 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different loopback ports without a listener."""
+    """Return `count` different loopback ports without a listener.
+
+    They lie outside the range of outgoing connections, because such a connection could take the port of a dead node.
+    """
     ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     candidates = random.sample(range(10_000, max(ephemeral, 20_000)), 10 * count)
     free = [port for port in candidates if _is_free(port)]

@@ -17,7 +17,11 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "pause": ("one", "leader", "leader", "controller", "majority"),
     "partition": ("isolate", "isolate-leader", "isolate-controller", "one-way", "bridge", "all"),
 }
-"""The targets that may be drawn for each kind of fault; a target that occurs twice is drawn twice as often."""
+"""The targets that may be drawn for each kind of fault; a target that occurs twice is drawn twice as often.
+
+isolate: all links of a node are cut in both directions. one-way: only in one direction. bridge: one link is cut, and
+the third node still reaches both others. all: all links are cut.
+"""
 KINDS = tuple(TARGETS)
 INTERVAL_SECONDS = 8.0
 
@@ -48,6 +52,9 @@ def plan(
 ) -> list[PlannedFault]:
     """Plan faults for `seconds`, after which all have ended. Faults of one kind follow each other; different kinds
     overlap.
+
+    `targets` are the only targets to use (empty: all). Raises `ValueError` for an unknown kind, or for a kind without
+    any of these targets.
     """
     found = []
     for kind in kinds:

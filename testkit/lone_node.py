@@ -60,7 +60,11 @@ def play(
     log: KeptLog | None = None,
     **settings: str,
 ) -> None:
-    """Start a node with a new disk in a simulation, and run `script` beside it."""
+    """Start a node with a new disk in a simulation, and run `script` beside it.
+
+    Received frames are overwritten after their dispatch. `made` is called with the node before it starts. The node
+    stops cleanly once `stop` is set.
+    """
     world = World(1, weather or Weather())
     properties = SETTINGS | {key.replace("_", "."): value for key, value in settings.items()}
     config = NodeConfig.from_properties(properties)

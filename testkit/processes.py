@@ -93,7 +93,13 @@ def free_ports(count: int) -> list[int]:
 
 
 def base_port(nodes: int, distances: Sequence[int] = (0, 500, 1000)) -> int:
-    """Find a port p such that for each distance d, the `nodes` ports from p + d on are free."""
+    """Find a port p such that for each distance d, the `nodes` ports from p + d on are free.
+
+    The default distances are those of `odradek dev`: clients, metrics, controllers. The ports are below those that
+    the kernel uses for outgoing connections. Otherwise such a connection could take a port before a server starts, or
+    while a node is dead. No port is returned to two callers, even in different processes, as long as the first
+    process lives.
+    """
     ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     while True:
         base = random.randrange(10_000, max(ephemeral, 20_000) - max(distances) - nodes)
@@ -107,7 +113,11 @@ _claims: list[socket.socket] = []
 
 
 def _claim(ports: Iterable[int]) -> bool:
-    """Reserve ports for this process. If one of them is reserved already, reserve none and return False."""
+    """Reserve ports for this process. If one of them is reserved already, reserve none and return False.
+
+    A check alone is not enough, because a port looks free while its node is down. The reservation is the name of a
+    Unix socket, which the kernel releases when the process ends.
+    """
     claims: list[socket.socket] = []
     for port in ports:
         claim = socket.socket(socket.AF_UNIX)
@@ -180,7 +190,10 @@ def spawn(
 
 
 def wait_until_serving(server: ServerProcess, timeout_seconds: float = 60.0) -> None:
-    """Wait until the server's answer to Metadata has a broker. Set `ready_seconds`, counted from this call."""
+    """Wait until the server's answer to Metadata has a broker. Set `ready_seconds`, counted from this call.
+
+    Raises `ServerFailed` if the server ends, or does not answer in time; then it is killed.
+    """
     started = time.monotonic()
     while not serves(server.bootstrap):
         if not server.is_running():

@@ -37,7 +37,9 @@ def jar_directory() -> Path:
 
 
 def ensure_spark_jars() -> list[Path]:
-    """Return the paths of the connector's jars; fetch them first if they are missing (about 8 MB). Raises
+    """Return the paths of the connector's jars; fetch them first if they are missing (about 8 MB).
+
+    Several processes may call this at the same time. Raises
     `KafkaUnavailable` if Java or mvn is missing, or mvn fails to fetch.
     """
     java_command()

@@ -30,7 +30,10 @@ def format_disks(
     directory_id: bytes = b"",
     voter: VoterEndpoint | None = None,
 ) -> None:
-    """Format the log directories of a simulated machine; do nothing if they are formatted."""
+    """Format the log directories of a simulated machine; do nothing if they are formatted.
+
+    The first directory has the metadata log. Its id is `directory_id`, or random, as the ids of the others.
+    """
     directories = [env.open_dir(path, create=True) for path in paths]
     if directories[0].list():
         return

@@ -1,4 +1,7 @@
-"""Ordinary clients of a node during an attack. Each is a process that does little work itself."""
+"""Ordinary clients of a node during an attack. Each is a process that does little work itself.
+
+A client sends the same small frame repeatedly. It measures times with its own clock, so a late report is still exact.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,8 @@ class Served:
 def _ask_on(bootstrap: str, frame: bytes, pause_seconds: float, pipe: Connection) -> None:
     """Send the frame repeatedly. Answer each message on the pipe with a `Served` about the time since the last
     message.
+
+    After the message True, nothing is sent until the next message, which gets no answer.
     """
     answer = memoryview(bytearray(ANSWER_BYTES_MAX))
     clock = time.perf_counter

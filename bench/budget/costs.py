@@ -10,7 +10,9 @@ Each frame is sent alone first. Meanwhile a probe process sends ApiVersions ever
 is the stall. Then, for each kind of request, the most expensive version is sent from four connections, once a second
 and back to back. Meanwhile three ordinary clients produce small records. Their rate is compared with the mean of the
 rates just before and after. If these two differ by more than a fifth, or the goal is missed, the measurement is
-repeated. The median of three measurements counts, because one run of three seconds has noise of 15 %. A frame that takes less than two milliseconds is an ordinary request, and its rates are not measured. (Any four additional clients would leave the three clients 43 %.) A frame without an answer for a minute is over its budget.
+repeated. The median of three measurements counts, because one run of three seconds has noise of 15 %. A frame that
+takes less than two milliseconds is an ordinary request, and its rates are not measured. (Any four additional clients
+would leave the three clients 43 %.) A frame without an answer for a minute is over its budget.
 
 The four connections belong to one process that has the frame's bytes and copies nothing (`bench.budget.attackers`).
 Its own cost was measured with a sink instead of the node (`--instrument`, 2 cores). The attackers use 0.01 to 0.05
@@ -146,6 +148,9 @@ def attacked(
 ) -> tuple[Window, Attack, float]:
     """Measure the clients' service while four connections send `data`. Return it with the attackers' results and the
     seconds that it took.
+
+    If `pause_seconds` is 0, the measurement lasts until each connection has had an answer, at most
+    `LONG_WINDOW_SECONDS`.
     """
     _observe(clients)
     attack.begin(address, data, pause_seconds)

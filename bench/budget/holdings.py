@@ -1,4 +1,8 @@
-"""Content as in a real cluster for the measured node, as the first records of its metadata log."""
+"""Content as in a real cluster for the measured node, as the first records of its metadata log.
+
+By requests this would take minutes. By records in `bootstrap.checkpoint` it takes a second, with the same state. Most
+ACLs and quotas are about other clients. Some ACLs allow the measuring clients everything.
+"""
 
 from __future__ import annotations
 

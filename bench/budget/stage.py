@@ -1,4 +1,7 @@
-"""The measured node: it has a thousand partitions, groups with offsets, and a registered broker that does not exist."""
+"""The measured node: it has a thousand partitions, groups with offsets, and a registered broker that does not exist.
+
+It also has content as in a real cluster (`bench.budget.holdings`), and an authorizer that checks each request.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One function for each Python client that reads a topic, for `bench.clients`."""
+"""One function for each Python client that reads a topic, for `bench.clients`.
+
+A pass reads the topic's `PARTITIONS` from the first record to the last, repeatedly until the time is over. It
+accesses the value of every record. The time until the first record is not measured.
+"""
 
 from __future__ import annotations
 

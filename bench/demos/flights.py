@@ -161,6 +161,9 @@ def load_topic(bootstrap: str, source: Source) -> float:
 def read_as_member(bootstrap: str) -> None:
     """Join the group, read the assigned partitions to their ends, and print the sums. Then stay until a line arrives
     on standard input.
+
+    Reading begins when all members have their partitions, and ends before a member leaves. So each partition has one
+    reader from its first record to its last.
     """
     share: list[confluent_kafka.TopicPartition] = []
 

@@ -2,10 +2,15 @@
 
     python -m bench.groups [--json FILE] [--quick]
 
-* **Rebalance.** 19 members are in a stable group; the 20th joins. Members are plain sockets that send a heartbeat every 100 ms, so they learn quickly of the rebalance. With the clients' default of 3 s, only this interval would be measured. The figure is the time from the new member's JoinGroup until all 20 have their assignments. `group.initial.rebalance.delay.ms` has no effect, because it applies only to empty groups.
-* **Heartbeat.** CPU of the node per heartbeat of a group's members. First, many are pipelined over 16 connections. Then they are sent one at a time over one connection, so that every heartbeat wakes the node.
+* **Rebalance.** 19 members are in a stable group; the 20th joins. Members are plain sockets that send a heartbeat
+  every 100 ms, so they learn quickly of the rebalance. With the clients' default of 3 s, only this interval would be
+  measured. The figure is the time from the new member's JoinGroup until all 20 have their assignments.
+  `group.initial.rebalance.delay.ms` has no effect, because it applies only to empty groups.
+* **Heartbeat.** CPU of the node per heartbeat of a group's members. First, many are pipelined over 16 connections.
+  Then they are sent one at a time over one connection, so that every heartbeat wakes the node.
 * **Restore.** 1,000 groups of 10 members each, with assignments; kill -9. The figures are the seconds from the
-  start of the process until every group is described with all its members. A second figure is the part of this time for reading `__consumer_offsets`.
+  start of the process until every group is described with all its members. A second figure is the part of this time
+  for reading `__consumer_offsets`.
 """
 
 from __future__ import annotations

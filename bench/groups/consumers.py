@@ -3,9 +3,15 @@ after kill -9.
 
     python -m bench.groups.consumers [--json FILE] [--quick] [--without-kafka]
 
-* **Target.** 500 members join a group that reads 5,000 partitions; their heartbeats share a few connections. The figures are the seconds from the last join until the target assignment of the newest epoch is computed, and until all members have it. `group.consumer.assignment.interval.ms` is one second on both servers.
-* **Heartbeat.** CPU of the server for a heartbeat without changes, minus that for ApiVersions on the same connections. Many are pipelined over 16 connections.
-* **Restore.** 1,000 groups of 10 members each; kill -9. The figures are the seconds until all groups are described with all their members: from the start of the process, and from its first answer.
+* **Target.** 500 members join a group that reads 5,000 partitions; their heartbeats share a few connections. The
+  figures are the seconds from the last join until the target assignment of the newest epoch is computed, and until
+  all members have it. `group.consumer.assignment.interval.ms` is one second on both servers.
+* **Heartbeat.** CPU of the server for a heartbeat without changes, minus that for ApiVersions on the same
+  connections. Many are pipelined over 16 connections.
+* **Restore.** 1,000 groups of 10 members each; kill -9. The figures are the seconds until all groups are described
+  with all their members: from the start of the process, and from its first answer.
+
+The servers run one after the other. Only the ratio is meaningful.
 """
 
 from __future__ import annotations

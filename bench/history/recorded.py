@@ -1,4 +1,8 @@
-"""A recorded run: its commit, its machine, and our figures as ratios to Apache Kafka's in the same run."""
+"""A recorded run: its commit, its machine, and our figures as ratios to Apache Kafka's in the same run.
+
+Rates and seconds of different days cannot be compared, because machines and their load differ. So only ratios to a
+reference in the same run are drawn.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +81,10 @@ def figures_of(found: Mapping[str, object]) -> tuple[Measured, ...]:
 
 
 def record(found: Mapping[str, object], repository: Path, directory: Path = DIRECTORY) -> Path:
-    """Write a run's figures to a file and return its path. A second run of the same commit replaces the first."""
+    """Write a run's figures to a file and return its path. A second run of the same commit replaces the first.
+
+    Raises NotRecordable for a quick run, a run without Kafka, and a checkout with uncommitted changes.
+    """
     measured = cattrs.structure(found, _Found)
     if measured.method.quick:
         raise NotRecordable("a quick run is an impression: leave out --quick to record it")

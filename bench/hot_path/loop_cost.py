@@ -183,7 +183,10 @@ def asks_for_quotas(node: ast.AST) -> bool:
 
 
 def without_quotas() -> type[Connection]:
-    """Build the connection class without the steps for quotas in a request's path."""
+    """Build the connection class without the steps for quotas in a request's path.
+
+    Raises `RuntimeError` if the number of these steps is not `CUTS_COUNT`.
+    """
     names: dict[str, Any] = {}
     count = 0
     for module, methods in CUTS.items():

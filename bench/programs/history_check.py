@@ -26,7 +26,10 @@ _BATCH = 500
 
 
 def lines(operations: int, keys: int) -> Iterator[str]:
-    """Yield a history without anomalies: in each round, records are sent to each key, and a consumer polls them."""
+    """Yield a history without anomalies: in each round, records are sent to each key, and a consumer polls them.
+
+    It has one operation for each record, and two more for each key and round.
+    """
     written = offset = now = 0
     while written < operations:
         for number in range(keys):

@@ -186,7 +186,12 @@ class TlsBench:
         return 1 if server.key == "odradek" or self.options.quick else KAFKA_WARM_PASSES
 
     def whole(self) -> None:
-        """Measure the same batches from a client that fills its TLS records."""
+        """Measure the same batches from a client that fills its TLS records.
+
+        librdkafka makes two TLS records of each message, so that a batch of 16 KiB arrives in 31 records. Other
+        clients encrypt whole requests, as this one does. It keeps many requests in flight, and computes nothing in
+        between.
+        """
         found: dict[str, dict[str, Driven]] = {}
         for kind in (each for each in KINDS if each.name in WHOLE_KINDS):
             drives: dict[str, list[Driven]] = {}
@@ -216,7 +221,10 @@ class TlsBench:
         }
 
     def clients(self) -> None:
-        """Measure the server's cost for producers of other libraries, which fill TLS records in different ways."""
+        """Measure the server's cost for producers of other libraries, which fill TLS records in different ways.
+
+        These clients are slower than the servers, so only the costs are compared, not the rates.
+        """
         found: dict[str, dict[str, float]] = {}
         seconds = 1.5 if self.options.quick else 5.0
         for client in BY_TLS:
@@ -274,7 +282,12 @@ class TlsBench:
             self.found[f"idle_kib_{each.key}"] = grown
 
     def flood(self) -> None:
-        """Measure the requests of connected clients, with and without a flood of handshakes from another process."""
+        """Measure the requests of connected clients, with and without a flood of handshakes from another process.
+
+        Each server has a CPU of its own, and its clients use the others. With two CPUs, the flood shares the clients'
+        CPU. So it only sends one recorded ClientHello repeatedly, without computing (`bench.tls.handshakes`). This
+        costs the server a full handshake except the last step, which is a tenth of it.
+        """
         cpus = sorted(os.sched_getaffinity(0))
         with ExitStack() as ending:
             for each in self.servers:

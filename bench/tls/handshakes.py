@@ -2,6 +2,10 @@
 
 `python -m bench.tls.handshakes JSON` for `bench.instruments.supervised`. Each handshake is full: no session is
 resumed.
+
+An attacker can do this more cheaply. With `hellos`, one recorded ClientHello is sent repeatedly, each time with
+another random. The server answers with its key share, certificate and signature, which is most of a handshake's cost.
+The attacker reads the answer and disconnects, without computing.
 """
 
 from __future__ import annotations

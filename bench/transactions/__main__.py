@@ -175,6 +175,9 @@ def large(side: Side, seconds: float, number: int) -> None:
 def committed(side: Side, seconds: float, number: int) -> None:
     """Measure fetches per second with read_committed, divided by those with read_uncommitted, in a topic written by
     transactions.
+
+    Fetch requests are made by hand, because the work of a client library would hide the broker's cost of the
+    isolation level.
     """
     bootstrap, topic = side.bootstrap, f"committed-{number}"
     side.create(topic)

@@ -1,4 +1,5 @@
-"""Records of coordinators' topics and of the metadata log as plain values, which `odradek log dump` shows instead of bytes.
+"""Records of coordinators' topics and of the metadata log as plain values, which `odradek log dump` shows instead of
+bytes.
 
 Secrets in the metadata log (users' keys, passwords in configurations) stay hidden, as Kafka's own tools hide them.
 """

@@ -1,4 +1,5 @@
-"""The files that `odradek dev --secure` makes: an authority, the nodes' certificate, two users, and files of client keys.
+"""The files that `odradek dev --secure` makes: an authority, the nodes' certificate, two users, and files of client
+keys.
 
 DIR/security has secrets, and only its owner can read it. DIR/admin.properties is for the super user `admin`;
 DIR/client.properties for `client`, who has no rights yet. Clients use SASL_SSL; nodes authenticate each other by

@@ -1,6 +1,8 @@
 """Finds files with secrets, and directories of records, that every user of the machine may read (SHELL: it reads file
 modes).
 
+A node logs a warning about them when it starts.
+
 A file that its group may read is accepted: services often have their own group, and a configuration that root owns.
 """
 

@@ -3,9 +3,12 @@
 Theory of operation
 -------------------
 Users' credentials come from different tools. Ours makes salts of 16 bytes, Kafka's a number of 130 bits in base 36,
-other tools 64 bytes or a text. Some users have more iterations. So if all made-up challenges had one fixed form, any other form would reveal that a user exists.
+other tools 64 bytes or a text. Some users have more iterations. So if all made-up challenges had one fixed form, any
+other form would reveal that a user exists.
 
-* **A made-up challenge has the form of some user's.** `SaltForms` counts the users of each form. A keyed hash maps an unknown name to one of all users, and the name gets the form of this user. So each form is as frequent among unknown names as among users, and reveals nothing.
+* **A made-up challenge has the form of some user's.** `SaltForms` counts the users of each form. A keyed hash maps an
+  unknown name to one of all users, and the name gets the form of this user. So each form is as frequent among unknown
+  names as among users, and reveals nothing.
 * **A name keeps its form** while users are added and removed, except for names at the border between two forms.
 * **Without users**, the form is that of `odradek user`.
 

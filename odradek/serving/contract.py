@@ -3,8 +3,10 @@
 `handle(context, request) -> Response | Delayed | Suspend | None | CLOSE`
 
 * A **response** message answers at once.
-* `Delayed` means that the answer comes later. Meanwhile, later frames of the same connection are dispatched (Kafka mutes the connection instead). Answers leave in the order of their requests.
-* `Suspend` is work in a worker, administrative work, or long work. Until it is done, no further request of this connection is dispatched.
+* `Delayed` means that the answer comes later. Meanwhile, later frames of the same connection are dispatched (Kafka
+  mutes the connection instead). Answers leave in the order of their requests.
+* `Suspend` is work in a worker, administrative work, or long work. Until it is done, no further request of this
+  connection is dispatched.
 * `None` means no answer at all, after a Produce with acks=0.
 * `CLOSE` ends the connection. A Produce with acks=0 can show an error only in this way.
 

@@ -1,11 +1,17 @@
 """Scheduling of work that takes milliseconds, so that small requests are served in between. PORTED.
 
-Theory of operation =================== One event loop serves all connections. A request about thousands of topics is
-handled in pieces. A piece runs on the loop for some milliseconds (`Share.on_loop`), or in a worker thread for any
-time (`Share.in_worker`). A node runs one piece at a time. Two rules decide when the next one begins:
+Theory of operation
+===================
+One event loop serves all connections. A request about thousands of topics is handled in pieces. A piece runs on the
+loop for some milliseconds (`Share.on_loop`), or in a worker thread for any time (`Share.in_worker`). A node runs one
+piece at a time. Two rules decide when the next one begins:
 
-* **Others first.** If a connection has had a turn since the last piece began, only connections run for `REST_FACTOR` times as long as that piece took. So all long work of a node together takes a twelfth of the loop, from any number of connections. If the loop is otherwise idle, the next piece begins at once. The pause is never longer than `REST_SECONDS_MAX`, because a longer piece was probably delayed by a paused machine.
-* **The smallest share next.** A `Share` belongs to one request and counts the time of its pieces. Of the waiting shares, the smallest is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996). So a request of two
+* **Others first.** If a connection has had a turn since the last piece began, only connections run for `REST_FACTOR`
+  times as long as that piece took. So all long work of a node together takes a twelfth of the loop, from any number
+  of connections. If the loop is otherwise idle, the next piece begins at once. The pause is never longer than
+  `REST_SECONDS_MAX`, because a longer piece was probably delayed by a paused machine.
+* **The smallest share next.** A `Share` belongs to one request and counts the time of its pieces. Of the waiting
+  shares, the smallest is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996). So a request of two
   pieces does not wait for all the pieces of another.
 """
 

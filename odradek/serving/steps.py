@@ -1,9 +1,10 @@
 """Requests that have to wait, written as generators: they yield what they wait for. PORTED.
 
-Theory of operation =================== A handler is written from top to bottom. Where it has to wait, it yields a
-`Wait`, receives the result, and continues. It returns a response, or anything else that a handler may return.
-`StepDriver.begin` runs it to its first wait. Most requests have none, and are answered at once. For the others the
-driver returns a `Suspend`, and then
+Theory of operation
+===================
+A handler is written from top to bottom. Where it has to wait, it yields a `Wait`, receives the result, and continues.
+It returns a response, or anything else that a handler may return. `StepDriver.begin` runs it to its first wait. Most
+requests have none, and are answered at once. For the others the driver returns a `Suspend`, and then
 
 * it schedules: each stretch after a `TURN` is a piece of long work, and so is each call `in_turn`
   (`odradek.serving.long_work`);

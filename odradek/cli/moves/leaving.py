@@ -80,7 +80,7 @@ class Leaving(NamedTuple):
     given_up: list[Stuck]
     """Lost partitions that the operator gives up: they continue with the records that remain."""
     kept: list[Stuck]
-    """Partitions without a leader that continue without their lost records."""
+    """Partitions without a leader that stay on their brokers."""
     narrowed: list[Move]
     """The moves in `moves` after which a partition spans fewer racks."""
 

@@ -1,6 +1,7 @@
 """A node's configuration: Kafka's keys from a properties file, checked before anything starts.
 
-First, each key is parsed as Kafka parses it (`odradek.metadata_quorum.config.config_defs`). Then Kafka's rules between keys
+First, each key is parsed as Kafka parses it (`odradek.metadata_quorum.config.config_defs`). Then Kafka's rules
+between keys
 are checked. Last, values that this version does not support yet are refused. A mistake raises `ConfigError`, whose
 text is one line that names key, value and the allowed values. An unknown key gives a warning.
 """

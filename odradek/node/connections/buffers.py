@@ -6,10 +6,16 @@ frame announces.
 
 All pooled buffers together stay below `bytes_max`. A connection that needs more has to wait, by these rules:
 
-* A quarter of the pool is for frames up to `SMALL_FRAME_BYTES` alone. They also use the rest while no larger frame waits for it. So large frames that stay incomplete delay only other large frames.
+* A quarter of the pool is for frames up to `SMALL_FRAME_BYTES` alone. They also use the rest while no larger frame
+  waits for it. So large frames that stay incomplete delay only other large frames.
 * Each part serves waiting connections strictly in the order in which they came.
-* While a connection waits, or the pool is full, a receive takes at most `SCANT_BYTES`, because the incomplete tail needs a buffer in any case.
-* If a connection has waited for `WAIT_SECONDS_MAX`, other connections are closed (`to_evict`). First come those of the address that holds the most bytes, and of these the slowest by bytes per second since the frame began. Time in which a frame waited for memory is left out. Each second, one connection is closed, and all slow ones (below `BYTES_PER_SECOND_MIN`) that are in the way. After twice that wait, all that are in the way are closed. So a half-sent frame delays others for only a few seconds.
+* While a connection waits, or the pool is full, a receive takes at most `SCANT_BYTES`, because the incomplete tail
+  needs a buffer in any case.
+* If a connection has waited for `WAIT_SECONDS_MAX`, other connections are closed (`to_evict`). First come those of
+  the address that holds the most bytes, and of these the slowest by bytes per second since the frame began. Time in
+  which a frame waited for memory is left out. Each second, one connection is closed, and all slow ones (below
+  `BYTES_PER_SECOND_MIN`) that are in the way. After twice that wait, all that are in the way are closed. So a
+  half-sent frame delays others for only a few seconds.
 """
 
 from __future__ import annotations

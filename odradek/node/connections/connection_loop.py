@@ -6,7 +6,8 @@ One task per connection. It waits until the socket is readable, and receives int
 share. Then it dispatches **every** complete frame, and sends all answers with one call. Nothing awaits between a
 receive and its dispatch.
 
-* Work per turn is bounded (`FRAMES_PER_TURN`, `TURN_SECONDS_MAX`, and the size of the shared buffer), so one client cannot
+* Work per turn is bounded (`FRAMES_PER_TURN`, `TURN_SECONDS_MAX`, and the size of the shared buffer), so one client
+  cannot
   hold the loop.
 * A part of a frame at the end moves into a buffer of the connection's own. A connection that sends large frames keeps
   that buffer while it is busy, and receives straight into it.

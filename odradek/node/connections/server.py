@@ -205,7 +205,8 @@ class Server:
             connection.close()
 
     def statistics(self) -> dict[str, int]:
-        """Return figures of all connections. Now: how many are open, their unanswered requests, held bytes, parked fetches
+        """Return figures of all connections. Now: how many are open, their unanswered requests, held bytes, parked
+        fetches
         and bytes still to be sent. Since the start: how many were accepted, refused, and closed for being idle."""
         connections = self._connections
         return {

@@ -36,7 +36,8 @@ def set_aside_name(epoch: int) -> str:
 
 
 def apply_plan(plan: RecoveryPlan, facts: NodeFacts, disks: Disks) -> bool:
-    """Replace this node's metadata log by a new one, which begins with the plan's snapshot. Return false if that was done
+    """Replace this node's metadata log by a new one, which begins with the plan's snapshot. Return false if that was
+    done
     before.
 
     Raises `NotReadable` if the node has changed since the plan was made, and `DiskError`.

@@ -65,7 +65,11 @@ class Replicas:
         self._futures.append(future)
 
     def settle_futures(self, *, is_whole: bool) -> None:
-        """Add the future replicas that a start would use to `found`, the others to `missing`."""
+        """Add the future replicas that a start would use to `found`, the others to `missing`.
+
+        `is_whole`: all log directories of the node were read. A directory that was not read may have the log itself,
+        which may be longer than the copy.
+        """
         for future in self._futures:
             replica = future.replica
             key = (replica.topic, replica.partition)

@@ -2,11 +2,16 @@
 
 Theory of operation
 -------------------
-An index is an immutable value. The cost of the next index depends only on the changes, and a batch of changes copies each table once. So a request that makes 10,000 rules about one resource takes linear time. A worker may use an old index while the event loop uses the next one.
+An index is an immutable value. The cost of the next index depends only on the changes, and a batch of changes copies
+each table once. So a request that makes 10,000 rules about one resource takes linear time. A worker may use an old
+index while the event loop uses the next one.
 
-* **Rules of a resource** are found by its type, pattern and name, and within these by principal and host. A name is looked up literally, as `*`, and by each of its prefixes whose length occurs among the prefixed rules of that type.
-* **A decision** looks up at most four pairs for each of these resources: the client's principal or `User:*`, with its address or `*`. A pair has one rule for each operation and permission. So rules about other clients cost nothing.
-* **Permissions of a client** are found by type, operation, principal and host, to answer whether the client may do something to any resource at all. The index remembers these answers.
+* **Rules of a resource** are found by its type, pattern and name, and within these by principal and host. A name is
+  looked up literally, as `*`, and by each of its prefixes whose length occurs among the prefixed rules of that type.
+* **A decision** looks up at most four pairs for each of these resources: the client's principal or `User:*`, with its
+  address or `*`. A pair has one rule for each operation and permission. So rules about other clients cost nothing.
+* **Permissions of a client** are found by type, operation, principal and host, to answer whether the client may do
+  something to any resource at all. The index remembers these answers.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ does not hide other attempts of the same principal.
 
 For a client that has not authenticated (or is `User:ANONYMOUS`), two accounts pay: that of its address, and that of
 all such clients. So many addresses together are limited, too.
+
+The number of accounts is limited. If there are too many, accounts that are full again are forgotten. If none is full,
+all new addresses share one account, and so do all new principals.
 """
 
 from __future__ import annotations

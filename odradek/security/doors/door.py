@@ -3,19 +3,26 @@ and answers these parts with errors.
 
 Theory of operation
 -------------------
-Handlers do not check rights. With an authorizer, the API table has a `GuardedHandler` for each handler. Otherwise it has the handlers themselves, without any cost. A door gets a request and returns one of these:
+Handlers do not check rights. With an authorizer, the API table has a `GuardedHandler` for each handler. Otherwise it
+has the handlers themselves, without any cost. A door gets a request and returns one of these:
 
 * None: the handler gets the request unchanged.
 * A response, or `CLOSE`: the request is refused as a whole.
 * `Admitted`: the handler gets the rest of the request, and `merge` adds the refusals to its answer.
 
-**The client has the rights for everything that the handler gets, in any image.** A door uses a committed image, and the handler may use a newer one. A decision even uses topics that are not committed yet. So a door checks names. It turns an id into the topic's name, which never changes. If the door does not find a topic, it answers with an error itself.
+**The client has the rights for everything that the handler gets, in any image.** A door uses a committed image, and
+the handler may use a newer one. A decision even uses topics that are not committed yet. So a door checks names. It
+turns an id into the topic's name, which never changes. If the door does not find a topic, it answers with an error
+itself.
 
-**A parked request is checked again.** If an ACL has changed between the door and the answer, `again` checks the answer before it is sent.
+**A parked request is checked again.** If an ACL has changed between the door and the answer, `again` checks the
+answer before it is sent.
 
-**Many decisions are made in a worker**: those about thousands of names, and those about all topics. Their number is computed before the door is called (`counting`).
+**Many decisions are made in a worker**: those about thousands of names, and those about all topics. Their number is
+computed before the door is called (`counting`).
 
-**A refusal is reported to the audit log** when the door has decided. `would` reports nothing. It is used by `merge`, to hide parts of an answer, and if another right would also suffice.
+**A refusal is reported to the audit log** when the door has decided. `would` reports nothing. It is used by `merge`,
+to hide parts of an answer, and if another right would also suffice.
 """
 
 from __future__ import annotations

@@ -81,7 +81,10 @@ def refuse_token_request(request: Any, code: ErrorCode, requester: str = "User:A
 
 
 def token_request_refused(request: Any, requester: str, *, may_ask: bool, allows: Allows) -> Any | None:
-    """Return the refusal of a request that changes tokens; None if the client may make it."""
+    """Return the refusal of a request that changes tokens; None if the client may make it.
+
+    `may_ask` is true if the client is authenticated, but not by a token. `allows` asks the authorizer.
+    """
     if not may_ask:
         return refuse_token_request(request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, requester)
     if not isinstance(request, CreateDelegationTokenRequest):

@@ -1,4 +1,7 @@
-"""Checks that a release's name means the same contents in its archive and on each host that has it."""
+"""Checks that a release's name means the same contents in its archive and on each host that has it.
+
+PURE: facts about hosts and archive are arguments.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,10 @@ _value:
 
 
 def touched(state: Mapping[str, Any], paths: Iterable[str], release_differs: bool) -> dict[str, list[int]]:
-    """Return the ids of a host's nodes that must be started (C(down)) or restarted (C(running))."""
+    """Return the ids of a host's nodes that must be started (C(down)) or restarted (C(running)).
+
+    `state` is the result of the module node_facts; `paths` are the files that will change.
+    """
     found: dict[str, list[int]] = {"down": [], "running": []}
     changed = list(paths)
     for node in state["nodes"]:

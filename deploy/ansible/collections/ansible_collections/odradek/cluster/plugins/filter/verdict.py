@@ -1,4 +1,8 @@
-"""Judges an inventory, its hosts and its cluster, after all facts were collected and before anything is changed."""
+"""Judges an inventory, its hosts and its cluster, after all facts were collected and before anything is changed.
+
+PURE: the facts are arguments. A problem stops the run; a note is only printed. Many problems of a new host are only
+notes for a member of the cluster, because the playbook may be needed to repair it.
+"""
 
 from __future__ import annotations
 

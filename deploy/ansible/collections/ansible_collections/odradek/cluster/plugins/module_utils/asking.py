@@ -16,7 +16,11 @@ _ANSWERED: dict[str, str] = {}
 
 
 def ask(odradek: str, bootstrap: str, *words: str) -> tuple[dict | None, str]:
-    """Run `odradek WORDS --json`. Return (the JSON object, ""), or (None, the last line of the error)."""
+    """Run `odradek WORDS --json`. Return (the JSON object, ""), or (None, the last line of the error).
+
+    A broker that hangs accepts a connection, but never answers. So after a short silence, some brokers are asked in
+    parallel, each by a separate command, and the first answer is used.
+    """
     alone = bootstrap.split(",")[:_ASKED_ALONE_MAX] if "," in bootstrap else []
     turns = list(dict.fromkeys((_ANSWERED.get(bootstrap, bootstrap), bootstrap, *alone)))
     answers: queue.Queue[tuple[str, dict | None, str]] = queue.Queue()

@@ -1,4 +1,5 @@
-"""Computes what becomes unavailable while nodes of a cluster restart, and the losses that remain afterwards, from answers of `odradek`.
+"""Computes what becomes unavailable while nodes of a cluster restart, and the losses that remain afterwards, from
+answers of `odradek`.
 
 `status` is the document of `odradek cluster status --json`, `partitions` that of `odradek partition list --json`.
 
@@ -32,6 +33,8 @@ def absent_brokers(status: dict) -> set[int]:
 def losses(partition: dict, stopping: set[int], absent: set[int]) -> tuple[frozenset, frozenset]:
     """Return what becomes impossible on a partition while the brokers `stopping` are down, in two sets of `read` and
     `write`.
+
+    Waiting avoids those in the first set. Those in the second set are lost in any order of restarts.
     """
     adding, removing = set(partition["adding"]), set(partition["removing"])
     replicas = set(partition["replicas"])
@@ -74,7 +77,10 @@ def quorum_losses(status: dict, stopping: set[int]) -> tuple[str | None, str | N
 
 
 def look_ahead(status: dict, partitions: list, stopping: list) -> dict:
-    """Return sentences about what becomes unavailable while these nodes are down, by partition name or `quorum`."""
+    """Return sentences about what becomes unavailable while these nodes are down, by partition name or `quorum`.
+
+    `refused` has losses that waiting avoids, `unspared` losses that nothing avoids.
+    """
     nodes = set(stopping)
     absent = absent_brokers(status) - nodes
     refused: dict[str, str] = {}

@@ -74,7 +74,10 @@ def _verified(tar: tarfile.TarFile) -> tuple[bytes, bytes | None]:
 
 
 def verify_signature(manifest: bytes, signature: bytes | None, signers: list) -> None:
-    """Verify that one of the signers has signed the manifest. Raises `BadRelease`."""
+    """Verify that one of the signers has signed the manifest. Raises `BadRelease`.
+
+    The manifest has the digests of all wheels, so its signature covers the whole release.
+    """
     name = json.loads(manifest).get("name")
     if signature is None:
         raise BadRelease(

@@ -20,7 +20,10 @@ def is_mounted(path: str, table: str = TABLE) -> bool:
 
 
 def trouble_of(path: str, file: str) -> str | None:
-    """Return the error of the disk at this mount point; None if the disk works."""
+    """Return the error of the disk at this mount point; None if the disk works.
+
+    If `file` exists, it is read, because a file system may still know names and sizes when its disk is dead.
+    """
     try:
         os.listdir(path)
         with open(os.path.join(path, file), "rb") as opened:

@@ -1,4 +1,8 @@
-"""A table of the collection's variables: name, type, range and purpose of each. PURE."""
+"""A table of the collection's variables: name, type, range and purpose of each. PURE.
+
+Inventories are checked against it (`plugins/filter/judgement.py`). `python -m deploy.role_pages` writes the roles'
+argument specs and READMEs from it.
+"""
 
 from __future__ import annotations
 

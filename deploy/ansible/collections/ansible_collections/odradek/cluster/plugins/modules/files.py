@@ -92,7 +92,11 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r|\Z)")
 
 
 def masked(content: str) -> str:
-    """Hide the values of secret keys in a properties file's content."""
+    """Hide the values of secret keys in a properties file's content.
+
+    Lines are parsed as in Java: a value follows C(=), C(:) or blanks, and continues after a backslash; a key may have
+    escapes. A comment that mentions a secret is hidden completely, because it may be a disabled line.
+    """
     return "".join(_shown(raw) for raw in _logical_lines(content))
 
 

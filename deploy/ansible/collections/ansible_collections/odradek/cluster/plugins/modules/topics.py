@@ -153,7 +153,11 @@ def text_of(value: Any) -> str:
 
 
 def plan(topics: list, there: dict, effective: dict) -> tuple[list[Step], list[Loss], list[str]]:
-    """Return the steps to the wanted topics, the losses that these may cause, and sentences about impossible changes."""
+    """Return the steps to the wanted topics, the losses that these may cause, and sentences about impossible changes.
+
+    C(there) has the objects of C(odradek topic describe --json) by topic. C(effective) has the effective
+    configuration by topic and key.
+    """
     steps: list[Step] = []
     losses: list[Loss] = []
     refused: list[str] = []

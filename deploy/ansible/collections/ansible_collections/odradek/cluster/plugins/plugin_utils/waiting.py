@@ -1,4 +1,8 @@
-"""Waits for a long time by many short calls of a module, with a line on the screen each minute."""
+"""Waits for a long time by many short calls of a module, with a line on the screen each minute.
+
+When its time is up, a module returns `still_waiting`, `sentence` (about missing things), `left` (their number) and `remedy`. The control machine then calls it again. So no SSH connection is idle for long, and the wait
+continues if a connection breaks.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,9 @@ def wait(
 ) -> dict:
     """Call a module repeatedly, for a minute each time, until it has an answer. Return its result, or a failure after
     `total_seconds`.
+
+    `call` gets the seconds for which the module may wait. It returns the module's result, which has `still_waiting`
+    if the time was too short. `say` prints a line for the operator.
     """
     begun = now()
     first: tuple[int, float] | None = None
