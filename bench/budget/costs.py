@@ -61,7 +61,9 @@ CLIENTS = 3
 WARM_UP_SECONDS = 0.3
 """The seconds between the end of an attack and a measurement without attack."""
 QUIET_SHARE = 2 / 3
-"""The duration of a measurement without attack, as a share of that with one: its rate is steadier."""
+"""The duration of a measurement without attack, divided by that of one with attack. It can be shorter, because its
+rate is steadier.
+"""
 LONG_WINDOW_SECONDS = 6.0
 """The most seconds of a measurement that waits for an answer on every attacking connection."""
 UNSTEADY = 0.2
@@ -236,7 +238,9 @@ def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
 
 
 def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
-    """Return for each kind of request the version that took the most CPU at the largest size, if that was at least `over_ms`."""
+    """Return for each kind of request the version that took the most CPU at the largest size, if that was at least
+    `over_ms`.
+    """
     found = []
     for of_line in by_line(costs):
         largest = max(of_line, key=lambda cost: SIZES[cost.frame.size]).frame.size

@@ -41,7 +41,7 @@ class Stage:
     """The id of a group with a committed offset for each partition of `wide`."""
     groups: tuple[str, ...]
     member_id: str
-    """The only member of `groups[0]`, in `generation_id`."""
+    """The id of the only member of the group `groups[0]`, in its generation `generation_id`."""
     generation_id: int
     cluster_id: str
     second_broker_epoch: int

@@ -103,9 +103,7 @@ def _judged(action: argparse.Action, argument: str) -> str:
 
 
 def called_here(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
-    """Return our name for an option of Kafka's tools or of rpk: that of the first unknown word. Return "" if
-    there is none.
-    """
+    """Return our name for the first unknown word, if it is an option of Kafka's tools or of rpk; otherwise ""."""
     word = unknown[0].partition("=")[0]
     known = {text for action in parser._actions for text in (*action.option_strings, action.metavar)}
     name = _OTHERS_NAMES.get(word, "")

@@ -72,7 +72,7 @@ class RecordBounds:
     def take(self, data: memoryview) -> bool:
         """Count received bytes. Return true if they complete a record.
 
-        Raises `TlsFailed` if they are not TLS records, or too many.
+        Raises `TlsFailed` if they are not TLS records, or if they are too many for a handshake.
         """
         is_whole = False
         first = not self.received

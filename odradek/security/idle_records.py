@@ -26,7 +26,7 @@ and 1.3.
 
 
 class IdleRecords:
-    """The allowance of one connection for records without plain bytes."""
+    """The allowance of one connection for TLS records without plain bytes."""
 
     __slots__ = ("_paid_until",)
 
@@ -35,7 +35,9 @@ class IdleRecords:
         """The time at which the whole allowance is available again."""
 
     def allow(self, records: int, encrypted_bytes: int, now: float) -> bool:
-        """Count records without plain bytes, of about `encrypted_bytes` together. Return false if they are too many."""
+        """Count TLS records without plain bytes, of about `encrypted_bytes` together. Return false if they are too
+        many.
+        """
         count = max(records, encrypted_bytes // RECORD_BYTES)
         self._paid_until = max(self._paid_until, now) + count / IDLE_PER_SECOND
         return self._paid_until - now <= IDLE_RECORDS_MAX / IDLE_PER_SECOND

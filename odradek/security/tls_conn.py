@@ -253,7 +253,7 @@ class TlsConn:
         return filled, end is not False
 
     def _count_idle(self, records: int, encrypted_bytes: int) -> None:
-        """Count records without plain bytes. Raises `ConnectionCut` if they are too many."""
+        """Count TLS records that carried no plain bytes. Raises `ConnectionCut` if they are too many."""
         if not self._idle.allow(records, encrypted_bytes, self._clock.monotonic()):
             raise ConnectionCut("TLS: the peer sends many records without data")
 

@@ -224,7 +224,9 @@ class StepDriver:
         self.tasks = tasks
 
     def begin(self, work: Steps[Result], *, is_long: bool = False) -> Result:
-        """Run work to its first wait. Return its result if it does not wait, otherwise the `Suspend` or the `Answers` by which it continues. `is_long` is passed to the `Suspend`."""
+        """Run work to its first wait. Return its result if it does not wait, otherwise the `Suspend` or the `Answers`
+        by which it continues. `is_long` is passed to the `Suspend`.
+        """
         runner = _IDLE.pop() if _IDLE else _new_runner()
         came: Any = runner.send(work)
         if runner.gi_yieldfrom is not None:

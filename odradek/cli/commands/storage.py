@@ -1,4 +1,6 @@
-"""`odradek storage format|adopt|info|check-config|random-uuid`: prepare the directories of a node, and show their contents."""
+"""`odradek storage format|adopt|info|check-config|random-uuid`: prepare the directories of a node, and show their
+contents.
+"""
 
 from __future__ import annotations
 

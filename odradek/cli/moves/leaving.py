@@ -49,7 +49,9 @@ class Stuck(NamedTuple):
 
     leaderless: Leaderless
     waits_for: tuple[int, ...]
-    """The brokers with all its records, or the last leader. Brokers that leave are left out."""
+    """The brokers that have all records of the partition, or its last leader, without the brokers that are to be
+    emptied.
+    """
     source: int | None
     """The remaining broker whose replica lacks the fewest records; None if no such replica is online."""
 

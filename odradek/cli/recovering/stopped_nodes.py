@@ -114,7 +114,9 @@ def elects_leader(configs: Sequence[str]) -> bool:
 
 
 def backup_in(path: str) -> CopyFiles:
-    """Read a backup of the metadata log: an archive, its unpacked directory, or the log's directory. Raises `CliError`."""
+    """Read a backup of the metadata log: an archive, its unpacked directory, or the log's directory. Raises
+    `CliError`.
+    """
     import tarfile
     from tempfile import TemporaryDirectory
 

@@ -222,7 +222,9 @@ def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:
 
 
 def _encoded(text: str, what: str) -> bytes:
-    """Encode the text in UTF-8. Raises `ValueError` for half of a surrogate pair, which JSON can write and UTF-8 cannot."""
+    """Encode the text in UTF-8. Raises `ValueError` for half of a surrogate pair, which JSON can write and UTF-8
+    cannot.
+    """
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -169,7 +169,9 @@ KEYS_WITHOUT_EFFECT: Mapping[str, str] = {key: reason for reason, keys in _BY_RE
 
 
 def warning_about(keys: Iterable[str]) -> str | None:
-    """Write one line that names the keys without effect among `keys`, in their order; None if every key has an effect."""
+    """Write one line that names the keys without effect among `keys`, in their order; None if every key has an
+    effect.
+    """
     named = [key for key in keys if key in KEYS_WITHOUT_EFFECT]
     if not named:
         return None

@@ -180,7 +180,7 @@ class NodeConfig:
     """The endpoints at which other nodes reach this node's controller, in the order of `controller.listener.names`.
     """
     static_voters: tuple[StaticVoter, ...]
-    """`controller.quorum.voters`; empty if the voters are in the metadata log (KIP-853)."""
+    """The voters in `controller.quorum.voters`; empty if the voters are in the metadata log (KIP-853)."""
     bootstrap_servers: tuple[tuple[str, int], ...]
     """(host, port) of the controllers that are asked for the leader while the voters are not known."""
     metrics: MetricsConfig | None

@@ -160,8 +160,8 @@ class AnswerQueue:
         self._hold(slot, slot.request_bytes if delayed.keeps_request else 0)
 
     def _hold(self, slot: Slot, count: int) -> None:
-        """Count `count` bytes as held by a slot from now on. If all slots hold too many, no more requests are
-        dispatched.
+        """Count `count` bytes as held by a slot from now on. If the connection's slots together hold too many, no
+        more requests are dispatched.
         """
         more = count - slot.held_bytes
         slot.held_bytes = count

@@ -33,7 +33,7 @@ HELD_IN_ALL_BYTES_MAX = 64 * 1024 * 1024
 HELD_SHARE_BYTES = 64 * 1024
 RESPONSE_PREFIX = struct.Struct(">ii")
 HELD_SECONDS_MAX = 10.0
-"""The seconds for which a connection that holds this memory may make others wait."""
+"""The seconds for which a connection with queued answers may make other connections wait for memory."""
 
 
 class Answering(Protocol):

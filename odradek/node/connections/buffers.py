@@ -272,7 +272,9 @@ class ReceiveBuffers:
         self._free_bytes = 0
 
     def statistics(self) -> dict[str, int]:
-        """Return figures: bytes held by connections, bytes kept free, connections waiting, frames given up for others."""
+        """Return figures: bytes held by connections, bytes kept for reuse, connections that wait, connections closed
+        to give others memory.
+        """
         return {
             "bytes_used": self.bytes_used,
             "bytes_free": self._free_bytes,

@@ -80,7 +80,7 @@ class ConnectionLimits:
     creation_rate_max: int = setting("max.connection.creation.rate")
     """The most connections per second; further ones wait to be accepted."""
     listener_connections_max: Mapping[str, int] = attrs.field(factory=dict)
-    """`listener.name.NAME.max.connections`, by the listener's name."""
+    """The most connections of each listener (`listener.name.NAME.max.connections`), by the listener's name."""
     listener_creation_rate_max: Mapping[str, int] = attrs.field(factory=dict)
     yielding: list[Callable[[], Iterable[Closable]]] = attrs.field(factory=list)
     """Functions that return the open client connections of a listener, of which one may be closed for a peer."""

@@ -44,7 +44,7 @@ from odradek.wire.framing.frames import skip_tags
 
 FRAMES_PER_TURN = 64
 TURN_SECONDS_MAX = 0.005
-"""The seconds after which a turn ends, at the next reading of the clock."""
+"""The seconds after which a connection's turn on the event loop ends, at the next reading of the clock."""
 FRAMES_PER_LOOK = 8
 LARGE_FRAME_BYTES = 64 * 1024
 GROWN_BYTES_MIN = 4096

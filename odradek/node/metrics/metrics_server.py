@@ -210,7 +210,9 @@ def _header(lines: Sequence[bytes], wanted: bytes) -> bytes | None:
 
 
 async def _read_head(conn: Conn) -> bytes | None:
-    """Read the request up to its empty line; None when it is too long. Raises `ConnectionLost` at the end of the stream."""
+    """Read the request up to its empty line; None when it is too long. Raises `ConnectionLost` at the end of the
+    stream.
+    """
     head = bytearray()
     buffer = memoryview(bytearray(4096))
     while b"\r\n\r\n" not in head and b"\n\n" not in head:

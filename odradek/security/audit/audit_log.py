@@ -58,7 +58,7 @@ class AuditSettings:
 
 @attrs.define
 class _Ring:
-    """The lines that wait for one ring of files."""
+    """The lines that wait to be written to one ring of files."""
 
     file: AuditFile
     waiting: dict[bytes, Line] = attrs.field(factory=dict)

@@ -1,4 +1,6 @@
-"""Doors for requests about configurations, used by brokers and controllers."""
+"""Doors (checks of rights before a request handler) for requests about configurations, used by brokers and
+controllers.
+"""
 
 from __future__ import annotations
 

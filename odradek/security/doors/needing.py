@@ -1,4 +1,5 @@
-"""Doors that are written in one line: the rights for the whole request, and the right for each element in it. PURE.
+"""Doors (checks of rights before a request handler) that are written in one line. They need rights for the whole
+request, and a right for each element in it. PURE.
 
 `needing(on_group(READ), each=on_topic(READ))` means: READ on the group and on each topic. A table has for each API
 where the elements of a request are, and how to refuse one or all of them (`odradek.wire.schema.anatomy_rows`).
@@ -66,18 +67,18 @@ class Right:
 
 
 def on_group(operation: Operation, field: str = "group_id") -> Right:
-    """Make a right on a group."""
+    """Make the right to do `operation` on the group that the request names in `field`."""
     return Right(operation, ResourceType.GROUP, field, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
 def on_transactional_id(operation: Operation, field: str = "transactional_id") -> Right:
-    """Make a right on a transactional id."""
+    """Make the right to do `operation` on the transactional id that the request names in `field`."""
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return Right(operation, ResourceType.TRANSACTIONAL_ID, field, code)
 
 
 def on_topic(operation: Operation) -> Right:
-    """Make a right on a topic."""
+    """Make the right to do `operation` on a topic in the request."""
     return Right(operation, ResourceType.TOPIC, "name", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 

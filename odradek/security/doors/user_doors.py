@@ -1,4 +1,4 @@
-"""The refusal of requests that describe users. PURE."""
+"""The answer to requests that describe SCRAM users, for clients without that right. PURE."""
 
 from __future__ import annotations
 

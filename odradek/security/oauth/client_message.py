@@ -20,7 +20,7 @@ _BEARER = re.compile(r"(\w+) +([-_.a-zA-Z0-9]+)")
 
 
 class MalformedClientMessage(ValueError):
-    """Raised if bytes are not such a message."""
+    """Raised if bytes are not a client's message as in RFC 7628."""
 
 
 @attrs.frozen

@@ -59,8 +59,8 @@ def losses(partition: dict, stopping: set[int], absent: set[int]) -> tuple[froze
 
 
 def quorum_losses(status: dict, stopping: set[int]) -> tuple[str | None, str | None]:
-    """Return two sentences, or None, about the quorum's majority: a loss that waiting avoids, and a loss that nothing
-    avoids.
+    """Return two sentences, each None if untrue: the quorum would lose its majority, but waiting avoids this; and it
+    loses its majority in any case.
     """
     quorum = status["quorum"]
     if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:
@@ -122,7 +122,9 @@ def summary(found: dict, most: int = 3) -> list:
 
 
 def lacking_before(status: dict, partitions: list, nodes: list) -> dict:
-    """Return the cluster's deficits before these nodes restart, such as offline brokers, for reasons other than these nodes."""
+    """Return the cluster's deficits before these nodes restart, such as offline brokers, for reasons other than these
+    nodes.
+    """
     step = set(nodes)
     quorum = status["quorum"] or {}
     down = sorted(broker["broker"] for broker in status["brokers"] if not broker["online"])

@@ -180,7 +180,9 @@ def _children(device: str) -> list[str]:
 
 
 def serial_of(device: str, system: str = "/sys") -> str:
-    """Return the serial number of a whole disk; for a loop device the path of its backing file. Empty if there is none."""
+    """Return the serial number of a whole disk; for a loop device the path of its backing file. Empty if there is
+    none.
+    """
     block = f"{system}/class/block/{os.path.basename(os.path.realpath(device))}"
     for path in ("device/serial", "serial", "loop/backing_file"):
         if found := _line(f"{block}/{path}"):

@@ -1,7 +1,8 @@
 """Waits for a long time by many short calls of a module, with a line on the screen each minute.
 
-When its time is up, a module returns `still_waiting`, `sentence` (about missing things), `left` (their number) and `remedy`. The control machine then calls it again. So no SSH connection is idle for long, and the wait
-continues if a connection breaks.
+When its time is up, a module returns `still_waiting`, `sentence` (about missing things), `left` (their number) and
+`remedy`. The control machine then calls it again. So no SSH connection is idle for long, and the wait continues if a
+connection breaks.
 """
 
 from __future__ import annotations
