@@ -115,7 +115,7 @@ def find_leaderless(
 
 
 def _eligible(client: Client, names: Sequence[str], patience: float) -> dict[TopicPartition, Partition]:
-    """Find the partitions with their eligible replicas; returns none if the brokers are too old to report them."""
+    """Describe the partitions of these topics, with their eligible replicas; empty if the brokers are too old to report them."""
     from odradek.client.errors import UnsupportedByBroker
     from odradek.wire.topic_partition import TopicPartition
 

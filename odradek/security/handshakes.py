@@ -117,8 +117,7 @@ def _finished_comes_next(flight: bytes) -> bool:
     """True if the peer's next step is the Finished of TLSv1.3, which costs 60 us. The key exchange of TLSv1.2 costs
     100 us.
 
-    A ServerHello names that version in an extension. A HelloRetryRequest differs only in its fixed "random" (RFC
-    8446, section 4.1.3). The whole key exchange follows it.
+    A ServerHello of TLSv1.3 names its version in an extension. A HelloRetryRequest does so, too, but has a fixed "random" (RFC 8446, section 4.1.3), and the whole key exchange follows.
     """
     begin = flight[:SERVER_HELLO_BYTES]
     return _IS_TLS_1_3 in begin and _RETRIES not in begin

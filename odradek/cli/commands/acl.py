@@ -82,7 +82,7 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
             f"--{name}", action="append", metavar="NAME", help=f"a {name.replace('-', ' ')}, or * for all"
         )
     parser.add_argument("--cluster", action="store_true", help="the cluster itself")
-    parser.add_argument("--prefixed", action="store_true", help="names are beginnings of names")
+    parser.add_argument("--prefixed", action="store_true", help="the names are prefixes")
 
 
 def _principal(text: str) -> str:

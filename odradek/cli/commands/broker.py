@@ -45,9 +45,7 @@ def register(groups: Groups) -> None:
     add_plan_options(drain)
     add_connection_options(drain, plans=True)
 
-    remove = add_command(
-        commands, "remove", _remove, "let the cluster forget a broker that is drained and stopped"
-    )
+    remove = add_command(commands, "remove", _remove, "unregister a broker that is drained and stopped")
     remove.add_argument("broker", metavar="ID", type=id_number, help="the id of the broker to remove")
     remove.add_argument(
         "--force", action="store_true", help="remove the broker even if it still runs or holds replicas"

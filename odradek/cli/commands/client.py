@@ -26,7 +26,7 @@ def register(groups: Groups) -> None:
     )
     listing = add_command(commands, "list", _list, "list the clients that brokers know by their telemetry")
     add_connection_options(listing)
-    describe = add_command(commands, "describe", _describe, "show what a client has pushed of itself")
+    describe = add_command(commands, "describe", _describe, "show the metrics that a client has pushed")
     describe.add_argument("client_id", metavar="CLIENT_ID", help="the id that the client gives itself")
     describe.add_argument("--user", metavar="NAME", help="only the client of this user")
     add_connection_options(describe)

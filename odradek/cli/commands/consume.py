@@ -42,8 +42,8 @@ def register(groups: Groups) -> None:
     parser.add_argument(
         "--group",
         metavar="GROUP",
-        help="join this consumer group, print what the group has not read, and commit what was printed; behind a pipe, what "
-        "the pipe has taken is committed, also where its reader left without reading it",
+        help="join this consumer group, print what the group has not read, and commit what was printed; in a pipe, records "
+        "count as printed once they are in the pipe, even if its reader ends without reading them",
     )
     parser.add_argument(
         "--partition",

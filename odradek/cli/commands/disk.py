@@ -42,11 +42,11 @@ def register(groups: Groups) -> None:
         help="show how many bytes each topic takes in each directory, the largest first",
     )
     add_connection_options(listing)
-    demote = add_command(commands, "demote", _demote, "let other brokers lead what lies on a slow disk")
+    demote = add_command(commands, "demote", _demote, "move leaderships off a slow disk to other brokers")
     demote.add_argument(
         "disk", metavar="BROKER:DIR", type=_broker_and_path, help="the broker's id and its log directory"
     )
-    demote.add_argument("--undo", action="store_true", help="let the replicas there lead again")
+    demote.add_argument("--undo", action="store_true", help="allow the replicas in it to lead again")
     add_connection_options(demote)
 
 

@@ -60,7 +60,7 @@ def register(groups: Groups) -> None:
         "--watch",
         type=_watch_span,
         metavar="SPAN",
-        help="look a second time after this span (10s, 1m), and show the trend of the lag, and when it will be zero",
+        help="measure again after this span (10s, 1m), and show the trend of the lag, and when the lag will be zero",
     )
     add_connection_options(describe)
 

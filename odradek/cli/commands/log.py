@@ -150,7 +150,7 @@ def _word(value: object) -> str:
 
 
 def _document(item: dict[str, Any]) -> dict[str, Any]:
-    """Return the item in a form for JSON, with bytes as text."""
+    """Return one item of the dump in a form for JSON, with bytes as text."""
     document: dict[str, Any] = {}
     for key, value in item.items():
         if key == "headers":

@@ -81,8 +81,8 @@ def _register_move(commands: Groups) -> None:
         "--to",
         type=_places,
         metavar="ID[:DIR],ID",
-        help="all brokers that hold the partitions afterwards, the preferred leader first, or directories of theirs; brokers "
-        "that hold them already, each with a directory, are a move between disks alone",
+        help="the brokers that will hold the partitions, the preferred leader first; if all of them hold the partitions already "
+        "and each has a directory, replicas only move between disks",
     )
     how.add_argument(
         "--from",
@@ -106,7 +106,7 @@ def _register_move(commands: Groups) -> None:
     move.add_argument(
         "--fewer",
         action="store_true",
-        help="with --to: drop the replicas of brokers that it leaves out, although fewer remain than before",
+        help="with --to: allow fewer replicas than before",
     )
     add_plan_options(move)
     add_connection_options(move, plans=True)
@@ -122,7 +122,7 @@ def _register_balance(commands: Groups) -> None:
         type=_percentage,
         metavar="PERCENT",
         default=0.05,
-        help="let brokers differ so much from the mean (default: 5)",
+        help="allow this difference of a broker from the mean (default: 5)",
     )
     add_plan_options(balance)
     add_connection_options(balance, plans=True)
@@ -134,13 +134,13 @@ def _register_elect(commands: Groups) -> None:
     elect.add_argument(
         "--unclean",
         action="store_true",
-        help="where no replica in sync is left, let one lead that is not in sync; the records that it lacks are lost",
+        help="if no in-sync replica is left, elect a replica that is not in sync; the records that it lacks are lost",
     )
     elect.add_argument(
         "--leader",
         type=id_number,
         metavar="ID",
-        help="with --unclean: let the replica on this broker lead (default: the one that has the most records)",
+        help="with --unclean: elect the replica on this broker (default: the replica with the most records)",
     )
     elect.add_argument("--execute", action="store_true", help="do it (default: show what would be done)")
     add_connection_options(elect)

@@ -32,7 +32,7 @@ def register(groups: Groups) -> None:
         add_command(commands, "status", _status, "show who leads the quorum, and how far the others are")
     )
     add = add_command(
-        commands, "add", _add, "let a controller vote that runs already and only follows the quorum"
+        commands, "add", _add, "make a running controller, which is only an observer so far, a voter"
     )
     add.add_argument("node", metavar="ID", type=id_number, help="the node id of the controller")
     add.add_argument(
@@ -45,7 +45,7 @@ def register(groups: Groups) -> None:
     _add_directory(add)
     add_connection_options(add)
 
-    remove = add_command(commands, "remove", _remove, "take the vote from a controller")
+    remove = add_command(commands, "remove", _remove, "remove a controller from the voters")
     remove.add_argument("node", metavar="ID", type=id_number, help="the node id of the controller")
     _add_directory(remove)
     add_connection_options(remove)

@@ -63,8 +63,8 @@ def register(groups: Groups) -> None:
     remove = add_command(commands, "remove", _remove, "remove quotas of clients")
     _add_entity_options(remove)
     for option, (_, described) in _KEYS.items():
-        remove.add_argument(f"--{option}", action="store_true", help=f"only that of {described}")
-    remove.add_argument("--dry-run", action="store_true", help="only show what would go")
+        remove.add_argument(f"--{option}", action="store_true", help=f"remove only the quota of {described}")
+    remove.add_argument("--dry-run", action="store_true", help="only show what would be removed")
     add_connection_options(remove)
     explain = add_command(commands, "explain", _explain, "show which quotas hold for a client, and why")
     explain.add_argument(

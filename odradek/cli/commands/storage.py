@@ -72,7 +72,7 @@ def register(groups: Groups) -> None:
         commands,
         "adopt",
         _adopt,
-        "take blank disks that were put in the places of others into a node's service",
+        "use blank disks that have replaced other disks of a node",
     )
     adopt.add_argument("config", metavar="CONFIG", type=file_path, help="the node's properties file")
     adopt.add_argument(
@@ -91,7 +91,7 @@ def _register_check(commands: Groups) -> None:
         commands,
         "check-config",
         _check_config,
-        "say all that is wrong with a properties file, and start nothing",
+        "report all problems of a properties file",
     )
     check.add_argument(
         "config", metavar="CONFIG", type=file_path, help="the node's properties file; - reads standard input"
@@ -101,7 +101,7 @@ def _register_check(commands: Groups) -> None:
         metavar="KEY",
         action="append",
         default=[],
-        help="a key that this version does not know and that is meant to be there (repeat for more)",
+        help="an unknown key that must not be reported (repeat for more)",
     )
 
 

@@ -42,7 +42,9 @@ def register(groups: Groups) -> None:
         metavar="COMMAND", required=True
     )
     create = add_command(commands, "create", _create, "make a token, which logs in as its owner")
-    create.add_argument("--owner", metavar="USER", help="who the token stands for (default: yourself)")
+    create.add_argument(
+        "--owner", metavar="USER", help="the owner, as whom the token logs in (default: yourself)"
+    )
     create.add_argument(
         "--renewer",
         action="append",
@@ -54,7 +56,7 @@ def register(groups: Groups) -> None:
         "--max-lifetime",
         metavar="SPAN",
         type=span,
-        help=f"no renewal lasts beyond it: {_SPAN_HELP} (default: the cluster's)",
+        help=f"the lifetime that renewals cannot exceed: {_SPAN_HELP} (default: the cluster's)",
     )
     create.add_argument(
         "--to",
@@ -72,7 +74,7 @@ def register(groups: Groups) -> None:
         "--owner", action="append", metavar="USER", help="only those of this owner (repeat for more)"
     )
     add_connection_options(listing)
-    renew = add_command(commands, "renew", _renew, "let a token live longer")
+    renew = add_command(commands, "renew", _renew, "extend the lifetime of a token")
     renew.add_argument("token_id", metavar="ID")
     renew.add_argument(
         "--for", dest="period", metavar="SPAN", type=span, help=f"how long from now: {_SPAN_HELP}"
@@ -82,7 +84,11 @@ def register(groups: Groups) -> None:
     expire = add_command(commands, "expire", _expire, "end a token now, or soon")
     expire.add_argument("token_id", metavar="ID")
     expire.add_argument(
-        "--in", dest="period", metavar="SPAN", type=span, help=f"end it only then: {_SPAN_HELP}"
+        "--in",
+        dest="period",
+        metavar="SPAN",
+        type=span,
+        help=f"end the token only after this time: {_SPAN_HELP}",
     )
     expire.add_argument("--dry-run", action="store_true", help="only show the token")
     add_connection_options(expire)

@@ -54,7 +54,7 @@ def register(groups: Groups) -> None:
         commands,
         "abort",
         _abort,
-        "end a transaction in the place of its producer, by its id or on one partition",
+        "end a transaction instead of its producer, by its id or on one partition",
     )
     abort.add_argument(
         "--transactional-id",
@@ -64,7 +64,7 @@ def register(groups: Groups) -> None:
     abort.add_argument("--topic", metavar="TOPIC", help="abort on one partition only: its topic")
     abort.add_argument("--partition", type=id_number, metavar="N", help="its number")
     abort.add_argument(
-        "--start-offset", type=natural, metavar="OFFSET", help="where the transaction begins there"
+        "--start-offset", type=natural, metavar="OFFSET", help="the first offset of the transaction in it"
     )
     abort.add_argument(
         "--force",

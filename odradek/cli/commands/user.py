@@ -45,9 +45,9 @@ def register(groups: Groups) -> None:
     )
     remove = add_command(commands, "remove", _remove, "remove users, or a mechanism of theirs")
     remove.add_argument("users", nargs="+", metavar="USER")
-    _add_mechanism(remove, "that goes (repeat for more; default: all that the user has)")
+    _add_mechanism(remove, "to be removed (repeat for more; default: all that the user has)")
     _add_disconnect(remove)
-    remove.add_argument("--dry-run", action="store_true", help="only show what would go")
+    remove.add_argument("--dry-run", action="store_true", help="only show what would be removed")
     add_connection_options(remove)
 
 
@@ -64,7 +64,7 @@ def _add_password_options(parser: argparse.ArgumentParser, mechanism: str) -> No
         metavar="N",
         type=_iterations,
         default=DEFAULT_ITERATIONS,
-        help=f"what a guess at the password costs, 4096 to 16384 (default: {DEFAULT_ITERATIONS})",
+        help=f"SCRAM iterations, 4096 to 16384: more make it harder to guess the password (default: {DEFAULT_ITERATIONS})",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be written")
     add_connection_options(parser)

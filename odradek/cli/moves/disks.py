@@ -54,7 +54,7 @@ def register_moves(commands: Groups) -> None:
     retire.add_argument(
         "--keep",
         action="store_true",
-        help="leave the empty directory in service and cordoned; without it the broker lets go of the disk",
+        help="keep the empty directory in use, but cordoned (default: the broker stops using it)",
     )
     retire.add_argument(
         "--cancel",

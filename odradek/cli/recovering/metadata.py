@@ -11,7 +11,7 @@ __all__ = ["register"]
 def register(groups: Groups) -> None:
     """Add the command group `metadata` to the parser of the command line."""
     register_rebuild(
-        groups.add_parser("metadata", help="make the metadata log anew from the disks").add_subparsers(
+        groups.add_parser("metadata", help="make a new metadata log from the disks").add_subparsers(
             metavar="COMMAND", required=True
         )
     )

@@ -43,14 +43,16 @@ def register_recovery(commands: Groups) -> None:
         commands, "inspect", _inspect, "write a report about stopped nodes of this host, for `quorum recover`"
     )
     _add_configs(inspect, "+")
-    inspect.add_argument("--to", metavar="FILE", type=file_path, required=True, help="where the report goes")
+    inspect.add_argument(
+        "--to", metavar="FILE", type=file_path, required=True, help="the file for the report"
+    )
 
     _register_recover(commands)
     anew = add_command(
         commands,
         "begin-anew",
         _begin_anew,
-        "set a stopped node's metadata log aside, so that it fetches that of the quorum; without --execute only look",
+        "set a stopped node's metadata log aside, so that the node fetches the quorum's; without --execute only show",
     )
     _add_configs(anew, None)
     anew.add_argument("--execute", action="store_true", help="do it")
@@ -67,7 +69,7 @@ def register_rebuild(commands: Groups) -> None:
         commands,
         "rebuild",
         _rebuild,
-        "make the metadata log anew from what lies on the disks, when no copy is left; without --execute only say how",
+        "make a new metadata log from the disks if no copy is left; without --execute only show the plan",
     )
     _add_configs(again, "*")
     _add_shared(again)
@@ -78,7 +80,7 @@ def _register_recover(commands: Groups) -> None:
         commands,
         "recover",
         _recover,
-        "begin the metadata log anew from the best copy that is left; without --execute only say how",
+        "begin a new metadata log from the best copy that is left; without --execute only show the plan",
     )
     _add_configs(recover, "*")
     _add_shared(recover)
@@ -88,19 +90,19 @@ def _register_recover(commands: Groups) -> None:
         type=_voter,
         action="append",
         default=[],
-        help="a voter whose metadata are lost, with the id of its directory; the plan names those that it misses (repeat for more)",
+        help="a voter whose metadata are lost, with the id of its directory; without it, the plan names the missing voters (repeat for more)",
     )
     recover.add_argument(
         "--backup",
         metavar="PATH",
         type=file_path,
-        help="a backup of the metadata log as one more copy: the archive, or the directory that it holds",
+        help="a backup of the metadata log, as a further copy: the archive, or its unpacked directory",
     )
     recover.add_argument(
-        "--even-if-older", action="store_true", help="the backup counts although a node has a better copy"
+        "--even-if-older", action="store_true", help="use the backup even if a node has a newer copy"
     )
     recover.add_argument(
-        "--from", dest="source", metavar="FILE", type=file_path, help="carry out the plan in this file"
+        "--from", dest="source", metavar="FILE", type=file_path, help="execute the plan in this file"
     )
 
 
@@ -112,7 +114,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         type=file_path,
         action="append",
         default=[],
-        help="what `quorum inspect` has written on another host (repeat for more)",
+        help="a report that `quorum inspect` has written on another host (repeat for more)",
     )
     parser.add_argument(
         "--absent",
@@ -128,7 +130,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         type=id_number,
         action="append",
         default=[],
-        help="a node that never comes back (repeat for more)",
+        help="a node that is lost for ever (repeat for more)",
     )
     parser.add_argument(
         "--topic",
@@ -136,7 +138,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         type=_topic,
         action="append",
         default=[],
-        help="the topic that counts where directories have several of that name (repeat for more)",
+        help="the id of the right topic, if directories have several topics of this name (repeat for more)",
     )
     parser.add_argument(
         "--topics",
@@ -150,7 +152,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         type=file_path,
         help="write the plan, for the other hosts (with --execute by default beside the first CONFIG)",
     )
-    parser.add_argument("--execute", action="store_true", help="carry the plan out on the nodes of this host")
+    parser.add_argument("--execute", action="store_true", help="execute the plan on the nodes of this host")
 
 
 def _add_configs(parser: argparse.ArgumentParser, count: str | None) -> None:
