@@ -104,7 +104,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
 
 def _node(page: MetricsText, sources: MetricsSources) -> None:
     env = sources.env
-    page.gauge("odradek_info", "Which node this is; always 1.")
+    page.gauge("odradek_info", "Id, version and cluster of this node as labels; always 1.")
     page.sample(1, node_id=sources.node_id, cluster_id=sources.cluster_id, version=sources.version)
     page.gauge("odradek_uptime_seconds", "Seconds since this node's process began to start.")
     page.one(env.clock.monotonic() - sources.started_at)
@@ -114,14 +114,15 @@ def _node(page: MetricsText, sources: MetricsSources) -> None:
     page.distribution(LATENCY_BOUNDS_SECONDS, sources.lateness.counts, sources.lateness.seconds)
     long_work = env.long_work.statistics()
     page.counter(
-        "odradek_long_work_seconds_total", "Time of the pieces of long requests, on the loop or beside it."
+        "odradek_long_work_seconds_total",
+        "Time of the pieces of long requests, on the event loop or in the worker.",
     )
     page.one(long_work["seconds"])
     page.gauge("odradek_long_work_waiting", "Long requests that wait for their next turn.")
     page.one(long_work["waiting"])
     page.counter(
         "odradek_described_total",
-        "Partitions looked up and described for answers; dearer things count as several.",
+        "Partitions looked up and described for answers; more expensive things count as several.",
     )
     page.one(long_work["described"])
 
@@ -142,8 +143,8 @@ def _requests(page: MetricsText, entries: list[ApiEntry]) -> None:
             answered = sum(sum(entry.latencies) for entry in group if entry.version == version)
             page.sample(answered, api=name, version=version)
     for field, metric, described in (
-        ("unanswered", "requests_unanswered", "Requests without an answer: acks=0, and what closed its connection."),
-        ("delayed", "requests_delayed", "Answered requests that had to wait for something, or behind one that did."),
+        ("unanswered", "requests_unanswered", "Requests without an answer: acks=0, and requests that closed their connection."),
+        ("delayed", "requests_delayed", "Answered requests that had to wait, or were behind a waiting request of their connection."),
         ("elements", "request_elements", "Array elements of the requests that have more than 4,000."),
         ("request_bytes", "request_bytes", "Bytes of request frames."),
         ("response_bytes", "response_bytes", "Bytes of response frames."),
@@ -187,7 +188,7 @@ def _connections(
         ("accepted", "Connections accepted."),
         (
             "refused",
-            "Connections turned away: max.connections, max.connections.per.ip, or no descriptors left.",
+            "Connections refused: max.connections, max.connections.per.ip, or no descriptors left.",
         ),
         ("reaped", "Connections closed because they were idle for connections.max.idle.ms."),
     ):
@@ -196,7 +197,7 @@ def _connections(
             page.sample(statistics[field], listener=listener)
     page.counter(
         "odradek_protocol_errors_total",
-        "Connections closed because of bytes that are no request, or of idle TLS records.",
+        "Connections closed because of malformed requests, or too many TLS records without data.",
     )
     page.one(sum(each.complaints.protocol_errors for each in services))
     page.gauge("odradek_requests_waiting", "Requests that are received and not answered yet.")
@@ -209,27 +210,39 @@ def _connections(
     )
     page.one(sum(each["bytes"] for each in held))
     page.gauge(
-        "odradek_answers_waiting_limit_bytes", "Above it connections that hold much of this are held back."
+        "odradek_answers_waiting_limit_bytes",
+        "Limit of this memory: above it, connections that use much of it have to wait.",
     )
     page.one(sum(each.held.bytes_max for each in services))
     page.gauge(
-        "odradek_connections_held_back", "Connections that are not read until answers of theirs are sent."
+        "odradek_connections_held_back",
+        "Connections from which nothing is read until some of their answers are sent.",
     )
     page.one(sum(each["waiting"] for each in held))
-    page.gauge("odradek_send_queue_bytes", "Bytes of answers that clients have not taken yet.")
+    page.gauge(
+        "odradek_send_queue_bytes",
+        "Bytes of answers that are not sent yet, because clients do not read them.",
+    )
     page.one(sum(statistics["send_queue_bytes"] for statistics in figures.values()))
     buffers = [each.buffers.statistics() for each in services]
-    page.gauge("odradek_receive_buffer_bytes", "Memory that incomplete requests hold.")
+    page.gauge("odradek_receive_buffer_bytes", "Memory of incomplete requests.")
     page.one(sum(each["bytes_used"] for each in buffers))
-    page.gauge("odradek_receive_buffer_limit_bytes", "What they may hold (queued.max.request.bytes).")
+    page.gauge(
+        "odradek_receive_buffer_limit_bytes",
+        "Limit of the memory of incomplete requests (queued.max.request.bytes).",
+    )
     page.one(sum(each.buffers.bytes_max for each in services))
-    page.gauge("odradek_receive_buffer_free_bytes", "Freed buffers that are kept for the next request.")
+    page.gauge(
+        "odradek_receive_buffer_free_bytes", "Memory of free buffers that are kept for the next requests."
+    )
     page.one(sum(each["bytes_free"] for each in buffers))
-    page.gauge("odradek_receive_buffer_waiting", "Connections that wait for such memory.")
+    page.gauge(
+        "odradek_receive_buffer_waiting", "Connections that wait for memory for an incomplete request."
+    )
     page.one(sum(each["waiting"] for each in buffers))
     page.counter(
         "odradek_connections_evicted_total",
-        "Connections closed for half a request that held what others needed.",
+        "Connections closed because their incomplete request used memory that others needed.",
     )
     page.one(sum(each["evicted"] for each in buffers))
 
@@ -258,7 +271,8 @@ def _partitions(page: MetricsText, broker: Broker) -> None:
     page.gauge("odradek_rotten_partitions", "Partitions served here whose log fails its checksums.")
     page.one(rot["rotten"])
     page.counter(
-        "odradek_replicas_set_aside_total", "Logs that failed their checksums, kept, and begun anew."
+        "odradek_replicas_set_aside_total",
+        "Logs that failed their checksums and were replaced; the old files are kept.",
     )
     page.one(rot["set_aside"])
 
@@ -309,24 +323,30 @@ def _topics(page: MetricsText, broker: Broker, named_max: int) -> None:
 
 def _directories(page: MetricsText, broker: Broker) -> None:
     figures = {log_dir.path: log_dir.statistics() for log_dir in broker.log_dirs}
-    page.gauge("odradek_directory_offline", "1 when the log directory has failed or is away, else 0.")
+    page.gauge("odradek_directory_offline", "1 if the log directory has failed or is missing, else 0.")
     for path, statistics in figures.items():
         is_away = statistics["offline_reason"] is not None and not statistics["is_released"]
         page.sample(int(is_away), directory=path)
     for path in broker.placement.unavailable:
         page.sample(1, directory=path)
-    page.gauge("odradek_directory_released", "1 when the broker has let go of the log directory, else 0.")
+    page.gauge("odradek_directory_released", "1 if the broker has released the log directory, else 0.")
     for path, statistics in figures.items():
         page.sample(int(statistics["is_released"]), directory=path)
-    page.gauge("odradek_directory_stalled", "1 while the device does not answer and its logs refuse, else 0.")
+    page.gauge(
+        "odradek_directory_stalled",
+        "1 while the device does not answer and appends to its logs are refused, else 0.",
+    )
     for path, statistics in figures.items():
         page.sample(int(statistics["is_stalled"]), directory=path)
     page.gauge("odradek_directory_short", "1 while only the reserve is left and records are refused, else 0.")
     for path, statistics in figures.items():
         page.sample(int(statistics["is_short"]), directory=path)
     for trouble, described in (
-        (Trouble.HUNG, "1 while the device does not answer and others should lead in its stead, else 0."),
-        (Trouble.FULL, "1 while the device has no room and others should lead in its stead, else 0."),
+        (
+            Trouble.HUNG,
+            "1 while the device does not answer and replicas on other brokers should lead, else 0.",
+        ),
+        (Trouble.FULL, "1 while the device has no room and replicas on other brokers should lead, else 0."),
     ):
         page.gauge(f"odradek_directory_{trouble.value}", described)
         for path, statistics in figures.items():
@@ -334,12 +354,12 @@ def _directories(page: MetricsText, broker: Broker) -> None:
     for field, described in (
         ("logs", "Logs in the directory."),
         ("size_bytes", "Bytes of segments in the directory."),
-        ("free_bytes", "Room left on the device, as of the last look; -1: not known."),
+        ("free_bytes", "Free bytes of the device at the last check; -1: not known."),
         ("is_slow", "1 while syncs take ten times as long as usual, else 0."),
-        ("sync_seconds", "The time that a sync takes, averaged over the last few."),
-        ("usual_sync_seconds", "The same, averaged over the last few hundred."),
-        ("reserve_bytes", "Room of the device that records leave alone."),
-        ("fill_bytes_per_second", "The rate at which the room has gone in the last hour."),
+        ("sync_seconds", "The mean time of the last few syncs."),
+        ("usual_sync_seconds", "The mean time of the last few hundred syncs."),
+        ("reserve_bytes", "Bytes of the device that are kept free of records."),
+        ("fill_bytes_per_second", "The rate at which free space has decreased in the last hour."),
         ("hours_left", "Hours until only the reserve is left, at that rate; -1: the disk does not fill."),
         ("files_to_remove", "Files of removed segments that are still on disk."),
         ("directories_to_remove", "Deleted partitions that are still on disk."),
@@ -360,10 +380,10 @@ def _directories(page: MetricsText, broker: Broker) -> None:
 def _scrubs(page: MetricsText, broker: Broker) -> None:
     scrubs = broker.scrubber.statistics()
     for field, described in (
-        ("progress", "The share of logs that the scrub's round is done with; 1 between rounds."),
+        ("progress", "The share of logs that the present round of the scrub has read; 1 between rounds."),
         (
             "ended_ms",
-            "The end of the scrub's last whole round, in milliseconds since 1970; -1: there was none.",
+            "The end of the scrub's last complete round, in milliseconds since 1970; -1: there was none.",
         ),
     ):
         page.gauge(f"odradek_directory_scrub_{field}", described)
@@ -371,7 +391,7 @@ def _scrubs(page: MetricsText, broker: Broker) -> None:
             page.sample(statistics[field], directory=path)
     for field, described in (
         ("bytes", "Bytes that the scrub has read."),
-        ("rotten", "Logs in which the scrub has found rot."),
+        ("rotten", "Logs in which the scrub has found damaged records."),
     ):
         page.counter(f"odradek_directory_scrub_{field}_total", described)
         for path, statistics in scrubs.items():
@@ -406,34 +426,46 @@ def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:
         (
             "dead_threads",
             "cleaner_dead_threads",
-            "Threads of the log cleaner that have ended though they should run.",
+            "Threads of the log cleaner that have ended although they should run.",
         ),
-        ("uncleanable_partitions", "cleaner_uncleanable_partitions", "Logs that the cleaner has set aside."),
+        (
+            "uncleanable_partitions",
+            "cleaner_uncleanable_partitions",
+            "Logs that the cleaner skips after an error.",
+        ),
         (
             "uncleanable_bytes",
             "cleaner_uncleanable_bytes",
-            "Bytes of the logs that the cleaner has set aside.",
+            "Bytes of the logs that the cleaner skips after an error.",
         ),
         (
             "max_dirty_percent",
             "cleaner_max_dirty_percent",
-            "The dirtiest log's dirty part, at the last look.",
+            "The dirty percentage of the dirtiest log, at the last check.",
         ),
         (
             "max_compaction_delay_seconds",
             "cleaner_max_compaction_delay_seconds",
             "The time by which the most overdue log has passed max.compaction.lag.ms.",
         ),
-        ("seconds_max", "cleaner_max_clean_time_seconds", "The longest of the threads' last passes."),
-        ("recopy_percent", "cleaner_recopy_percent", "What the last pass wrote, of what it read."),
+        (
+            "seconds_max",
+            "cleaner_max_clean_time_seconds",
+            "The longest duration among the threads' last passes.",
+        ),
+        (
+            "recopy_percent",
+            "cleaner_recopy_percent",
+            "The bytes that the last pass wrote, divided by those that it read.",
+        ),
     ):
         page.gauge(f"odradek_{metric}", described)
         page.one(figures[field])
     for field, described in (
-        ("passes", "Passes over a log that came to their end."),
+        ("passes", "Passes over a log that were completed."),
         ("passes_failed", "Passes that failed; logs.md has the events."),
         ("bytes_read", "Bytes of segments that passes have rewritten."),
-        ("bytes_written", "Bytes of the segments that took their place."),
+        ("bytes_written", "Bytes of the new segments after rewriting."),
     ):
         page.counter(f"odradek_cleaner_{field}_total", described)
         page.one(figures[field])
@@ -450,7 +482,11 @@ def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
         ("groups", "groups", "Groups that this broker coordinates."),
         ("members", "group_members", "Members of these groups."),
         ("shards", "group_shards", "Partitions of __consumer_offsets that this broker leads."),
-        ("loading", "group_shards_loading", "Those of them whose groups are still being read."),
+        (
+            "loading",
+            "group_shards_loading",
+            "Partitions of __consumer_offsets whose groups are still being loaded.",
+        ),
         ("unanswered", "group_requests_waiting", "Requests of groups that wait: a join, a sync, a commit."),
     ):
         page.gauge(f"odradek_{metric}", described)

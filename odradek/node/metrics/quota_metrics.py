@@ -16,7 +16,7 @@ def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> No
     statistics = quotas.statistics()
     page.gauge("odradek_quota_accounts", "Quotas that clients are charged to now.")
     page.one(statistics["accounts"])
-    page.counter("odradek_quota_exempt_requests_total", "Requests of nodes, which no quota holds for.")
+    page.counter("odradek_quota_exempt_requests_total", "Requests of nodes, which are exempt from quotas.")
     page.one(statistics["exempt_requests"])
     page.counter("odradek_quota_exempt_bytes_total", "Their bytes.")
     page.one(statistics["exempt_bytes"])
@@ -35,7 +35,7 @@ def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> No
     for sharers, account in shown:
         page.sample(account.used, **labels(sharers, account))
     page.counter(
-        "odradek_quota_throttled_seconds_total", "Waits that answers asked of clients because of it."
+        "odradek_quota_throttled_seconds_total", "Throttle times in answers to clients because of the quota."
     )
     for sharers, account in shown:
         page.sample(account.throttled_seconds, **labels(sharers, account))

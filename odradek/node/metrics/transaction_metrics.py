@@ -13,21 +13,25 @@ from odradek.node.metrics.metrics_text import MetricsText
 _GAUGES = (
     ("transactions", "transactional_ids", "Transactional ids that this broker coordinates."),
     ("shards", "transaction_shards", "Partitions of __transaction_state that this broker leads."),
-    ("loading", "transaction_shards_loading", "Those of them whose transactional ids are still being read."),
-    ("open", "transactions_open", "Transactions that are open, of these ids."),
-    ("ending", "transactions_ending", "Decided transactions whose markers are under way."),
+    (
+        "loading",
+        "transaction_shards_loading",
+        "Partitions of __transaction_state whose transactional ids are still being loaded.",
+    ),
+    ("open", "transactions_open", "Open transactions of these ids."),
+    ("ending", "transactions_ending", "Decided transactions whose markers are being written."),
     ("unanswered", "transaction_requests_waiting", "Requests to these coordinators that wait for replicas."),
     (
         "held",
         "transaction_requests_held",
-        "Requests that wait for the markers of their id's last transaction.",
+        "Requests that wait for the markers of the previous transaction of their id.",
     ),
 )
 _COUNTERS = (
     ("committed", "transactions_committed", "Transactions committed, with all markers written."),
     ("aborted", "transactions_aborted", "Transactions aborted, with all markers written."),
-    ("timed_out", "transactions_timed_out", "Transactions that coordinators gave up after their timeouts."),
-    ("refused", "transaction_producers_refused", "Requests of producers that are fenced, or were replaced."),
+    ("timed_out", "transactions_timed_out", "Transactions that coordinators aborted after their timeouts."),
+    ("refused", "transaction_producers_refused", "Requests of fenced producers, which were refused."),
     (
         "refused_ids",
         "transactional_ids_refused",
@@ -97,6 +101,6 @@ def _stable_lag(page: MetricsText, broker: Broker) -> None:
     page.one(open_count)
     page.gauge(
         "odradek_last_stable_offset_lag_max",
-        "Offsets that an open transaction keeps from committed readers, in the worst led partition.",
+        "Offsets that an open transaction hides from read_committed consumers, in the worst led partition.",
     )
     page.one(lag_max)
