@@ -221,7 +221,7 @@ def _connections(
     page.one(sum(each["waiting"] for each in held))
     page.gauge(
         "odradek_send_queue_bytes",
-        "Bytes of answers that are not sent yet, because clients do not read them.",
+        "Bytes of answers that wait until clients read earlier ones.",
     )
     page.one(sum(statistics["send_queue_bytes"] for statistics in figures.values()))
     buffers = [each.buffers.statistics() for each in services]
