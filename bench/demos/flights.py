@@ -69,7 +69,7 @@ class Airport:
 
 @attrs.define
 class Reading:
-    """The records that one consumer has read."""
+    """The counts and sums of the records that one consumer has read."""
 
     seconds: float = 0.0
     joined_seconds: float = 0.0

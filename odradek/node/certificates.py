@@ -39,7 +39,7 @@ class _Listener:
     reloads: int = 0
     failures: int = 0
     warned_at: float = float("-inf")
-    """The wall-clock time in seconds of the last warning that the certificate is about to expire."""
+    """The wall-clock time, in seconds, of the last warning that the certificate will expire soon."""
 
 
 class Certificates:
