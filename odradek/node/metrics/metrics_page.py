@@ -219,26 +219,16 @@ def _connections(
         "Connections from which nothing is read until some of their answers are sent.",
     )
     page.one(sum(each["waiting"] for each in held))
-    page.gauge(
-        "odradek_send_queue_bytes",
-        "Bytes of answers that wait until clients read earlier ones.",
-    )
+    page.gauge("odradek_send_queue_bytes", "Bytes of answers that clients have not read yet.")
     page.one(sum(statistics["send_queue_bytes"] for statistics in figures.values()))
     buffers = [each.buffers.statistics() for each in services]
     page.gauge("odradek_receive_buffer_bytes", "Memory of incomplete requests.")
     page.one(sum(each["bytes_used"] for each in buffers))
-    page.gauge(
-        "odradek_receive_buffer_limit_bytes",
-        "Limit of the memory of incomplete requests (queued.max.request.bytes).",
-    )
+    page.gauge("odradek_receive_buffer_limit_bytes", "Limit of this memory (queued.max.request.bytes).")
     page.one(sum(each.buffers.bytes_max for each in services))
-    page.gauge(
-        "odradek_receive_buffer_free_bytes", "Memory of free buffers that are kept for the next requests."
-    )
+    page.gauge("odradek_receive_buffer_free_bytes", "Free buffers that are kept for the next requests.")
     page.one(sum(each["bytes_free"] for each in buffers))
-    page.gauge(
-        "odradek_receive_buffer_waiting", "Connections that wait for memory for an incomplete request."
-    )
+    page.gauge("odradek_receive_buffer_waiting", "Connections whose request waits for such memory.")
     page.one(sum(each["waiting"] for each in buffers))
     page.counter(
         "odradek_connections_evicted_total",
