@@ -1,4 +1,6 @@
-"""Expensive requests about what a cluster holds: thousands of names beside thousands of rules, and all that there is."""
+"""Expensive requests on a node with much content: thousands of names checked against thousands of rules, and complete
+listings.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from odradek.wire.api_keys import ApiKey
 from odradek.wire.schema.versions import OFFSET_FETCH_GROUPS
 
 NAMES = 3_900
-"""A little below the number at which a frame is decoded and checked in a worker, unless each name brings more elements."""
+"""A number of names just below the limit from which a worker decodes and checks the frame."""
 
 
 def _named(key: ApiKey, number: int, **changes: object) -> Costly:
-    """Make another line of this API, with many names that are judged on the event loop."""
+    """Make a variant of this API's expensive request `number`, with many names that are checked on the event loop."""
     lines = (BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES)[key]
     line = lines[number]
     values = {**line.values, **changes}
@@ -182,4 +184,4 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         ),
     ),
 }
-"""The lines of each API, beside those of the other modules."""
+"""The expensive requests of each API, in addition to those of the other modules."""

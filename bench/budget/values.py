@@ -1,4 +1,6 @@
-"""Values for the fields of expensive requests: things that exist on the node under judgement, and names without end."""
+"""Values for fields of expensive requests: names of things that exist on the measured node, and any number of other
+names.
+"""
 
 from __future__ import annotations
 
