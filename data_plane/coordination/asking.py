@@ -34,6 +34,7 @@ class Ask:
 
     __slots__ = (
         "asked_at",
+        "check_pattern",
         "client_host",
         "client_id",
         "may_see",
@@ -52,6 +53,7 @@ class Ask:
         client_id: str = "",
         client_host: str = "",
         may_see: Callable[[str], bool] | None = None,
+        check_pattern: Callable[[str], None] | None = None,
     ) -> None:
         self.request = request
         self.version = version
@@ -63,6 +65,10 @@ class Ask:
         self.may_see = may_see
         """Returns True if the client may DESCRIBE the topic of this name. None: the client may see all
         topics.
+        """
+        self.check_pattern = check_pattern
+        """Raises the error that a worker has found in the request's regular expression. None: no worker has
+        checked the expression.
         """
         self.asked_at = 0.0
         """The monotonic time, in seconds, at which the shard passed the request to its machine."""

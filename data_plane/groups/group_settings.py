@@ -54,6 +54,8 @@ class GroupSettings:
     consumer_group_size_max: int = setting("group.consumer.max.size")
     consumer_assignors: tuple[str, ...] = setting("group.consumer.assignors", _offered_assignors)
     """The assignors that members may name. The first is used if no member names one."""
+    consumer_members_per_partition_max: int = 100_000
+    """`odradek.group.consumer.members.max.per.partition`: the `consumer_weight` above which members are refused."""
     migration_policy: str = setting("group.consumer.migration.policy")
     """`group.consumer.migration.policy`: disabled, upgrade, downgrade or bidirectional, in upper or lower case."""
     consumer_regex_refresh_interval_ms: int = setting("group.consumer.regex.refresh.interval.ms")

@@ -190,7 +190,7 @@ class _Kind:
     def named(self, image: MetadataImage, request: Any) -> Any:
         """Return the request in a form that names each thing.
 
-        A request for all partitions (ElectLeaders) is replaced by one that lists them.
+        A request for all partitions (ElectLeaders) is replaced by a list of their names.
         """
         return request
 

@@ -26,18 +26,25 @@ from odradek.data_plane.groups.record_sizes import STRING_BYTES_MAX, utf8_size
 from odradek.env.pausing import pause
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.named_states import reached
+from odradek.serving.patterns import compile_pattern, forget_compiled
 from odradek.wire.errors import ErrorCode, KafkaError
 
-__all__ = ["FindTopics", "MaySee", "PatternStatus", "Patterns", "TopicsFound", "check_pattern", "find_topics"]
+__all__ = [
+    "FindTopics",
+    "MaySee",
+    "PatternStatus",
+    "Patterns",
+    "TopicsFound",
+    "check_new_pattern",
+    "check_pattern",
+    "find_topics",
+]
 
 REFRESH_INTERVAL_MS_MIN = 10_000
 NAMES_PER_PAUSE = 1_000
 
 MaySee: TypeAlias = Callable[[str], bool]
 """Returns True if a client may DESCRIBE the topic of this name."""
-
-_QUIET = re2.Options()
-_QUIET.log_errors = False
 
 
 class PatternStatus(Enum):
@@ -84,23 +91,23 @@ def find_topics(work: FindTopics) -> TopicsFound:
     This takes time in proportion to patterns times topics, so it runs in a worker thread.
     """
     matched: dict[str, list[str]] = {pattern: [] for pattern in work.patterns}
-    compiled = []
-    for pattern in work.patterns:
+    visible: dict[str, bool] = {}
+    for pattern, names in matched.items():
         try:
-            compiled.append((matched[pattern], re2.compile(pattern, _QUIET)))
+            expression = compile_pattern(pattern)
         except re2.error:
             # A log that another program wrote may hold an invalid pattern. It matches no topic.
             reached("consumer_groups.unreadable_pattern_skipped")
-    visible: dict[str, bool] = {}
-    for number, name in enumerate(work.image.topics):
-        if number % NAMES_PER_PAUSE == 0:
-            pause()
-        for names, expression in compiled:
+            continue
+        for number, name in enumerate(work.image.topics):
+            if number % NAMES_PER_PAUSE == 0:
+                pause()
             if expression.fullmatch(name) is not None:
                 if name not in visible:
                     visible[name] = work.may_see is None or work.may_see(name)
                 if visible[name]:
                     names.append(name)
+        forget_compiled()
     offset = work.image.offset
     return TopicsFound(
         work.group_id,
@@ -149,9 +156,6 @@ class Patterns:
         """Compare a member's new pattern with the one before, and request a search of the group's patterns if
         one is due. Call it after the new profile is part of `change`. `before` and `after` are patterns;
         empty means none.
-
-        Raises:
-            KafkaError: INVALID_REGULAR_EXPRESSION
         """
         status, is_new = PatternStatus.UNCHANGED, False
         if before != after:
@@ -167,8 +171,6 @@ class Patterns:
         """Return how the member's pattern has changed, and True if the pattern is new to the group."""
         group = change.group
         is_new = bool(after) and group.pattern_counts[after] == 1
-        if is_new:
-            check_pattern(after)
         if before and before not in group.pattern_counts and before in group.resolved:
             change.add([pattern_tombstone(group.group_id, before)])
         if after in group.resolved or not after:
@@ -191,8 +193,21 @@ class Patterns:
         )
 
 
+def check_new_pattern(group: ConsumerGroup, pattern: str, check: Callable[[str], None] | None) -> None:
+    """Check a pattern that is new to the group: only one member has it.
+
+    The member's new profile is already in `group`. `check` raises the error that a worker has found; None: the
+    pattern is compiled here.
+
+    Raises:
+        KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR
+    """
+    if pattern and group.pattern_counts[pattern] == 1:
+        (check or check_pattern)(pattern)
+
+
 def check_pattern(pattern: str) -> None:
-    """Refuse a pattern that is too long for a record, or that is no valid RE2 expression.
+    """Refuse a pattern that is too long for a record, or that RE2 cannot compile within some milliseconds.
 
     Raises:
         KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR
@@ -201,13 +216,15 @@ def check_pattern(pattern: str) -> None:
         # Such a pattern does not fit into a record's key.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     try:
-        re2.compile(pattern, _QUIET)
+        compile_pattern(pattern)
     except re2.error as error:
         reached("consumer_groups.invalid_pattern_refused")
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {_text(error)}.",
         ) from error
+    finally:
+        forget_compiled()
 
 
 def _text(error: Exception) -> str:
