@@ -1,7 +1,8 @@
-"""The named states of the product: the cause of each, and the place where it is reached.
+"""The named states of the product: rare situations that runs should reach, with the cause of each. PURE.
 
-A row for each name that the product gives to `reached` (`odradek/named_states.py`). The sentence says what must
-happen for a run to reach it. `tests/sim/census/` holds that each call has a row, and each row one call.
+The table has a row for each name that the product passes to `reached` (`odradek/named_states.py`). The sentence
+says what must happen for a run to reach the state. `tests/sim/census/` checks that each call has a row and each row
+one call.
 """
 
 from __future__ import annotations
@@ -373,7 +374,7 @@ STATES: Mapping[str, str] = {
     "serving.timer_met_a_bug": "A timer's function raises an error.",
     "serving.long_work_cancelled": "A connection ends while its request waits for a turn.",
 }
-"""The cause of each state, by its name: area, dot, and the reaction of the defence."""
+"""The cause of each named state. A name is an area, a dot, and how the product reacts."""
 
 CERTAIN: frozenset[str] = frozenset(
     {
@@ -429,8 +430,8 @@ CERTAIN: frozenset[str] = frozenset(
         "client.fetched_records_given_up",
     }
 )
-"""States that ten minutes of `make sim` reach with near certainty. A campaign that misses one fails (`sim/census/tally.py`
-has the rule). Of 77 seeds of three campaigns, 41 or more reached each of them.
+"""States that ten minutes of `make sim` reach almost certainly. A campaign that misses one of them fails
+(`sim/census/tally.py` has the rule). In three campaigns with 77 seeds, each was reached by 41 seeds or more.
 """
 
 DRIVEN: Mapping[str, str] = {
@@ -484,9 +485,11 @@ DRIVEN: Mapping[str, str] = {
     "decisions.withdrawn": "tests/quorum/test_state_machine.py::test_a_decision_that_fits_no_record_is_an_answer_and_changes_nothing",
     "decisions.refused_for_slow_log": "tests/quorum/test_state_machine.py::test_a_log_without_room_refuses",
 }
-"""The plain test that drives the product into a state, by name of the state. The test's mark `reaches` makes sure."""
+"""By named state: the ordinary test that leads the product into it. The mark `reaches` of the test checks that it
+does.
+"""
 
 UNREACHABLE: Mapping[str, str] = {
     "produce.append_met_a_bug": "Only a bug raises there, and a run ends with it.",
 }
-"""Why neither a run nor a test comes to a state, by name of the state."""
+"""By named state: why neither a run nor a test can reach it."""
