@@ -1,7 +1,7 @@
 """The history of all operations of clients in a run, and the check that the final records agree with it. PURE.
 
-It also keeps the operations in the form that the tests of real processes use, so that `check_anomalies` can run
-their checkers of Jepsen's anomalies (`jepsen_tests.checkers`).
+It also keeps the operations in the form that the tests of real processes use. `check_anomalies` runs their checkers
+of Jepsen's anomalies on it (`jepsen_tests.checkers`).
 
 `check` tests these guarantees of a single node:
 

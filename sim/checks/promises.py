@@ -8,10 +8,10 @@ sent. PURE.
    offset is beyond the log's present end, the Fetch was decided before that. Then the whole log below it must have
    been synced at that time.
 3. A follower that fetches a partition from an offset has all records below that offset in its page cache. They need
-   not be synced, except as `flush.messages` demands. A Fetch of an earlier leader epoch is left out: it may have
+   not be synced, except as `flush.messages` demands. A Fetch of an earlier leader epoch is left out. It may have
    waited in a connection while the log was truncated, and leaders reject it. Records below the log start are not
    needed. The start of an empty log may be higher than the offset in its segment's name. The log start in a Fetch
-   is the one that a restart would find: from the checkpoint, or from the name of the first segment.
+   must be that after a restart: from the checkpoint, or from the name of the first segment.
 
 A message is checked when its last byte is sent.
 """

@@ -2,7 +2,7 @@
 
 1. The latest offset is at or above every high watermark that a leader had before the request. So it never
    decreases, and all acknowledged records are below it (KIP-207). Leaders of later epochs than that of the answer
-   do not count, since a deposed leader answers by its own state until it learns of its successor.
+   do not count. A deposed leader answers by its own state until it learns of the election.
 2. The earliest offset is at or above each offset below which DeleteRecords has reported records as deleted before
    the request, even after restarts and elections. Leaders of earlier epochs than that report do not count.
 3. An offset by time is that of the first record with this timestamp or a later one. This is checked at the end,

@@ -1,11 +1,11 @@
 """The checks at work during a run: the state of all living nodes is compared with `sim.checks.invariants`, every 0.05
 s. PORTED.
 
-It reads the nodes' own objects and the bytes on their disks. It uses neither messages, disk operations nor the
-run's randomness, so the run is the same without it. The first violated rule ends the run.
+It reads the nodes' own objects and the bytes on their disks. It leaves messages, disk operations and the run's
+randomness alone, so the run is the same without it. The first violated rule ends the run.
 
-A look only checks what may have changed: nodes of which a task has run since the last look, and partitions of which
-a replica has changed.
+A look checks what may have changed since the last one: nodes of which a task has run, and partitions with a changed
+replica.
 
 Rule 3 counts a replica as in sync if the leader does, under two conditions. The leader has the newest partition
 epoch that any node has. The replica's broker is registered with its present process. A broker whose machine has

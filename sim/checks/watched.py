@@ -29,7 +29,7 @@ class Check(Protocol):
         """Check the living processes. `hosted` has all their replicas; costly parts are only sampled."""
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Check everything once, without sampling, while no fault is active."""
+        """Check everything completely, once all faults have ended."""
 
 
 @attrs.frozen(eq=False)

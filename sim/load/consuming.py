@@ -1,6 +1,6 @@
 """Workload: the product's own consumer, alone, near a replica, or in a group. PORTED.
 
-In addition to `sim.history`, this module checks that a consumer alone reads every offset once, in order, and that a
+In addition to `sim.history`, this module checks two rules. A consumer alone reads every offset once, in order. A
 group reads every acknowledged record at least once. After the faults have ended, both must read to the end.
 """
 

@@ -70,7 +70,7 @@ class CopierLife:
         plan: CopyPlan,
         partition: int | None,
     ) -> None:
-        """`partition` is the only one that it copies; None: the partitions that the group assigns."""
+        """With `partition` only that one is copied; with None all that the group assigns."""
         self._partition = partition
         self._load = load
         self._ledger = ledger
@@ -88,7 +88,7 @@ class CopierLife:
         """If set to True, the process ends after its present transaction."""
 
     async def main(self, env: Env, tasks: TaskGroup) -> None:
-        """Initialise the producer's transactions, then copy until stopped or done."""
+        """Run `init_transactions`, then copy until stopped or done."""
         self._env = env
         servers = ",".join(f"{host}:{port}" for host, port in self._load.bootstrap)
         is_slow = self._load.is_slow
