@@ -86,7 +86,7 @@ class Workload:
         return SLOW_FETCH_WAIT_MS if self.is_slow else FETCH_WAIT_MS
 
     async def rest_between_polls(self) -> None:
-        """Rest before a reader's next poll, if the run is slow."""
+        """Wait before a reader's next poll, if the run is slow."""
         if self.is_slow and not self.is_over:
             await self.world.sleep(SLOW_REST_SECONDS)
 

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-The disk keeps every file and directory twice: as processes see it (the page cache), and as a power loss would leave
-it (the durable state).
+The disk keeps every file and directory twice: as processes see it (page cache), and as a power loss would leave it
+(durable state).
 
 * `File.sync` makes all bytes of a file durable. The durable content is `data[:durable_size]` plus `durable_rest`:
   bytes that a truncation has removed from the cache, but not yet durably.
