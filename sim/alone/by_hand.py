@@ -93,7 +93,7 @@ class _Env:
 
 
 class ByHand:
-    """What a coordinator needs of its broker (`CoordinatorHost`), for one process run of the broker."""
+    """The part of a broker that a coordinator uses (`CoordinatorHost`), for one process run of the broker."""
 
     def __init__(self, broker: Broker, now_ms: Callable[[], int]) -> None:
         self.broker = broker

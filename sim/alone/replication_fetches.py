@@ -49,9 +49,8 @@ class Fetches:
                 return
             fetching.answer = leader.serve(fetching)
             if not self._is_awaited(node, fetching):
-                self._under_way.remove(
-                    fetching
-                )  # the follower no longer waits, but the leader has recorded the fetch
+                # The follower no longer waits, but the leader has recorded the fetch.
+                self._under_way.remove(fetching)
             return
         self._under_way.remove(fetching)
         if self._is_awaited(node, fetching):

@@ -4,8 +4,8 @@ An option is named by two words: "trouble links", "workload group" or "duty move
 with the outcome, so that the run can be repeated.
 
 Two measures have equal weight. One run in twenty shows how many new lines and branches its options have reached.
-Every run shows which named states of the product (`sim/census`) it has reached. A state counts the more, the fewer
-runs reach it; a state that one run in five reaches counts nothing.
+Every run shows which named states of the product (`sim/census`) it has reached. The fewer runs reach a state, the
+more it counts; a state that one run in five reaches does not count.
 """
 
 from __future__ import annotations

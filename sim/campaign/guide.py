@@ -17,7 +17,7 @@ from sim.campaign.guidance import added_for, options_named
 from sim.options import RunOptions
 
 COVERED_EVERY = 20
-"""One of so many runs records its coverage."""
+"""The coverage of one run in this many is recorded."""
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 __all__ = ["COVERED_EVERY", "Guide", "everything"]

@@ -51,7 +51,7 @@ class Timeouts:
     weather: float
     """The delay that the weather (network and scheduling noise) may add to a few successive steps."""
     unnoticed: float
-    """How long followers may fail to notice that the leader's process has closed its connections."""
+    """How many seconds followers may take to notice that the leader's process has closed its connections."""
 
     @classmethod
     def of(cls, configs: Iterable[NodeConfig], weather: Weather) -> Timeouts:

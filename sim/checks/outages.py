@@ -34,7 +34,7 @@ class Server:
 
 @attrs.define(eq=False)
 class Outage:
-    """An outage: when it began, and why: the fault of the process that served before."""
+    """When an outage began, and its reason: the fault of the process that served before."""
 
     since: float
     why: str

@@ -174,7 +174,7 @@ class ServedOffsets:
         return bool(epochs)
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the offsets that the answer returns. Raises `SafetyViolation`."""
         serving = self._processes.at(exchange.conn.peer)
         if serving is None:
             return

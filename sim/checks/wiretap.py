@@ -67,7 +67,7 @@ class Wiretap:
         self._listeners: dict[int, list[Listener]] = {}
         self._streams: dict[SimConn, _Stream] = {}
         self._streams_max = STREAMS
-        """The number of streams from which those of closed connections are dropped."""
+        """If there are more streams than this, the streams of closed connections are dropped."""
         self.requests_heard = 0
         self.answers_heard = 0
 

@@ -156,7 +156,7 @@ _CONNECTIONS: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "security.doors.door": {"DECISIONS_AT_ONCE": (2, 20)},
     "serving.layered_map": {"_OVERLAY_MIN": (0, 4)},
     "serving.steps": {"SLICE_UNITS": (2, 50), "SCANT_UNITS": (1, 10)},
-    # Requests between nodes have fewer elements: as long work, each would wait for the slow workers of the weather.
+    # Requests between nodes have fewer elements than these values. Workers decode longer requests, and may be slow.
     "wire.codec": {"ELEMENTS_AT_ONCE": (100, 400)},
     "wire.batches.compression": {"CHUNK_BYTES": (64, 2_000), "_GZIP_INPUT_BYTES": (16, 2_000)},
     "wire.framing.connection": {"_LARGE_BYTES": (64, 2_000)},

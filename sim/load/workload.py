@@ -51,7 +51,9 @@ IN_FLIGHT_MAX = 200
 
 @attrs.define(eq=False)
 class Workload:
-    """The basic workload, and what other workloads share. `topics` has the number of partitions by topic name."""
+    """The basic workload, and the state that other workloads share. `topics` has the number of partitions by topic
+    name.
+    """
 
     world: World
     history: History
@@ -245,7 +247,7 @@ class Workload:
             fetcher.assign(*key, 0)
         self.history.assign(name, self.partitions, self.world.now)
         while not self.is_over:
-            # An answer may have travelled for long. No answer is left over from an earlier poll.
+            # All answers of this poll were requested after `began`: no answer is left over from an earlier poll.
             began = self.world.now
             try:
                 polled = await client.run(fetcher.poll(timeout=10 * REQUEST_SECONDS))
@@ -295,7 +297,7 @@ class Workload:
     async def check(self, client: AsyncClient) -> Mapping[str, int]:
         """Read all records, and check them against the history. Raises `SafetyViolation`. Return counts by name."""
         partitions = self.partitions
-        # Longer than a request may wait: a request whose bytes are even later is repeated.
+        # Longer than a request may wait. If its bytes are delayed for even longer, the client sends it again.
         seconds = END_SECONDS_MAX
         starts = await client.run(
             list_offsets(client.core, dict.fromkeys(partitions, EARLIEST), timeout=seconds)

@@ -80,7 +80,7 @@ class VirtualClock(trio.abc.Clock):
 
 
 class ClockOwner(Owner, Waiter, Protocol):
-    """What a clock uses of its node."""
+    """The part of a node that its clock uses."""
 
 
 class _Timeout:

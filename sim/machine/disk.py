@@ -23,8 +23,8 @@ The disk keeps every file and directory twice: as processes see it (page cache),
 
 Faults are injected by operation number. So a test can run once, read `operation_count`, and run again with each
 operation failing in turn. `fail_at(n, errno)` raises `DiskError`. `crash_at(n)` cuts the power in the middle of the
-operation (`PowerCut`, which no handler of disk errors catches). `corrupt` flips bits. Synced writes are kept, at
-their place. A disk that loses synced batches, or synced data of a voter, is outside the fault model.
+operation (`PowerCut`, which no handler of disk errors catches). `corrupt` flips bits. Synced writes stay where they
+were written. A disk that loses synced batches, or synced data of a voter, is outside the fault model.
 `sim.storm.disk_damage` says which damage to small files is inside.
 
 This module uses neither trio, async functions nor clocks, so that property tests of the log can use it alone.

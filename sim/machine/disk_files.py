@@ -169,7 +169,7 @@ class SimFile:
 
 
 class SimUncachedFile:
-    """`odradek.env.ports.UncachedFile`. It has no cache, so all reads count as disk reads."""
+    """`odradek.env.ports.UncachedFile` on a `SimDisk`. All reads count as disk reads."""
 
     __slots__ = ("_file",)
 

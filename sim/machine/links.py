@@ -45,7 +45,7 @@ progress.
 LATE_SECONDS_MAX = (0.2, 2.0, 15.0)
 """The longest delay of a late request in seconds; one of these is drawn with equal probability."""
 FREQUENT_SHARE = 0.02
-"""The factor by which requests of the frequent APIs arrive twice less often than others."""
+"""The factor by which the probability of arriving twice is reduced for requests of the frequent APIs."""
 _FREQUENT = frozenset((ApiKey.FETCH, ApiKey.BROKER_HEARTBEAT))
 _NAMES: Mapping[int, str] = {key.value: key.name.lower() for key in ApiKey}
 _OF_LOGINS = frozenset((ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))

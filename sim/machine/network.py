@@ -198,8 +198,8 @@ class SimConn:
         """The correlation id of the request whose answer is lost together with the connection; None if there is none.
         """
         self._late_until = 0.0
-        """The virtual time before which nothing arrives here. A client's last bytes may so be overtaken by its next
-        connection.
+        """The virtual time before which nothing arrives here. So the bytes of a client's next connection may arrive
+        before its last bytes.
         """
         self.line = Line()
         self._window = fabric.weather.socket_buffer_bytes
@@ -240,8 +240,8 @@ class SimConn:
         return len(self._received) >= self._low_water or self._ended or self._lost is not None or self._closed
 
     def wait_for(self, count: int) -> None:
-        # As in Linux, a wait never exceeds the buffer. A sender waits until a third of it is free, and may miss
-        # notice of a quarter. So at most this much is waited for.
+        # As in Linux, a wait never exceeds the buffer. A sender may pause until a third of the buffer is free, and
+        # learn of a quarter too late. So a wait for more than a third might never end.
         self._low_water = max(1, min(count, self._fabric.weather.socket_buffer_bytes // 3))
         if self._is_readable():
             self._readable.wake()

@@ -9,7 +9,8 @@ import attrs
 TOIL_PROBABILITY = 0.15
 """The share of runs in which CPU work takes virtual time."""
 PAUSES_PROBABILITY = 0.2
-"""The share of runs in which the event loop runs on at pauses of workers' functions."""
+"""The share of runs in which functions of workers are interrupted at their pauses, where the event loop then runs on.
+"""
 TORN_SHARE = 0.25
 """The share of torn connections in a run. If all were torn, a run would need twice the steps without finding more."""
 REPEATS_PROBABILITY = 0.35

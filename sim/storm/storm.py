@@ -50,7 +50,7 @@ LONG_SECONDS_MAX = 15.0
 FOLLOWS_PROBABILITY = 0.4
 """The probability that the processes of all other brokers are killed after one broker's disk was replaced."""
 FULL_BYTES_MAX = 5000
-"""The most bytes that a disk which is filling up still has room for."""
+"""The most bytes that remain free when a disk becomes full."""
 
 
 Trouble = Callable[["Storm", Random], Awaitable[None]]
@@ -86,11 +86,11 @@ class Storm:
         """How many troubles are active now."""
         self._begun = 0
         self._voter_away: Member | None = None
-        """The voter whose disk was replaced, and which is no voter again yet."""
+        """The voter whose disk was replaced, until it is made a voter again; otherwise None."""
         self.lost_power: Member | None = None
         """The broker that has lost its page cache, until its replicas are in sync again; otherwise None."""
         self._without_cache: frozenset[str] = frozenset()
-        """The names of all such brokers. Another one may lose its disk while the first has bit rot."""
+        """The names of all brokers that have lost their page caches since the cluster was last whole."""
         self._replica_sets: frozenset[frozenset[str]] = frozenset()
         """For each partition: the names of its brokers when the page cache was lost."""
         self.may_wait_for_operator = False

@@ -206,4 +206,4 @@ TRANSACTION_TROUBLES: Mapping[str, Trouble] = {
     ),
     "handovers": _hand_over,
 }
-"""Troubles by their name in `StormPlan.kinds`, for runs that have copiers."""
+"""Troubles by their names in `StormPlan.kinds`, for runs that have copiers."""

@@ -62,9 +62,8 @@ async def closed_links(storm: Storm, random: Random) -> None:
         storm.begin(f"closed {how} {target} to {len(sources)}")
         for source in sources:
             world.fabric.close_link(source, target, "refuses" if how == "refuses" else "swallows")
-        if (
-            random.random() < 0.5
-        ):  # sometimes sever open connections as well, so that a process must connect again
+        if random.random() < 0.5:
+            # Sever open connections as well, so that a process must connect again.
             for source in sources:
                 world.fabric.sever(source, target)
         await storm.last(random)
@@ -167,6 +166,6 @@ TROUBLES: Mapping[str, Trouble] = {
     "drift": drifting_clocks,
     "configurations": other_configurations,
 }
-"""Troubles by their name in `StormPlan.kinds`."""
+"""Troubles by their names in `StormPlan.kinds`."""
 LATER_TROUBLES: Mapping[str, Trouble] = {"descriptors": no_descriptors, "jumps": jumping_clocks}
 """Further troubles, which are drawn by a separate random generator."""

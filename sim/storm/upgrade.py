@@ -1,10 +1,10 @@
-"""Nodes of the former release, and their upgrade while the cluster is working. PORTED.
+"""Nodes of the previous release, and their upgrade while the cluster is working. PORTED.
 
-Each newest version of a request is one lower in the former release, and eligible leader replicas are missing there.
-A cluster with nodes of both releases works with the old feature level. Nodes are restarted with the new release one
-by one, while all other trouble continues. An operator tries again and again to raise the level. That must be
-refused while any node has the former release, since a node stops if an unknown level is finalized. It must be
-accepted once all nodes have the new release.
+In the previous release the newest version of each API is one lower, and some features have a lower level
+(`sim.machine.releases`). A cluster with nodes of both releases works with the old feature level. Nodes are
+restarted with the new release one by one, while all other trouble continues. An operator tries again and again to
+raise the level. That must be refused while any node has the previous release, since a node stops if an unknown
+level is finalized. It must be accepted once all nodes have the new release.
 
 This holds only if all controllers have registered once. As in Kafka, an unregistered controller does not count, and
 is refused when it tries to register.
@@ -39,7 +39,7 @@ __all__ = [
 
 
 async def rolling_upgrade(storm: Storm, random: Random) -> None:
-    """Restart the nodes of the former release with this release, one by one. In between, try to raise the level."""
+    """Restart the nodes of the previous release with this release, one by one. In between, try to raise the level."""
     behind = [member for member in storm.cluster.members if member.release is not THIS_RELEASE]
     random.shuffle(behind)
     while await storm.calm(random, 8.0):
@@ -72,7 +72,7 @@ def _knows_all_controllers(cluster: Cluster) -> bool:
 
 async def _raise_level(cluster: Cluster) -> str:
     """Try to finalize the level of this release, and return the outcome. Refutes the run if that succeeds although a
-    node still has the former release.
+    node still has the previous release.
     """
     if not _knows_all_controllers(cluster):
         return "not tried"

@@ -61,4 +61,4 @@ async def unregistered_brokers(storm: Storm, random: Random) -> None:
 
 
 UPKEEP: Mapping[str, Trouble] = {"rolling": rolling_restarts, "unregister": unregistered_brokers}
-"""Troubles by their name in `StormPlan.kinds`."""
+"""Troubles by their names in `StormPlan.kinds`."""

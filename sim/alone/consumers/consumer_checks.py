@@ -90,8 +90,8 @@ class ConsumerPromises(Promises):
         self._fold = ConsumersFold()
         self._classic: GroupMetadataValue | None = None
         self._offsets: dict[TopicPartition, tuple[tuple[str, int] | None, int]] = {}
-        """For each partition: the owner of its newest committed offset, as (member id, epoch since when it owns it),
-        and that offset.
+        """For each partition: the owner of its newest committed offset, as (member id, epoch since which it owns the
+        partition), and that offset.
         """
         self._written: dict[tuple[int, int], GroupsState] = {}
         self._positions: dict[str, int] = {}

@@ -101,7 +101,9 @@ class Promises:
         self.acknowledged: list[int] = []
         """Ids of the brokers whose registration was acknowledged."""
         self._told: list[tuple[Node, int, int]] = []
-        """Acknowledgements in the present step: (node, number of its process run, broker id)."""
+        """Registrations of brokers that were acknowledged in the present step: (node, number of its process run,
+        broker id).
+        """
 
     # -- messages -------------------------------------------------------------------------------------------------
 

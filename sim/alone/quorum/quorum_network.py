@@ -30,7 +30,7 @@ TINY_SECONDS = 1e-6
 
 
 class Machine(Protocol):
-    """What the network uses of a replica."""
+    """The part of a replica that the network uses."""
 
     @property
     def name(self) -> str:

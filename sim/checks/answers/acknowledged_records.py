@@ -80,7 +80,7 @@ class AcknowledgedRecords:
         return bool(memo)
 
     def answered(self, exchange: Exchange, answer: object) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the records that the answer acknowledges. Raises `SafetyViolation`."""
         assert isinstance(answer, ProduceResponse)
         found, memo = exchange.memo
         if self._processes.at(exchange.conn.peer) != found:

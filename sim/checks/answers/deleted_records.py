@@ -39,7 +39,7 @@ class DeletedRecords:
         return True
 
     def answered(self, exchange: Exchange, answer: object) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the offsets that a leader has confirmed in its answer. Raises `SafetyViolation`."""
         assert isinstance(answer, DeleteRecordsResponse)
         found, image = exchange.memo
         if self._processes.at(exchange.conn.peer) != found:

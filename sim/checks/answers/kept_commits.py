@@ -58,7 +58,7 @@ class KeptCommits:
         return tail is not None
 
     def answered(self, exchange: Exchange, answer: object) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the offsets that the answer acknowledges. Raises `SafetyViolation`."""
         assert isinstance(answer, (OffsetCommitResponse, TxnOffsetCommitResponse))
         found, shard, tail = exchange.memo
         if self._processes.at(exchange.conn.peer) != found or not shard.partition.is_leader:

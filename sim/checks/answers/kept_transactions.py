@@ -1,4 +1,4 @@
-"""Check of transaction coordinators: what an answer says is in the coordinator's log. PURE.
+"""Check of transaction coordinators: each state that an answer reports is in the coordinator's log. PURE.
 
 | answer | record below the high watermark, at all in-sync replicas |
 | --- | --- |
@@ -81,7 +81,7 @@ class KeptTransactions:
         return bool(memo)
 
     def answered(self, exchange: Exchange, answer: object) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the change that the answer acknowledges. Raises `SafetyViolation`."""
         found, memo = exchange.memo
         if self._processes.at(exchange.conn.peer) != found:
             return

@@ -185,7 +185,6 @@ class ReplicaBytes:
                     path = f"{root}/{name}"
                     durable = self._durable.end_offset(disk, path)
                     if any(isinstance(each, Inode) and each.lost for each in node.entries.values()):
-                        durable = (
-                            NOWHERE  # a sync has failed: the kernel dropped pages, which will read as zeros
-                        )
+                        # A sync has failed: the kernel dropped pages, which will read as zeros.
+                        durable = NOWHERE
                     yield name, path, self._cached.end_offset(disk, path), durable

@@ -54,7 +54,7 @@ class ServedRecords:
         return not is_replica(exchange.request)
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the records that the answer returns. Raises `SafetyViolation`."""
         assert isinstance(answer, FetchResponse)
         serving = self._processes.at(exchange.conn.peer)
         if serving is None or serving[1].broker is None:

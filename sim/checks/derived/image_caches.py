@@ -9,7 +9,7 @@ from a snapshot. These are checked:
    controller's confirmation of its directory.
 3. The rates and replicas of throttled replication, the cordoned directories, the expiration time of idle producers.
 4. The tables of quotas, and the quota accounts that were used since the last change.
-5. The decisions of the ACL index, and the counts of salt forms.
+5. The decisions of the ACL index, and how many users have each form of SCRAM salt (`odradek.security.salt_forms`).
 
 The expected results come from `sim.checks.folds`. A look skips a broker whose image was already compared.
 """

@@ -49,7 +49,7 @@ class FencedMembers:
         return exchange.api == ApiKey.JOIN_GROUP or 0 <= _generation(exchange) < known
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check that the answer rejects older generations. Raises `SafetyViolation`."""
         shard, known, life = exchange.memo
         if self._shard(exchange) is not shard:
             return

@@ -43,7 +43,7 @@ POLL_WAIT_MS_MAX = 4_000
 """The longest `fetch.max.wait.ms`: the consumer's request timeout is five seconds."""
 CLOSE_SECONDS = 3.0
 ENDING_TRIES = 5
-"""How often a commit or an abort that timed out is called, before the producer is given up."""
+"""How many times a commit or an abort may time out before the producer is closed."""
 REST_SECONDS = 0.1
 ECHO_SECONDS = 2.0
 ECHO_VERSION = 5
@@ -70,7 +70,7 @@ class CopierLife:
         plan: CopyPlan,
         partition: int | None,
     ) -> None:
-        """With `partition` only that one is copied; with None all that the group assigns."""
+        """With `partition` only this partition is copied; with None all that the group assigns."""
         self._partition = partition
         self._load = load
         self._ledger = ledger
@@ -101,7 +101,7 @@ class CopierLife:
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": str(self._plan.timeout_ms),
                 "linger.ms": str(self._plan.linger_ms),
-                # Segments may be as small as 2,000 bytes.
+                # A batch must fit into a segment, which may be as small as 2,000 bytes.
                 "batch.size": "500",
                 "max.block.ms": "10000",
                 "request.timeout.ms": str(self._plan.request_ms),

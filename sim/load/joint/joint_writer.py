@@ -33,7 +33,7 @@ from sim.load.workload import Workload
 CLOSE_SECONDS = 3.0
 REST_SECONDS = 0.1
 ENDING_TRIES = 5
-"""How often a commit or an abort that timed out is called, before the producer is given up."""
+"""How many times a commit or an abort may time out before the producer is closed."""
 EXPLICIT_LEVEL = 1
 """The highest level of `transaction.version` at which clients add partitions and offsets by separate requests."""
 REQUEST_MS = 5_000
@@ -122,7 +122,7 @@ class JointWriter:
                 "client.id": plan.client_ids[self._slot],
                 "transactional.id": plan.transactional_ids[self._slot],
                 "transaction.two.phase.commit.enable": str(two_phase).lower(),
-                # Segments may be as small as 700 bytes.
+                # A batch must fit into a segment, which may be as small as 700 bytes.
                 "batch.size": "300",
                 "max.block.ms": "10000",
                 "request.timeout.ms": str(REQUEST_MS),

@@ -10,7 +10,7 @@ import attrs
 TOPIC = "keyed"
 PARTITIONS = 2
 DAY_MS = 86_400_000
-"""One day in milliseconds: more than two clocks of a run may differ."""
+"""One day in milliseconds: longer than the difference between any two clocks of a run."""
 CODECS = ("producer", "producer", "uncompressed", "gzip", "lz4", "zstd")
 
 __all__ = ["DAY_MS", "PARTITIONS", "TOPIC", "KeyedPlan"]

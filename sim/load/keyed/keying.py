@@ -42,9 +42,9 @@ POLICIES = ("compact", "compact", "compact,delete", "delete", "")
 ID = "id"
 """The name of the header that has a record's id."""
 CLOCKS_OFF_MS = 7_200_000
-"""More than two clocks of a run differ, if a fault sets clocks."""
+"""An upper limit of the difference between any two clocks of a run, in milliseconds, if a fault sets clocks."""
 CLOCKS_NEAR_MS = 1_000
-"""More than two clocks of a run differ, if no fault sets clocks."""
+"""The same limit if no fault sets clocks."""
 CLOCK_KINDS = ("clocks", "drift")
 DECOMPRESSED_BYTES_MAX = 1 << 20
 LIFE_OPERATIONS = (5, 40)

@@ -30,7 +30,7 @@ __all__ = ["CALL_SECONDS", "Duty", "Possible", "Site"]
 
 @attrs.define(eq=False)
 class Site:
-    """What an operator works with: the cluster, the workload, and a client on its own machine."""
+    """The environment of an operator: the cluster, the workload, and a client on its own machine."""
 
     cluster: Cluster
     load: Workload

@@ -43,7 +43,7 @@ class Operator:
     """The operator that acts during a storm.
 
     `partitions` are those of the workload, which it moves but never deletes. In the partitions `trimmed` it deletes
-    old records, and records in `history` which may be missing.
+    old records, and adds to `history` which of them may be missing.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class Recovered:
 
 
 def facts_of(member: Member) -> NodeFacts:
-    """Return what a node's configuration says about it, as the recovery needs it."""
+    """Return the facts about a node that a recovery needs, from the node's configuration."""
     config = member.config
     return NodeFacts(
         node_id=config.node_id,

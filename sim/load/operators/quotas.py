@@ -38,7 +38,7 @@ RATE = 5_000.0
 WRONG_RATE = 1e7
 """The quota of less specific levels in the final checks, in bytes per second."""
 BURST_SECONDS = 10
-"""For how many seconds of quota a client may send in a burst, by the default of `quota.window.num`."""
+"""A client may send the quota of this many seconds in one burst, by the default of `quota.window.num`."""
 MEASURED_SECONDS = 10.0
 BATCHES_MAX = 100
 """Far more batches than the quota allows in `MEASURED_SECONDS`."""

@@ -110,8 +110,8 @@ class Tokens(Duty):
     # --- clients
 
     async def _use(self, machine: str) -> None:
-        """Log in with one random token after another. Each time request metadata until that is rejected or was done
-        often enough.
+        """Log in with one random token after another. After each login request metadata, until a request is rejected
+        or enough were sent.
         """
         while not self.is_over:
             await self.world.sleep(self.random.uniform(0.0, CALM_SECONDS_MAX) * self.load.pace)
@@ -168,7 +168,7 @@ class Tokens(Duty):
 
     @staticmethod
     def _doubts_its_clock(member: Member) -> bool:
-        """True if a node's clock has jumped. Then the node compares expiries with the latest time that it may be."""
+        """True if a node's clock has jumped. Then the node compares expiries with the latest possible present time."""
         running = member.running
         assert running is not None
         moment = running.env.agreed_clock.moment()
