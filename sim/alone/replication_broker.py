@@ -211,7 +211,7 @@ class Broker:
         self.stopped_cleanly = True
         self.disk.crash("all")
 
-    # -- -- PartitionCluster: answers from the newest metadata that this broker has received ----------------------
+    # -- PartitionCluster: answers from the newest metadata that this broker has received ----------
 
     @property
     def lag_ms_max(self) -> int:

@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
         "--tries",
         type=int,
         default=TRIES_MAX,
-        help="largest number of runs that make a failure smaller (default: %(default)s)",
+        help="largest number of runs to minimise one failure (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
     if given.workers < 1 or given.hours <= 0 or (given.nodes is not None and given.nodes < 3):

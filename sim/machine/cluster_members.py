@@ -444,7 +444,7 @@ class Cluster:
         )
         world.crash(member.name, "random" if set(paths) >= set(member.config.log_dirs) else "all")
 
-    # -- the cluster's own view of itself
+    # -- the cluster's metadata
 
     @property
     def observer(self) -> AsyncClient:

@@ -151,7 +151,7 @@ class SimDisk:
         self.before_loss: Callable[[], Callable[[], None]] | None = None
         """Called before a page cache or a device is lost. The function that it returns is called afterwards."""
 
-    # -- used by nodes ---
+    # -- used by nodes -----------------------------------------------------------------------------
 
     def copy_files(self, other: SimDisk) -> None:
         """Copy the durable files of another disk, as an operator's copy of its directory would have them."""

@@ -351,7 +351,7 @@ class SimConn:
         self._readable.wake()
         self._writable.wake()
 
-    # -- events at this end ------
+    # -- events at this end ------------------------------------------------------------------------
 
     def deliver(self, segment: bytes) -> None:
         """Called when a segment arrives."""

@@ -144,7 +144,7 @@ class Scenario:
             "power_losses": len(self.history.power_losses),
         }
 
-    # --- the node and its deaths
+    # --- the node and its crashes
 
     async def _storm(self) -> None:
         world, random = self.world, self._random

@@ -69,7 +69,7 @@ class Clients(Post):
         there = [each for each in self.members if not each.is_fenced]
         return all(each.is_in for each in there) and len({each.generation for each in there}) <= 1
 
-    # -- what all clients do --------------------------------------------------------------------------------------
+    # -- shared by all clients ------------------------------------------------------------------------------------
 
     def commit(
         self, client: _Client, group_id: str, partitions: tuple[int, ...], member_id: str, generation: int

@@ -336,7 +336,7 @@ class Promises:
     def _voters_at(self, end_offset: int) -> VoterSet:
         return next(voters for end, voters in reversed(self._voters) if end <= end_offset)
 
-    # -- now and then ---------------------------------------------------------------------------------------------
+    # -- occasional checks ----------------------------------------------------------------------------------------
 
     def published(self, node: Node, image: MetadataImage) -> None:
         """Check an image that a node publishes to its subscribers."""

@@ -250,7 +250,7 @@ def _some_disk_is_away(broker: Broker) -> bool:
     return bool(placement.unavailable) or len(usable) < len(placement.log_dirs)
 
 
-# --- settings of the broker
+# --- broker settings
 
 
 def _wrong_throttles(broker: Broker, layers: Layers) -> Iterator[str]:

@@ -178,7 +178,7 @@ class JointLedger:
             )
         self.prepared_kept += 1
 
-    # -- checks of offsets ----------
+    # -- checks of offsets -------------------------------------------------------------------------
 
     def check_offset(self, partition: int, found: int | None, asked: float, who: str) -> None:
         """Check a group's offset in an answer to a request of time `asked`. Raises `SafetyViolation`."""
@@ -198,7 +198,7 @@ class JointLedger:
             if each.asked > source.answered:
                 raise SafetyViolation(f"{where}: {_in_words(source)}; {_in_words(each)} after it")
 
-    # -- checks of records ----------
+    # -- checks of records -------------------------------------------------------------------------
 
     def see(self, who: str, partition: int, found: Sequence[Found]) -> None:
         """Check committed records that a reader has received, in order. Raises `SafetyViolation`."""

@@ -123,7 +123,7 @@ class KeyedHistory:
         """How many records have a known offset."""
         return len(self._at)
 
-    # -- checks ----------
+    # -- checks ------------------------------------------------------------------------------------
 
     def check(self, partition: int, found: Sequence[Found], now: float) -> int:
         """Check all remaining records of a partition. Return how many known records were removed.

@@ -82,7 +82,7 @@ class Lives(Topics):
     def key_of(self, serial: int) -> bytes | None:
         return b"%d" % (serial % KEYS)
 
-    # -- final checks -----
+    # -- final checks ------------------------------------------------------------------------------
 
     async def check(self) -> None:
         for name in self._names:

@@ -115,7 +115,7 @@ class Operator:
         self._history.deleted_below[key] = max(offset, self._history.deleted_below.get(key, 0))
         return delete_records(self._cluster.observer.core, {key: offset}, timeout=CALL_SECONDS)
 
-    # -- recovery of partitions and brokers --
+    # -- recovery of partitions and brokers --------------------------------------------------------
 
     async def recover(self) -> None:
         """Elect the replica with the longest log if a partition has no leader for `LEADERLESS_SECONDS` while all

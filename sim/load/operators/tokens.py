@@ -174,7 +174,7 @@ class Tokens(Duty):
         moment = running.env.agreed_clock.moment()
         return moment.latest_ms != moment.wall_ms
 
-    # -- final checks -----
+    # -- final checks ------------------------------------------------------------------------------
 
     async def check(self) -> None:
         """Check that every broker accepts a valid token, and rejects an expired one. Raises `SafetyViolation`."""

@@ -204,7 +204,7 @@ class Topics(Duty):
             raise deleted.error
         life.deleted_below[key] = max(offset, life.deleted_below.get(key, 0))
 
-    # -- final checks -----
+    # -- final checks ------------------------------------------------------------------------------
 
     async def check(self) -> None:
         for name in self._names:
