@@ -35,7 +35,7 @@ from sim.storm.storm import LONG_SECONDS_MAX, Storm, Trouble
 __all__ = ["POWER_CUTS"]
 
 HUNT_SECONDS_MAX = 20.0
-"""Longer than followers may lag, and than a broker's session, in seconds."""
+"""How many seconds to wait for an eligible replica: longer than followers may lag, and than a broker's session."""
 LOOK_SECONDS = 0.1
 
 

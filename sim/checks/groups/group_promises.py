@@ -75,7 +75,7 @@ class GroupPromises(HandedRecords):
     refused_late: int = 0
     _owners: dict[tuple[int, TopicPartition], str] = attrs.Factory(dict)
     _known: dict[tuple[str, int], _Known] = attrs.Factory(dict)
-    """By (owner, generation): the generations of which an owner has reported an assignment."""
+    """By (owner, generation): the generation as this owner knows it, since it received its assignment there."""
     _committed_at: float = inf
     """The time at which the first commit was acknowledged. From then on the group cannot be deleted."""
     _left: set[str] = attrs.Factory(set)
