@@ -23,7 +23,7 @@ UNREADABLE_EPOCH = -1
 
 
 class EndMarker(NamedTuple):
-    """The content of a marker. `coordinator_epoch` is -1 if it could not be read."""
+    """The content of a transaction's end marker. `coordinator_epoch` is -1 if it could not be read."""
 
     is_abort: bool
     coordinator_epoch: int
@@ -32,7 +32,9 @@ class EndMarker(NamedTuple):
 def build_marker(
     producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_commit: bool, timestamp_ms: int
 ) -> bytearray:
-    """Build the batch of a marker, as Kafka's `MemoryRecords.withEndTransactionMarker` does."""
+    """Build the batch that commits or aborts a producer's transaction, as Kafka's
+    `MemoryRecords.withEndTransactionMarker` does.
+    """
     builder = RecordBatchBuilder(
         producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True
     )
@@ -42,9 +44,10 @@ def build_marker(
 
 
 def parse_marker(batch: Buffer) -> EndMarker | None:
-    """Parse the marker in a transactional control batch; None if compaction has left the batch without records.
+    """Parse the marker in a transactional control batch; None if compaction has left the batch without
+    records.
 
-    An unreadable marker ends its transaction as a commit, since it does not declare the records void.
+    An unreadable marker counts as a commit, because it does not declare the records of its transaction void.
     """
     try:
         found = records(batch, decompressed_bytes_max=_BYTES_MAX, crc=False)

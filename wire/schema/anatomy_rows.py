@@ -37,7 +37,9 @@ Place: TypeAlias = Literal["behind", "before", "in place"]
 
 @attrs.frozen
 class Row:
-    """The anatomy of one API, from the version `since` on."""
+    """The description of one API's requests and answers, from the version `since` on. The module's docstring
+    explains the notation.
+    """
 
     things: str = ""
     results: str = ""
@@ -48,15 +50,18 @@ class Row:
     position in the request.
     """
     ids_since: int | None = None
-    """From this version on, the topic's id names things, not its name."""
+    """The first version in which topic ids name topics, instead of their names; None if no version has ids.
+    """
     once: bool = False
-    """True if a thing that is named twice is refused once."""
+    """True if a thing that occurs twice in a request gets only one refusal."""
     each: bool = False
     """True if an answer that refuses the whole request names each thing in addition to its `error_code`."""
     code: str = "error_code"
     since: int = 0
     within: Row | None = None
-    """The anatomy of one thing that contains things with their own rights or errors, such as the topics of one group."""
+    """The row of one outermost element whose inner things have their own rights or errors, such as the topics
+    of one group.
+    """
 
 
 _TABLE = r"""
@@ -103,11 +108,13 @@ DESCRIBE_PRODUCERS | topics name / partition_indexes * | topics name / partition
 DESCRIBE_TRANSACTIONS | transactional_ids * | transaction_states transactional_id
 ASSIGN_REPLICAS_TO_DIRS | directories id / topics topic_id / partitions partition_index | = |  | in place
 """
-"""A row for each API and each form of it, the oldest first. `within` is the row of one thing of the previous row."""
+"""The text of all rows: one line for each API and each form of it, the oldest first. A line `within`
+describes the inside of one element of the line before.
+"""
 
 
 def _rows(table: str) -> Mapping[ApiKey, tuple[Row, ...]]:
-    """Read the table. Versions have the names of `odradek.wire.schema.versions`."""
+    """Parse the table. Versions in it are names of constants in `odradek.wire.schema.versions`."""
     found: dict[ApiKey, tuple[Row, ...]] = {}
     last = ApiKey.PRODUCE
     for line in table.strip().splitlines()[1:]:
@@ -125,7 +132,9 @@ def _rows(table: str) -> Mapping[ApiKey, tuple[Row, ...]]:
 
 
 def _with(row: Row, special: str) -> Row:
-    """Return the row with the change that the text `special` describes."""
+    """Return a copy of the row with the change that the text `special` describes, such as `ids since
+    PRODUCE_TOPIC_IDS`.
+    """
     match special.split():
         case ["whole", *fields]:
             return attrs.evolve(row, whole=" ".join(fields))
@@ -147,7 +156,7 @@ def _with(row: Row, special: str) -> Row:
 
 
 ROWS = _rows(_TABLE)
-"""The rows of each API, the oldest first."""
+"""The rows of each API; the row of the oldest version comes first."""
 
 ODD: Mapping[ApiKey, str] = {
     ApiKey.METADATA: "a refusal hides whether the topic exists, and depends on who would create it",
@@ -158,4 +167,4 @@ ODD: Mapping[ApiKey, str] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "a refusal has one result for each user, without the user's name",
     ApiKey.CREATE_DELEGATION_TOKEN: "a refusal names the owner and who asked, which the message alone does not show",
 }
-"""APIs whose refusals are made by code, and the reason."""
+"""APIs whose refusals do not fit a row, so that their handlers make them by code. The value is the reason."""
