@@ -547,7 +547,7 @@ class LeaderFetcher:
                     self._begin_anew(log, start)
                 else:
                     reached("replication.range_came_back")
-                    # The leader's log has changed meanwhile, or the logs differ in a way that a cut does not
+                    # The leader's log has changed meanwhile, or the logs differ in a way that truncation does not
                     # repair.
                     self._back_off(followed)
             except (KafkaError, DiskError) as error:

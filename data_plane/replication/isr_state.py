@@ -1,7 +1,7 @@
 """The in-sync replicas as their leader knows them: decided by the controller, or proposed to it. PURE.
 
 While a proposal is pending, either the committed or the proposed set may be in force. So the high watermark
-depends on the *maximal* set: a record is committed only when every replica of both sets has it (KIP-497's
+depends on the *maximal* set. A record is committed only when every replica of both sets has it (KIP-497's
 argument, Kafka's `PartitionState`). `min.insync.replicas` is compared with the committed set, which certainly
 was in force.
 
