@@ -62,7 +62,7 @@ class LeaderEpochs:
         """Record that records of this epoch begin or continue at `start_offset`. Removes entries that
         contradict this.
 
-        If an earlier epoch continues beyond the start of a later one, the later entry is removed: this
+        If an earlier epoch continues beyond the start of a later one, the later entry is removed. This
         replica had led in that epoch without appending records.
         """
         if epoch < 0:

@@ -344,8 +344,8 @@ def needing_room() -> Iterator[None]:
 
 @contextmanager
 def half_done() -> Iterator[None]:
-    """Mark the `with` block as a change that is half done: if the disk refuses a step in it, this is a
-    failure of the disk.
+    """Mark the `with` block as a half-done change: if the disk refuses a step in it, this counts as a failure
+    of the disk.
     """
     try:
         yield

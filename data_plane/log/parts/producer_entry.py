@@ -33,8 +33,8 @@ silent (`begin_of_silence`).
 BATCH = Struct("<iqiq")
 """The layout of the newest batch: last sequence, last offset, offset delta, timestamp."""
 OLDER = Struct("<iIi")
-"""The layout of an older batch: its offset delta, and how far its last offset and its timestamp are below
-those of the next newer batch.
+"""The layout of an older batch: its offset delta, then the distances of last offset and timestamp from those
+of the next newer batch.
 """
 read_head = HEAD.unpack_from
 read_what_decides = Struct("<h4xq8xi").unpack_from

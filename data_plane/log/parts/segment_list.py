@@ -334,7 +334,7 @@ class SegmentList:
         """Replace the sources by a finished cleaned segment. `doomed` is called with the names of the files
         that can then be removed.
 
-        Returns False and changes nothing if the list no longer has exactly these sources in a row.
+        Returns False and changes nothing unless the list still has these sources in a row.
 
         Raises:
             DiskHung: the swap goes on, or nothing has changed; `cleaned.is_handed_over` says which.

@@ -96,8 +96,8 @@ class Segment:
         self.size = file.size
         self.is_active = is_active
         self.aborted: AbortedIndex | None = NONE_ABORTED
-        """The aborted transactions whose markers are in this segment. None while they have not been read from
-        their file, never for an active segment.
+        """The aborted transactions whose markers are in this segment; None until they are read from their
+        file. An active segment always has them.
         """
         self.index: SegmentIndex | None = None
         self.index_is_written = (0, 0)
@@ -129,8 +129,8 @@ class Segment:
         self.uses = _USED
         self.is_removed = False
         self.needs_sync = False
-        """True if the segment must be synced even below the recovery point: it was truncated, or it was
-        finished with new index files and a snapshot.
+        """True if the segment must be synced even below the recovery point: it was truncated, or has new
+        index files and a snapshot.
         """
 
     def name(self, suffix: str) -> str:
@@ -359,8 +359,8 @@ class Segment:
         """Append the new entries to the index files. A finished segment's time index also gets its last
         entry.
 
-        The files are not synced here: `flush_index` does that. If the disk has no room, the segment continues
-        without index files. Raises `DiskHung`.
+        The files are synced by `flush_index`, not here. If the disk lacks room, the segment continues without
+        index files. Raises `DiskHung`.
         """
         index = self.index
         if index is None:
