@@ -94,9 +94,8 @@ class Broker:
         self.steps = StepDriver(env.long_work, lambda: self.run_woken(), tasks)
         self.producer_ids = ProducerIds(self)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
-        """An optional callback for code in the same process, such as tests. Called with each batch that a
-        client's request has appended. The context belongs to the connection and serves all its requests; the
-        number counts its requests.
+        """An optional callback, called with each batch that a client's request has appended. The context
+        belongs to the connection and serves all its requests; the number counts its requests.
         """
         self.config_listeners: list[Callable[[], None]] = []
         """Callbacks that run after this broker's own configuration has changed at runtime."""
@@ -114,9 +113,7 @@ class Broker:
         )
         self.leaderless = LeaderlessReplicas(self.node_id, self.newest, hosted, controller)
         self.transaction_verifier: TransactionVerifier = self.transactions.verifier
-        """Asks a transaction's coordinator whether the transaction is open, before its first append to a
-        partition.
-        """
+        """Asks the coordinator whether a transaction is open, before its first append to a partition."""
         self.troubles = DirectoryTroubles(self)
         self.cleaner = LogCleaner(env, log_dirs, tasks, log, self._cleaner_settings)
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
@@ -254,14 +251,14 @@ class Broker:
         """Lead no partition until `release_leadership`. Called when the broker starts.
 
         The metadata that a start finds were decided for an earlier incarnation of this broker. Their leader
-        epoch may belong to a dead process, and their in-sync replicas may include a log that a crash has cut.
-        Kafka's broker, too, publishes no metadata before it has read its own registration.
+        epoch may belong to a dead process, and their in-sync replicas may include a log that lost records in
+        a crash. Kafka's broker, too, publishes no metadata before it has read its own registration.
         """
         self.hosting.hold_leadership()
 
     def release_leadership(self) -> None:
-        """Begin to lead the partitions that the metadata assign to this broker. Called once they contain the
-        registration of this incarnation; further calls do nothing.
+        """Begin to lead the partitions that the metadata assign to this broker. Called once the metadata
+        contain the registration of this incarnation; further calls do nothing.
         """
         if not self.hosting.may_lead:
             self.hosting.release_leadership()

@@ -1,19 +1,21 @@
 """Incremental fetch sessions by KIP-227. PURE.
 
 A session remembers which partitions a client fetches, and the last answer about each. So a request names only
-changes, and a response only news. Request epochs: -1 asks for no session (and ends the one it names), 0 for a new
-one, N > 0 continues. The cache is bounded. A session may push out another that has been idle for `eviction_ms`. It
-may also push out one with fewer partitions that is past its first minutes (KIP-227, "Fetch Session Caching").
+changed partitions, and a response has only changes. Request epochs: -1 asks for no session (and ends the
+session in the request), 0 for a new one, N > 0 continues. The number of sessions is limited. A new session
+may evict another that has been idle for `eviction_ms`. It may also evict one with fewer partitions that is
+past its first minutes (KIP-227, "Fetch Session Caching").
 
-Two limits hold for sessions that are useless here. A session keeps partitions that are not hosted, since they may
-be placed here later. There are at most `UNKNOWN_MAX` of them in all sessions together; beyond that, a client goes
-on with full requests. A client that falsely claims to be a replica gets no session (`is_follower` decides). A
-replica has at most `SESSIONS_PER_REPLICA_MAX` sessions; a new one replaces the stalest.
+Two limits protect against sessions that do nothing useful. A session keeps partitions that this broker does
+not host, since they may be placed here later. There are at most `UNKNOWN_MAX` of them in all sessions
+together; beyond that, a client gets no session and continues with full requests. A client that falsely claims
+to be a replica gets no session (`is_follower` decides). A replica has at most `SESSIONS_PER_REPLICA_MAX`
+sessions; a new one replaces the session with the oldest request.
 
-A follower's session holds a `FollowerCursor` for each partition. The partition marks it dirty when its log grows,
-its high watermark moves or its leadership changes. Only partitions that are dirty, or were named since, are read.
-So the cost of a round depends on the changes, and not on the number of followed partitions. (Checking a thousand
-partitions took 5 ms of each round.)
+A follower's session holds a `FollowerCursor` for each partition. The partition marks its cursor dirty when
+its log grows, its high watermark moves or its leadership changes. Only partitions that are dirty, or that a
+request has named since, are read. So the cost of a round depends on the changes, and not on the number of
+followed partitions. (Checking a thousand partitions took 5 ms of each round.)
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ NO_REPLICA = -1
 EPOCH_MAX = 2**31 - 1
 UNKNOWN_MAX = 20_000
 SESSIONS_PER_REPLICA_MAX = 16
-"""The most sessions of one follower. It has fewer fetchers to one leader, and so many sessions are too few to
-evict consumers' sessions.
+"""The most sessions of one follower: more than a broker has fetchers to one leader, but too few to evict all
+consumers' sessions.
 """
 
 TopicKey = str | bytes
@@ -213,10 +215,12 @@ class FetchSessions:
         is_known: Callable[[PartitionKey], bool] = lambda key: True,
         is_follower: Callable[[FetchRequest, bool], bool] = lambda request, by_id: True,
     ) -> None:
-        """Store limits and two tests. `is_known`: True if a partition is hosted here. `is_follower`: True if
-        a request that names a replica may come from a follower of a hosted partition.
+        """Take the most sessions (`slots_max`), the idle time after which a session may be evicted, and two
+        functions.
 
-        The second argument of `is_follower` is true if the request names topics by id.
+        `is_known` returns True if a partition is hosted here. `is_follower` returns True if a request that
+        names a replica may come from a follower of a hosted partition. Its second argument is true if the
+        request names topics by id.
         """
         self._is_known = is_known
         self._is_follower = is_follower

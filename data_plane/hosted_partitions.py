@@ -164,7 +164,7 @@ class HostedPartitions:
             if partition.log.home.is_unsettled:
                 reached("disks.unsettled_replica_waits")
                 # The state of this log is unknown until its disk answers. Until then the replica must neither lead
-                # nor vouch for any record.
+                # nor count as a copy of any record.
                 self._unsettled.setdefault(topic.topic_id, {})[index] = None
                 continue
             if partition.image is not image:
@@ -189,8 +189,8 @@ class HostedPartitions:
         self.may_lead = False
 
     def release_leadership(self) -> None:
-        """Begin to lead the partitions that the metadata assign to this broker. Called once they contain the
-        registration of this incarnation.
+        """Begin to lead the partitions that the metadata assign to this broker. Called once the metadata
+        contain the registration of this incarnation.
         """
         self.may_lead = True
         for topic in list(self._hosted.by_id.values()):

@@ -1,25 +1,28 @@
-"""The metadata log on disk: the log class that topics use, behind the quorum's `ReplicatedLog` port.
+"""The metadata log on disk: uses the log class of topics to implement the quorum's `ReplicatedLog` port.
 
 Rot and torn writes
 -------------------
-The quorum syncs what it has written before it writes on, so a crash can tear only the last write. The log class cuts
-a damaged tail off at recovery, which is right for a torn write and would be silent loss for rot. `MetadataLog.open`
-distinguishes them before the log class sees the files. `synced-offset-checkpoint` holds a lower bound of what was
-synced, written at every start and stop and every few seconds in between. Most writes are a single batch. Before one
-of several (a follower that catches up) the file is written too, with the offset at which that write ends. A crash may
-tear any of these batches and leave a later one of them whole. So the log is refused (`MetadataLogCorrupt`) when
+The quorum syncs each write before it begins the next, so a crash can tear only the last write. At recovery,
+the log class cuts off a damaged tail. This is right for a torn write, but for rot it would be silent loss.
+`MetadataLog.open` distinguishes the two before the log class sees the files. `synced-offset-checkpoint` holds
+a lower bound of what was synced, written at every start and stop and every few seconds in between. Most
+writes are a single batch. Before a write of several batches (a follower that catches up) the file is written
+too, with the offset at which that write ends. A crash may tear any of these batches and leave a later one of
+them complete. So the log is refused (`MetadataLogCorrupt`) when
 
-* a damaged batch has a sound one behind it, in its segment or in a later one, unless both are of that one write, or
+* an intact batch follows a damaged batch, in its segment or in a later one, unless both belong to such a
+  write, or
 * the log ends below the lower bound.
 
 A log that is gone
 ------------------
-A controller that has lost its log could vote twice in one epoch. It could also vote for candidates that lack what it
-had promised to keep. Nobody would notice. So the file `metadata-log-begun`, beside `meta.properties`, says that there
-was a quorum's state in the log's directory. It is written after that state is durable, so a crash never leaves the
-file alone behind. A controller that has lost the state is refused, be it with the whole directory or alone.
+A controller that has lost its log could vote twice in one epoch. It could also vote for candidates that lack
+records which it had acknowledged. Nothing would report this. So the file `metadata-log-begun`, beside
+`meta.properties`, says that the log's directory has had a quorum's state. It is written after that state is
+durable, so a crash leaves this file only together with the state. A controller that has the file but lacks the
+state is refused, whether or not the directory still exists.
 
-Both files are ours; Kafka leaves them alone.
+Both files are ours; Kafka ignores them.
 """
 
 from __future__ import annotations
@@ -209,8 +212,8 @@ class MetadataLog:
         return result.last_offset
 
     def _check_disk(self, operation: str, error: KafkaError) -> None:
-        """Raise `DiskError`, which ends the quorum. Without this, the caller would get the error that clients
-        get from an offline directory.
+        """Raise `DiskError` if `error` means an offline directory. Clients of a topic would get `error`, but
+        the quorum must end.
         """
         if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
             raise DiskError(self._root.path, self.directory.path, operation, 0, str(error)) from error

@@ -1,8 +1,9 @@
-"""The snapshots of a metadata log on disk: `OFFSET-EPOCH.checkpoint` files beside its segments, as Kafka has them.
+"""The snapshots of a metadata log on disk: `OFFSET-EPOCH.checkpoint` files beside its segments, as Kafka has
+them.
 
-A draft is written under a name that nobody reads (`.checkpoint.NUMBER.part`); `finish` checks it, syncs it, and renames it. So
-a file with a snapshot's name is whole, unless the disk has rotted. Drafts that a crash left behind are removed when
-the store is opened.
+A draft is written under a temporary name (`.checkpoint.NUMBER.part`); `finish` checks it, syncs it, and
+renames it. So a file with a snapshot's name is complete, unless the disk has damaged it. Drafts that a crash
+left behind are removed when the store is opened.
 """
 
 from __future__ import annotations

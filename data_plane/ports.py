@@ -31,7 +31,7 @@ class BrokerHost(Protocol):
 
 
 VerifiedPartition: TypeAlias = tuple[str, int]
-"""Topic name and partition."""
+"""A partition of a transaction: (topic name, partition number)."""
 
 
 class TransactionVerifier(Protocol):

@@ -1,5 +1,5 @@
-"""Worker threads that check clients' batches. They are separate from the threads for disks and loading, and
-all requests share them.
+"""Worker threads that check clients' batches, separate from the threads for disks and loading. All requests
+share them.
 """
 
 from __future__ import annotations

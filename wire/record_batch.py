@@ -156,14 +156,13 @@ def validate_for_append(
 ) -> None:
     """Check a client's batch before its offsets are assigned; `header` is `parse_header(buf, offset)`.
 
-    Called for every produced batch: it takes about 1 us, and the time of the checksum and of `inflation`.
+    It takes about 1 us for each batch, and the time of the checksum and of `inflation`.
 
     Raises:
-        InvalidRecord: base offset not 0, counts that disagree, more records than its bytes can hold, a
-            control batch, a producer id without a sequence number, or compressed bytes that do not
-            decompress.
+        InvalidRecord: base offset not 0, counts that disagree, more records than fit its bytes, a control
+            batch, a producer id without a sequence number, or compressed bytes that do not decompress.
         CorruptBatch: the batch is cut, or its checksum is wrong.
-        DecompressionBomb: the batch decompresses to more than `decompressed_bytes_max` bytes.
+        DecompressionBomb: it decompresses to more than `decompressed_bytes_max` bytes.
         KafkaError: MESSAGE_TOO_LARGE (above `size_max` bytes), UNSUPPORTED_COMPRESSION_TYPE.
     """
     # Unpack all fields at once: reading eight fields by name takes 25 ns longer.

@@ -70,7 +70,7 @@ def kafka(
 
 
 class UnmadeAttributes:
-    """The descriptor for `__attrs_attrs__` of a message class: at the first read, it lets attrs make the
+    """The descriptor for `__attrs_attrs__` of a message class: at the first read, the attrs library makes the
     attributes.
     """
 

@@ -131,7 +131,9 @@ class DirectoryTroubles:
         return next(each.path for each in self._broker.log_dirs if each.directory_id == directory)
 
     def _may_go(self, directory: bytes) -> bool:
-        """True if every partition in this directory has another in-sync replica that can lead it."""
+        """True if the directory may be reported as offline: every partition in it has another in-sync replica
+        that can lead.
+        """
         broker = self._broker
         me = broker.node_id
         image = broker.newest.image
@@ -155,7 +157,7 @@ class DirectoryTroubles:
     # -- what stands in the metadata --------------------------------------------------------------------------------
 
     def changed(self, log_dir: LogDir) -> None:
-        """Called when a directory gets into a trouble, or its trouble ends."""
+        """Called when a directory gets into trouble, or its trouble ends."""
         if log_dir.trouble is None:
             self._broker.disk_answers(log_dir)
         self._wake.set()

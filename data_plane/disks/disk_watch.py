@@ -54,7 +54,7 @@ class DiskWatch:
         hung_seconds: float = HUNG_SECONDS,
         full_seconds: float = FULL_SECONDS,
     ) -> None:
-        """Take the directories and the limits in seconds. `changed` is called when a directory gets into a
+        """Take the directories and the limits in seconds. `changed` is called when a directory gets into
         trouble, or its trouble ends.
         """
         self._log_dirs = log_dirs

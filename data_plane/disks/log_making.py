@@ -84,7 +84,7 @@ class LogMaker:
         self._making: dict[TopicPartition, None] = {}
         """The partitions whose logs workers are making now."""
         self._hosting: dict[TopicIdPartition, bool] = {}
-        """The replicas that the broker is asked to host now; values as in `_waiting`."""
+        """The replicas that the broker is asked to host now. The value is true for a new replica."""
         self._inline_left = INLINE_LOGS_MAX
         self._is_stopped = False
 

@@ -1,24 +1,27 @@
-"""Moves of replicas between the disks of one broker, while they are served (AlterReplicaLogDirs, KIP-113, KIP-858).
+"""Moves replicas between the disks of one broker, while they are served (AlterReplicaLogDirs, KIP-113,
+KIP-858).
 
 Theory of operation
 -------------------
     requested -> copying -> caught up: reported to the controller -> its record names the new directory -> swapped
         '----------'-------------------'--- given up: the copy is removed
 
-A move makes a future replica in the other directory (`log/directory/future_logs`). A task per target directory copies
-one replica after the other: a worker reads from the live log, the loop appends as a follower does. If the live log is
-cut, the copy is cut by leader epochs, like a follower's. When it has caught up, the broker reports the new directory
-to the controller (AssignReplicasToDirs), and goes on copying. The swap comes after the record. So a swapped replica
-is always in the directory that the metadata names, and a restart makes no empty log elsewhere.
+A move makes a future replica in the other directory (`log/directory/future_logs`). A task per target
+directory copies one replica after the other: a worker reads from the live log, the loop appends as a follower
+does. If the live log is truncated, the copy is truncated by leader epochs, like a follower's. When it has
+caught up, the broker reports the new directory to the controller (AssignReplicasToDirs), and continues to
+copy. The swap comes after the controller's record in the metadata log. So a swapped replica is always in the
+directory that the metadata names, and a restart makes no empty log elsewhere.
 
 Rules
-* The live log is the truth until the swap, whatever the metadata says. A move that is given up after that report is
-  followed by a report of the old directory.
+* The live log is the truth until the swap, whatever the metadata says. If a move is given up after the report
+  of the new directory, the old directory is reported again.
 * The last records are copied in the turn of the swap, so the replica is served without a gap.
 * The cleaner leaves the live log alone meanwhile (Kafka's rule).
 * A restart continues with the copied part. A future replica whose topic is gone is removed.
-* The metadata may name a directory that has only a future replica, while no directory has the log. Then the log is on
-  a disk that is away. The replica is reported as LOST to the controller, and nothing is made in its place.
+* The metadata may name a directory that has only a future replica, while no directory has the log. Then the
+  log is on a disk that is offline. The replica is reported as LOST to the controller, and nothing is made in
+  its place.
 
 PORTED.
 """

@@ -299,8 +299,8 @@ class PartitionLog(LogOffsets):
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("the checksum of the record batch is wrong")
         if size > config.segment_bytes and origin is not _COORDINATOR:
-            # A coordinator's batch has a segment of its own: a lowered limit must not stop an acknowledged
-            # decision.
+            # A coordinator's larger batch gets a segment of its own: a lowered limit must not refuse a decision
+            # that was acknowledged.
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"the record batch has {size} bytes, and a segment of this log holds only "

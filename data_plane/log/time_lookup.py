@@ -1,4 +1,4 @@
-"""Finds records by timestamp. All functions block, and run in workers. A batch is parsed only up to the first
+"""Finds records by timestamp (blocking, in workers). A batch is parsed only up to the first
 match, without making record objects.
 
 Theory of operation

@@ -9,8 +9,7 @@ segment before it where the new one begins.
 All bytes below the recovery point count as durable. So a lower recovery point is made durable before anything
 is removed.
 
-    looked: where to cut -> begun: a flush counts no more -> files cut (the disk's thread) -> finished: the
-    log is cut
+    looked: where to cut -> begun: a flush counts no more -> files cut (the disk's thread) -> finished: the log is cut
 
 While a device does not answer, the truncation waits before the last step. The log is then unchanged, and
 unsettled (`LogHome.change`): it refuses appends and reads.
@@ -150,7 +149,7 @@ class Truncation:
             roll(segments, self.producers, self.config, offset, last.created_ms)
         except DiskRefused as error:
             reached("log.cut_without_new_segment")
-            # The disk has no room for a new file: the old one is used until there is room to roll.
+            # The disk has no room for a new file, so the log continues in the old one until there is room.
             if isinstance(error, DiskHung):
                 segments.home.refused(error)
 

@@ -5,8 +5,7 @@ depends on the *maximal* set. A record is committed only when every replica of b
 argument, Kafka's `PartitionState`). `min.insync.replicas` is compared with the committed set, which certainly
 was in force.
 
-    CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (larger or as
-    before)
+    CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (larger or as before)
                                      |
                                      +---- newer metadata --------------------> CommittedIsr
 

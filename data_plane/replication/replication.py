@@ -179,7 +179,7 @@ class Replication:
             if failure is None and partition.log.recovery_point > recovery_point:
                 ended()
             else:
-                # The cause may pass: a lack of room or descriptors, or a cut that is under way.
+                # The cause may be temporary: a lack of room or descriptors, or a truncation in progress.
                 broker.timers.at(broker.clock.monotonic() + SYNC_PAUSE_SECONDS, ended)
 
         broker.sync_partition(partition, done)

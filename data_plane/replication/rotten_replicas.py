@@ -10,10 +10,9 @@ offset over and over although there are records behind it, or the bytes at an of
 then checks the bytes of that fetch against their checksums. Only if a checksum is wrong, the replica is
 rotten; otherwise the follower had another problem.
 
-    sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside,
-    begun anew
-                                           |                    (decided by the controller)         |
-                                           '-- the last in sync: serves on, and reports it          '--> sound
+    sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside, begun anew
+                                           |                            (the controller decides)       |
+                                           '-- the last in sync: serves on, and reports it             '--> sound
 
 * **Given up through the controller.** The broker reports that the replica lies in the LOST directory
   (KIP-858's word for a replica of a failed directory). In one record the controller takes it out of the ISR

@@ -140,7 +140,7 @@ class LogCleaner:
         """The highest dirty ratio of any log, when logs were last compared."""
         self.max_compaction_delay_ms = 0
 
-    # -- its life
+    # -- start and stop
 
     def run(self) -> None:
         """Start as many cleaner tasks as the settings require."""
@@ -366,7 +366,7 @@ class LogCleaner:
     def _failed(self, thread: _Thread, log: PartitionLog, error: Exception) -> None:
         where = {"topic": log.topic, "partition": log.partition}
         if isinstance(error, CompanionLost) and self._is_stopped:
-            # `stop` has closed it.
+            # `stop` has closed the companion.
             self._log.info("log.cleaning_aborted", **where, reason="the broker stops")
             return
         self.figures.passes_failed += 1

@@ -20,7 +20,7 @@ class OffsetMapTooSmall(Exception):
 
 @attrs.define
 class Mapped:
-    """The result of `RecordLoop.map_records`."""
+    """The result of putting some batches into the offset map (`RecordLoop.map_records`)."""
 
     bytes_read: int = 0
     """The number of bytes of the batches that were put into the map."""
@@ -37,7 +37,7 @@ class Mapped:
 
 @attrs.define
 class Cleaned:
-    """The result of `RecordLoop.clean` for some batches."""
+    """The result of cleaning some batches (`RecordLoop.clean`)."""
 
     data: bytes | bytearray = b""
     """The bytes of the batches that stay."""

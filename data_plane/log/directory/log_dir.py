@@ -6,8 +6,7 @@ Each directory has its own checkpoints and its own background loop, so a disk th
 partitions. Work that waits for the device (syncs, loading, removing files) runs in workers. The loop changes
 logs in between, and limits its waits for the device.
 
-    served -> a call is not answered in time: suspected, all logs stalled -> answered: late changes end ->
-    served
+    served -> a call is not answered in time: suspected, all logs stalled -> answered: late changes end -> served
 
 Rules
 * While the directory is stalled, the loop makes no calls to the device. Removed logs get their new names when
@@ -119,17 +118,13 @@ class LogDir:
         self.config_for = config_for
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.logs_being_made = 0
-        """The number of logs that workers are making now. They count as logs when the directory for a new log
-        is chosen.
-        """
+        """The number of logs that workers are making. They count when a new log's directory is chosen."""
         self.offline_reason: str | None = None
         self.is_released = False
         self._is_let_go = False
         """True once no file of a released directory is open any more, so that its disk may be removed."""
         self.clean_shutdown_broker_epoch = take_clean_shutdown(directory)
-        """The broker epoch in the clean-shutdown marker: None after a crash, -1 if the marker has no valid
-        epoch.
-        """
+        """The broker epoch in the clean-shutdown marker: None after a crash, -1 if the epoch is not valid."""
         self.cluster_id = meta.cluster_id
         self.node_id = meta.node_id
         self.directory_id = meta.directory_id
@@ -152,15 +147,11 @@ class LogDir:
         """True once the warning that the disk will soon be full was logged."""
         self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
         self.trouble: Trouble | None = None
-        """The reason why replicas in this directory should not lead; `odradek.data_plane.disks.disk_watch`
-        sets it. None if all is well.
-        """
+        """Why replicas in this directory should not lead (`odradek.data_plane.disks.disk_watch`), or None."""
         self.trouble_since_ms = 0
         """The wall-clock time in milliseconds at which the trouble began."""
         self.full_since: float | None = None
-        """The monotonic time in seconds at which a write first found the disk full; None while there is
-        enough space.
-        """
+        """The monotonic seconds at which a write first found the disk full; None while there is space."""
         self.refused_at = 0.0
         """The monotonic time in seconds of the last write that found no room."""
         self.is_stalled = False
@@ -495,7 +486,7 @@ class LogDir:
                     self._entry_is_dirty = True
                     raise
 
-    # --- life and death
+    # --- in and out of service
 
     @property
     def is_suspected(self) -> bool:

@@ -280,7 +280,7 @@ class Background:
             log.durability.check_end(log.log_end_offset)
         except DiskRefused as error:
             if error.operation == "sync":
-                # A sync that failed although space was reserved: its pages are lost, as after any failed sync.
+                # The sync failed although space was reserved. Its pages are lost, as after any failed sync.
                 raise
             reached("log.flush_postponed")
             self._log_dir.disk_refused(error)

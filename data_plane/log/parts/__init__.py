@@ -1,1 +1,1 @@
-"""The parts of a log. Each owns its state, and imports nothing of the code above it."""
+"""The parts of a log: each owns its state, and imports nothing of the code above it."""

@@ -126,8 +126,7 @@ class SegmentList:
     def read(
         self, offsets: LogOffsets, offset: int, max_bytes: int, upper_bound: int, interval: int, min_one: bool
     ) -> LogRead:
-        """Read whole batches as `PartitionLog.read` does, and raise the same errors. `offsets` are the log's
-        bounds.
+        """Read as `PartitionLog.read` does, with the same errors, from a log between these offsets.
 
         The index has an entry for each `interval` bytes of batches.
         """
@@ -234,7 +233,7 @@ class SegmentList:
                 return
             except DiskHung as failure:
                 reached("log.append_undone_late")
-                # Report the refusal after the cut, because the report may act on this file, too.
+                # Report the refusal after the file was cut, because the report may act on this file, too.
                 self.home.refused(failure)
                 return
             except DiskError as failure:

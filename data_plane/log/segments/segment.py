@@ -136,7 +136,7 @@ class Segment:
     def name(self, suffix: str) -> str:
         return file_name(self.base_offset, suffix)
 
-    # --- its life
+    # --- active and finished
 
     def begin(self, now_ms: int, jitter_ms: int = 0) -> None:
         """Begin the time after which the active segment rolls. `jitter_ms` is subtracted from `segment.ms`."""
@@ -604,7 +604,9 @@ class Segment:
     # --- the file, for other threads
 
     def flush(self, snapshot: str | None = None) -> None:
-        """Make the batches durable; of a finished segment also its indexes and the producers' snapshot behind it (blocking)."""
+        """Sync the batches (blocking). For a finished segment, also sync its indexes and the producers'
+        snapshot at its end.
+        """
         self.needs_sync = False
         try:
             self.sync()

@@ -128,8 +128,8 @@ class WalkedTimes:
         while at < len(data) and not budget.is_used_up:
             header = self._header(data[at:], end)
             if header is None:
-                # A header that was cut off is read again with the next chunk, unless this chunk already begins
-                # with it.
+                # A header that the chunk's end cuts off is read again with the next chunk. It is damaged if this
+                # chunk begins with it.
                 self.is_damaged = at == 0 or len(data) - at >= HEADER_SIZE
                 return
             if header.size > len(data) - at:
