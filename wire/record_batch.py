@@ -12,8 +12,8 @@ compacted topics, lookups by timestamp.
 A broker's checks of a produced batch, in Kafka's order (`parse_produced`, then `validate_for_append`):
 
 1. framing and magic: a batch that is missing, cut, or of an older format is INVALID_RECORD. A batch with an
-   impossible length or an unknown magic is CORRUPT_MESSAGE. There must be exactly one batch; zstd only since Produce
-   7;
+   impossible length or an unknown magic is CORRUPT_MESSAGE. There must be exactly one batch. It may be
+   compressed with zstd only since Produce 7;
 2. a base offset other than 0 is INVALID_RECORD, more bytes than allowed MESSAGE_TOO_LARGE, a wrong checksum
    CORRUPT_MESSAGE;
 3. the header's counts must agree, control batches are for brokers alone, and a producer id needs a sequence

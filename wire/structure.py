@@ -4,9 +4,9 @@ Every class in `odradek.wire.messages` is a `Structure`; the top-level ones (a r
 record) are also a `Message`. A field's wire type and versions are in its attrs metadata, which `kafka(...)` makes.
 Both codecs use only this metadata.
 
-Comparison and representation are written once here, over the attributes, instead of being compiled into every class
-by attrs. What attrs does compile, `__init__`, waits for the first use of a class (`schema/lazy_attrs.py`). A node loads some 430
-classes at its start, and needs a few dozen of them.
+Comparison and representation are written here once, for all classes, so that attrs need not compile them for each.
+attrs compiles only `__init__`, and only at the first use of a class (`schema/lazy_attrs.py`). A node loads some 430
+classes at its start, and uses a few dozen of them.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""One pass of the cleaner over one log: reading segments, writing cleaned ones and swapping them in.
+"""One pass of the cleaner over one log: reads segments, writes cleaned ones and swaps them in.
 
 Theory of operation
 -------------------
-A pass is made by `begin_cleaning` and goes through groups of neighbouring segments, the oldest first. Each group
-becomes one segment, swapped in at once: on the disk there is never more than one group's copy. The contract with the
-cleaner's runtime, step by step, is in the README of `parts/`.
+`begin_cleaning` makes a pass. It handles groups of neighbouring segments, the oldest first. Each group
+becomes one segment, which is swapped in at once: the disk never has more than one group's copy. The README of
+`parts/` lists step by step how the cleaner's runtime must use a pass.
 
 Rules
-* Only durable records are cleaned: `end_offset` is at most the recovery point. A record goes because a later one has
-  its key, so a power loss must spare the later one, too.
+* Only durable records are cleaned: `end_offset` is at most the recovery point. A record is removed because a
+  later one has its key. So a power loss must not remove the later one.
 * Only committed records are cleaned, below the last stable offset, in finished segments.
-* A truncation, DeleteRecords, another policy, or the log's end aborts the pass. If retention has removed segments
-  of a group, the group is left as it is.
+* A truncation, DeleteRecords, another policy, or closing the log aborts the pass. If retention has removed
+  segments of a group, the group is left as it is.
 * If the disk is full, nothing is lost: the cleaned files are removed, the sources stay.
 """
 

@@ -1,8 +1,9 @@
-"""Rules of a topic for single records: keys if it is compacted, timestamps within its bounds.
+"""The rules of a topic for single records: they have keys if the topic is compacted, and timestamps within
+its bounds.
 
-Records are parsed in two cases only. A rule needs them (compacted topics, a bound on old timestamps), or the
-header's timestamps contradict each other or the topic's bounds. Texts and the order of checks are Kafka's
-(KIP-467).
+Records are parsed in two cases only. Either a rule needs them (compacted topics, a bound on old timestamps),
+or the header's timestamps contradict each other or the topic's bounds. Error texts and the order of checks
+are Kafka's (KIP-467).
 """
 
 from __future__ import annotations

@@ -47,7 +47,9 @@ class LoadOptions:
     """True if the last process that used the log has closed it and synced everything."""
     recovery_point: int = 0
     is_known: bool = True
-    """True if a checkpoint names the log. Otherwise a cleaner's work may be above the recovery point."""
+    """True if a checkpoint names the log. Otherwise recovery may find cleaned segments above the recovery
+    point.
+    """
     log_start_offset: int = -1
     first_dirty_offset: int = -1
     """The offset below which all records have been cleaned."""
@@ -174,8 +176,8 @@ class Recovery:
             self._buffer = bytearray(min(RECOVERY_CHUNK_BYTES, longest))
 
     def _joins(self, at: int) -> bool:
-        """True if this segment begins where the segment before it ends. If not, it is dropped with all later
-        ones.
+        """True if this segment begins where the segment before it ends. If not, drops it and all later
+        segments from the log.
         """
         gap = self._segments.segments[at].base_offset - self.log_end_offset
         is_known = self.log_end_offset < self._known_offset

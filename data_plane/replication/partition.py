@@ -265,7 +265,7 @@ class Partition:
         return min(self.log.config.min_insync_replicas, replicas)
 
     def is_adding(self, broker_id: int) -> bool:
-        """True if a reassignment is adding the replica on this broker."""
+        """True if a reassignment is adding the replica on the broker with this id."""
         return self.image is not None and broker_id in self.image.adding_replicas
 
     def _weigh_isr(self) -> None:
@@ -652,8 +652,8 @@ class Partition:
         waiting.call_all_fetches()
 
     def leader_error(self, current_leader_epoch: int) -> ErrorCode:
-        """Return the error for a request that only the leader may serve, or whose leader epoch differs
-        (KIP-320). The epoch -1 means that the request has none.
+        """Return the error if this broker does not lead, or if the request's leader epoch differs (KIP-320);
+        NONE otherwise. The epoch -1 means that the request has none.
         """
         code = self.epoch_error(current_leader_epoch)
         if not code and not self.is_leader:
@@ -661,8 +661,8 @@ class Partition:
         return code
 
     def epoch_error(self, current_leader_epoch: int) -> ErrorCode:
-        """Return the error for a request whose leader epoch differs, as `leader_error`; but a follower may
-        serve the request.
+        """Return the error for a request whose leader epoch differs (KIP-320); NONE otherwise. Unlike
+        `leader_error`, it accepts requests to a follower.
         """
         if current_leader_epoch != NO_LEADER_EPOCH:
             if current_leader_epoch < self.leader_epoch:
@@ -685,7 +685,7 @@ class Partition:
         return code
 
     def statistics(self) -> dict[str, int | bool]:
-        """Return figures that matter on the leader, for metrics."""
+        """Return figures about the partition as its leader sees it, for metrics."""
         isr = len(self.isr_state.isr)
         return {
             "is_leader": self.is_leader,

@@ -29,13 +29,13 @@ class PartitionCluster(Protocol[P_contra]):
         """
 
     def is_troubled(self, directory: bytes) -> bool:
-        """True if the directory's broker reports that the directory takes no records now."""
+        """True if the broker that has this directory reports that it takes no records now."""
 
     def registered_epoch(self, broker_id: int) -> int:
-        """Return the epoch of this broker's registration; -1 for an unregistered one."""
+        """Return the broker epoch with which the broker of this id is registered; -1 if it is not registered."""
 
     def is_alive(self, broker_id: int) -> bool:
-        """True if this broker is registered and not fenced."""
+        """True if the broker with this id is registered and not fenced."""
 
     def alter_isr(self, partition: P_contra) -> None:
         """Send the proposal in `partition.isr_state` to the controller."""

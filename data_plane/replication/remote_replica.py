@@ -78,9 +78,9 @@ class RemoteReplica:
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
         """Record a fetch at `offset`: the follower has all records below it.
 
-        At the leader's log end, the follower is caught up now. If `offset` reaches what was the leader's log
-        end at the follower's last fetch, the follower was caught up at that time. So a follower under steady
-        load, always one fetch behind, counts as caught up.
+        If `offset` is the leader's log end, the follower is caught up now. If it reaches what was the
+        leader's log end at the follower's last fetch, the follower was caught up at that time. So a follower
+        under steady load, always one fetch behind, counts as caught up.
         """
         if offset >= leader_end_offset:
             caught_up_ms = now_ms

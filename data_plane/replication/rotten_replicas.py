@@ -162,7 +162,7 @@ class RottenReplicas:
             or not self._broker.hosted.holds(partition)
         ):
             reached("rot.suspicion_outdated")
-            # The log may have been cut since the suspected bytes were read.
+            # The log may have been truncated since the suspected bytes were read.
             return
         if rot is None:
             self._broker.log.info(

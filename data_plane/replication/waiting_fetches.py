@@ -67,8 +67,8 @@ class WaitingFetches:
     def remove(self, ticket: Ticket) -> None:
         """Remove a waiting fetch. The ticket of a fetch that was woken already is ignored.
 
-        An unknown ticket may have the same mark and number as another ticket, because each queue counts from
-        0.
+        Tickets are compared by identity: another ticket may have the same mark and number, because each queue
+        counts from 0.
         """
         mark, serial, until, _ = ticket
         tickets = self._by_mark[until]

@@ -118,8 +118,8 @@ class WaitingRequests:
         done = []
         while waiting and waiting[0].last_offset < high_watermark:
             done.append(waiting.popleft())
-        # Complete the newest first: a connection answers in order, so that the oldest then sends all of them at
-        # once.
+        # Complete the newest first. A connection answers in order, so the oldest answer comes last and lets all be
+        # sent at once.
         for waiter in reversed(done):
             waiter.acknowledged(code)
 

@@ -1,7 +1,7 @@
-"""The 61-byte header of a version 2 record batch: read, check, patch.
+"""The 61-byte header of a version 2 record batch: functions that read it, check it, and patch it in place.
 
-Every function takes the buffer that holds the batch and the offset of its first byte. So a broker can pass its
-receive buffer, and a log its file block, without slicing first.
+Every function takes the buffer that holds the batch and the offset of its first byte. So a broker can pass
+its receive buffer, and a log its file block, without slicing first.
 """
 
 from __future__ import annotations

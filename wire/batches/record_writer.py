@@ -1,9 +1,9 @@
-"""A whole batch of records written at once: the producer's hot loop.
+"""Writes a whole batch of records at once: the producer's hot loop.
 
-`odradek.wire.batches.records.RecordBatchBuilder` takes records one by one. Here all records are given at once, so
-that one loop encodes them without a call per record. Both write the same bytes
-(tests/wire/batches/test_record_writer.py). `stamp` writes the producer's numbers into a finished batch, and again
-if the batch is sent again with other numbers.
+`odradek.wire.batches.records.RecordBatchBuilder` takes records one by one. Here all records are given at
+once, so that one loop encodes them without a call per record. Both write the same bytes
+(tests/wire/batches/test_record_writer.py). `stamp` writes the producer's numbers into a finished batch. It is
+called again if the batch is sent again with other numbers.
 """
 
 from __future__ import annotations

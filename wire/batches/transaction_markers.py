@@ -1,7 +1,9 @@
-"""Markers that end transactions: control batches of one record (KIP-98, "Control Messages").
+"""Builds and parses the markers that end transactions: control batches of one record (KIP-98, "Control
+Messages").
 
-The record's key is a version (int16, 0) and a type (int16: 0 abort, 1 commit). Its value is a version (int16, 0) and the
-epoch of the coordinator (int32). The batch has the producer's id and epoch, and no sequence number.
+The record's key is a version (int16, 0) and a type (int16: 0 abort, 1 commit). Its value is a version (int16,
+0) and the epoch of the coordinator (int32). The batch has the producer's id and epoch, and no sequence
+number.
 """
 
 from __future__ import annotations

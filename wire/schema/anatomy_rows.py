@@ -1,23 +1,25 @@
 """One row per API: where the things of its requests are, and how the answer names and refuses each. PURE.
 
-A *thing* is an item that gets its own result: a topic, a partition, a group, a resource. A row is text, so that
-importing it loads no message module. `odradek.wire.schema.anatomy` resolves it against the message classes at first
-use.
+A *thing* is an item that gets its own result: a topic, a partition, a group, a resource. A row is text, so
+that importing it loads no message module. `odradek.wire.schema.anatomy` resolves it against the message
+classes at first use.
 
-* A path is written from the outermost list in, with `/` between the levels. `topics name / partitions partition_index` is a
-  list `topics`, whose structures are named by their field `name`, and have a list `partitions`. A list of plain values has
-  `*` for the value itself. `+` joins two lists of one request.
-* `results` is the path of the answer. Its names are in the order of the request's: the first name in the answer
-  means the same as the first name in the request.
-* `refused` lists further fields of a refused thing: `base_offset=-1` is a value, a bare name is the field for the text.
-* `whole` lists further fields of an answer that refuses all. An answer with a field `error_code` in that version has the
-  error there, and its text in `error_message`. Any other answer has it once for each thing.
+* A path goes from the outermost list to the innermost, with `/` between the levels. `topics name / partitions
+  partition_index` means a list `topics`, whose structures are named by their field `name`, and have a list
+  `partitions`. In a list of plain values, `*` is the value itself. `+` joins two lists of one request.
+* `results` is the path in the answer. Its names have the same order as those in the request: the first name
+  in the answer means the same as the first name in the request.
+* `refused` lists further fields of a refused thing: `base_offset=-1` sets a value, a bare name is the field
+  for the error text.
+* `whole` lists further fields of an answer that refuses the whole request. If the answer has a field
+  `error_code` in that version, the error is there, and its text in `error_message`. Any other answer repeats
+  the error for each thing.
 
-The fields, their versions and their defaults are only in the schema tables. An API without a row is refused by its
-`error_code` alone.
+The fields, their versions and their defaults are only in the schema tables. For an API without a row, an
+answer can only refuse the whole request by its `error_code`.
 
-Weights, keys of things that are decided together, and limits are in the controller. Rights are in
-`odradek.security`. Some requests do not fit a row, or only in part; `ODD` lists them with the reason.
+The controller defines weights, limits, and the keys of things that are decided together. `odradek.security`
+defines rights. Some requests do not fit a row, or only in part; `ODD` lists them with the reason.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Writes the generated sources from the fact tables: `python -m odradek.wire.schema.generate [--check]`.
 
-Writes `wire/messages/*.py`, `wire/api_keys.py`, `wire/error_codes.py` and `wire/schema/versions.py`. They have the form
-that the project's formatter gives, so that formatting leaves them alone. `--check` writes nothing, names each file that
-differs and exits with 1.
+Writes `wire/messages/*.py`, `wire/api_keys.py`, `wire/error_codes.py` and `wire/schema/versions.py`. They are
+formatted as the project's formatter would, so that it does not change them. `--check` writes nothing, names
+each file that differs and exits with 1.
 
-Names: a field is Kafka's name in snake case (`KRaft` counts as one word). A structure keeps Kafka's name. Where two
-messages of a module use a name for different structures, the message's name comes before it.
+Names: a field is Kafka's name in snake case (`KRaft` counts as one word). A structure keeps Kafka's name.
+Where two messages of a module use a name for different structures, the message's name comes before it.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def api_keys_source(facts: list[ApiFact]) -> str:
         "",
         "",
         "class ApiKey(IntEnum):",
-        '    """The APIs that Odradek holds."""',
+        '    """The keys of the APIs whose messages this package has."""',
         "",
     ]
     lines += [f"    {snake_case(api.name).upper()} = {api.key}" for api in facts]
@@ -275,7 +275,7 @@ def api_keys_source(facts: list[ApiFact]) -> str:
         "",
         "",
         "NEVER = 32767",
-        '"""Stands for `flexible_since` of an API without flexible versions."""',
+        '"""The value of `flexible_since` for an API without flexible versions."""',
         "",
         "APIS: dict[int, Api] = {",
     ]
@@ -324,7 +324,7 @@ def error_codes_source(facts: list[ErrorFact]) -> str:
         "",
         "    @property",
         "    def retriable(self) -> bool:",
-        '        """True where Kafka\'s clients try again by themselves."""',
+        '        """True if Kafka\'s clients retry automatically after this error."""',
         "        return self in _RETRIABLE",
         "",
         "",

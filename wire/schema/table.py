@@ -40,7 +40,9 @@ class MessageFact:
 
     name: str
     kind: str
-    """`request`, `response`, `header`, `data`, `metadata`, `coordinator-key` or `coordinator-value`."""
+    """The kind of message: `request`, `response`, `header`, `data`, `metadata`, `coordinator-key` or
+    `coordinator-value`.
+    """
     api_key: int | None
     valid_versions: tuple[int, int]
     flexible_since: int | None

@@ -5,8 +5,8 @@ Theory of operation
 Kafka hashes keys with MD5, one by one. Here a hash is four sums of products modulo 2**64, of which the upper 32 bits
 count. The factors are random and secret, and the summands are the key's pieces of 32 bits, behind its length. Such a
 sum is strongly universal (Lemire and Kaser, "Strongly universal string hashing is fast", 2014, theorem 3.1). So
-two different keys have one hash with a chance of 2**-128. An enemy who chooses the keys gains nothing: the factors are
-drawn for each map.
+two different keys have the same hash with a probability of 2**-128. An attacker who chooses the keys cannot raise it,
+because the factors are drawn anew for each map.
 
 numpy multiplies all keys of similar length as one matrix. A key is padded with zeros to a width, and its length is
 hashed with it. Keys that are longer than the widest matrix go through keyed BLAKE2b, one by one.

@@ -65,8 +65,8 @@ class LastBatches:
     offsets: dict[int, int]
     """The last offset of each producer's last committed batch, by producer id."""
     next_sequences: dict[int, int]
-    """The sequence number behind the last committed batch, by producer id. It is known only if the log's
-    state has just later batches of the producer.
+    """The sequence number behind the last committed batch, by producer id. Only for producers of which the
+    log's state has kept only later batches.
     """
     epochs: dict[int, int] = attrs.field(factory=dict)
     """The epoch of each producer whose last batch is a marker, by producer id."""

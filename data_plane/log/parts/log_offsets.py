@@ -2,12 +2,13 @@
 
     log_start_offset <= high_watermark <= log_end_offset
 
-* The high watermark grows up to the log's end, and falls with truncations alone. Only the leader's own one, which a
-  follower receives, may be ahead of the end: the follower cuts it to its log's end.
-* The log's end grows with appends, and falls with truncations.
-* The log's start grows up to the high watermark, and falls with truncations alone.
-* The next process would find the stored start, in the checkpoint or in the first segment's name. The stored start
-  never exceeds the log's start. Records that a replica reports as deleted lie below its stored start.
+* The high watermark grows up to the log's end, and falls only with truncations. The high watermark that a
+  follower receives from its leader may be beyond the follower's end. The follower then takes its log's end
+  instead.
+* The log end offset grows with appends, and falls with truncations.
+* The log start offset grows up to the high watermark, and falls only with truncations.
+* The stored start is what the next process would find, in the checkpoint or in the first segment's name. It
+  never exceeds the log start offset. Records that a replica reports as deleted lie below its stored start.
 
 A broken rule raises `AssertionError`: wrong offsets would lose records, or invent them.
 """
