@@ -7,8 +7,8 @@ classes at first use.
 * A path goes from the outermost list to the innermost, with `/` between the levels. `topics name / partitions
   partition_index` means a list `topics`, whose structures are named by their field `name`, and have a list
   `partitions`. In a list of plain values, `*` is the value itself. `+` joins two lists of one request.
-* `results` is the path in the answer. Its names have the same order as those in the request: the first name
-  in the answer means the same as the first name in the request.
+* `results` is the path in the answer. Its names have the same order as those in the request. So the first
+  name of both means the same.
 * `refused` lists further fields of a refused thing: `base_offset=-1` sets a value, a bare name is the field
   for the error text.
 * `whole` lists further fields of an answer that refuses the whole request. If the answer has a field
