@@ -460,7 +460,7 @@ def _holds_sound_batch(directory: Dir, name: str, offset_min: int) -> bool:
 
 
 def last_offset_of(batches: Buffer) -> int:
-    """Return the last offset of the last batch in `batches`, which are complete."""
+    """Return the last offset in `batches`, a sequence of whole batches."""
     *_, (_, header) = iter_batches(batches)
     return header.last_offset
 

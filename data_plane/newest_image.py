@@ -6,8 +6,8 @@ from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
 
 class NewestImage:
-    """A holder that all parts of a broker share. The broker replaces `image`; the parts read it when they
-    need it.
+    """The newest metadata image, in an object that all parts of a broker share. The broker replaces `image`;
+    the parts read it when they need it.
     """
 
     __slots__ = ("image",)

@@ -78,8 +78,8 @@ class Durability:
             self.is_unsaved = False
 
     def end_cut(self) -> None:
-        """Called when a truncation has ended or was refused. The result of a flush that begins now counts
-        again.
+        """Called when a truncation has ended or was refused. From now on, flushes that begin may raise the
+        recovery point again.
         """
         self._is_cutting = False
         self._outdate()
