@@ -1,4 +1,6 @@
-"""`python -m jepsen_tests`: three real nodes under faults, driven by librdkafka, every acknowledged record accounted for."""
+"""`python -m jepsen_tests`: runs three real nodes under faults with clients of librdkafka, and checks every
+acknowledged record.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from jepsen_tests.schedule import INTERVAL_SECONDS, KINDS
 from jepsen_tests.systems import SYSTEMS, Unavailable
 
 _EVIDENCE_MAX = 5
-"""The most anomalies of each name that are printed."""
+"""The most anomalies of one name that are printed."""
 EXIT = {"ok": 0, "safety": 1, "liveness": 2}
 EXIT_UNAVAILABLE = 3
 EXIT_USAGE = 64
@@ -81,8 +83,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the test. Exit status 0: nothing lost, all healed. 1: an anomaly. 2: it did not heal. 3: the system
-    cannot run here.
+    """Run the test. Return the exit status. 0: all records are there and the cluster has healed. 1: an anomaly. 2:
+    the cluster has not healed. 3: the system cannot run here.
     """
     options = parse_arguments()
     if options.check is not None:
@@ -142,7 +144,7 @@ def main() -> int:
 
 
 def report(result: Result) -> None:
-    """Print anomalies, troubles and figures; the last line is the verdict."""
+    """Print anomalies, failures and figures of a run; the last line is the verdict."""
     report_anomalies([f"{each.name} {each.key}: {each.detail}" for each in result.anomalies])
     for trouble in result.troubles:
         print(f"trouble: {trouble}")

@@ -182,6 +182,8 @@ STATES: Mapping[str, str] = {
     "consumer_groups.member_fenced_for_slow_revocation": "A member gives up partitions more slowly than its rebalance timeout allows.",
     "consumer_groups.previous_epoch_accepted": "A member has lost the answer with its newest epoch.",
     "consumer_groups.full_group_refused": "A member joins a consumer group of the largest size.",
+    "consumer_groups.full_partition_refused": "The consumer groups of one partition have as many members as it takes.",
+    "consumer_groups.found_topics_dropped": "The topics of a pattern take more room than their partition has.",
     "consumer_groups.instance_in_use_refused": "A static member joins while another member has its instance id.",
     "consumer_groups.instance_fenced": "A static member acts after another has taken its instance id in a consumer group.",
     "consumer_groups.static_member_left_for_a_while": "A static member leaves with epoch -2.",

@@ -1,4 +1,4 @@
-"""`odradek acl list|add|remove|check`: the rules of who may do what."""
+"""`odradek acl list|add|remove|check`: rules that allow or deny users operations on resources."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _RESOURCES = ("topic", "group", "transactional-id", "delegation-token", "user-resource")
-"""Options that name a resource. `--user` is the acting user, so resources of the type USER have another option."""
+"""Names of the options that select a resource (`--topic` and so on). `--user` is the acting user, so
+resources of the type USER have another option.
+"""
 _TYPES = {"user-resource": "USER"}
 DENIED = 1
 
 
 def register(groups: Groups) -> None:
-    """Add the group of commands."""
+    """Add the command group `acl` to the parser of the command line."""
     commands = groups.add_parser("acl", help="list, add, remove, check rights").add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -80,7 +82,7 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
             f"--{name}", action="append", metavar="NAME", help=f"a {name.replace('-', ' ')}, or * for all"
         )
     parser.add_argument("--cluster", action="store_true", help="the cluster itself")
-    parser.add_argument("--prefixed", action="store_true", help="names are beginnings of names")
+    parser.add_argument("--prefixed", action="store_true", help="the names are prefixes")
 
 
 def _principal(text: str) -> str:
@@ -145,7 +147,9 @@ def _rules(args: argparse.Namespace) -> list[Acl]:
 
 
 def _filters(args: argparse.Namespace) -> list[AclFilter]:
-    """Make a filter for each combination of the options; an option that is not given matches everything."""
+    """Make a filter of rules for each combination of the options. An option that is not given matches
+    everything.
+    """
     from odradek.security.acls.acl_requests import AclFilter
     from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
 
@@ -162,7 +166,7 @@ def _filters(args: argparse.Namespace) -> list[AclFilter]:
 
 
 def _exact_filters(args: argparse.Namespace) -> list[AclFilter]:
-    """Make a filter for each single rule that these options describe."""
+    """Make filters that each match exactly one of the rules that the options describe."""
     import attrs
 
     from odradek.security.acls.acl_requests import AclFilter
@@ -251,7 +255,9 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Check rights. Exit code 0 if all are allowed, 1 if any is denied."""
+    """Print whether each requested operation is allowed. Return exit code 0 if all are allowed, 1 if any is
+    denied.
+    """
     from odradek.security.acls.rules import Operation, ResourceType
 
     needed = _needed(args)
@@ -290,7 +296,9 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
-    """Make an authorizer from the cluster's rules, with the super users and the default from the command line."""
+    """Make an authorizer that decides by the cluster's rules. Super users and the default come from the
+    command line.
+    """
     from odradek.security.acls.acl_index import AclIndex
     from odradek.security.acls.acl_requests import AclFilter
     from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings

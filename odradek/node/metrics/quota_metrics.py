@@ -1,4 +1,4 @@
-"""Metrics of quotas: the usage of clients, and their waiting times. PURE."""
+"""Metrics of quotas: what clients use, and how long they have waited. PURE."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from odradek.node.metrics.metrics_text import MetricsText
 __all__ = ["SHOWN_MAX", "quota_metrics"]
 
 SHOWN_MAX = 200
-"""The number of accounts with their own metrics: those that waited the longest."""
+"""The most accounts with their own metrics: those that waited the longest."""
 
 
 def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> None:
-    """Add the accounts of one broker, a limited number of them by name."""
+    """Add to the page the quota accounts of one broker; at most `shown_max` are listed by name."""
     statistics = quotas.statistics()
     page.gauge("odradek_quota_accounts", "Quotas that clients are charged to now.")
     page.one(statistics["accounts"])
-    page.counter("odradek_quota_exempt_requests_total", "Requests of nodes, which no quota holds for.")
+    page.counter("odradek_quota_exempt_requests_total", "Requests of nodes, which are exempt from quotas.")
     page.one(statistics["exempt_requests"])
     page.counter("odradek_quota_exempt_bytes_total", "Their bytes.")
     page.one(statistics["exempt_bytes"])
@@ -35,7 +35,7 @@ def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> No
     for sharers, account in shown:
         page.sample(account.used, **labels(sharers, account))
     page.counter(
-        "odradek_quota_throttled_seconds_total", "Waits that answers asked of clients because of it."
+        "odradek_quota_throttled_seconds_total", "Throttle times in answers to clients because of the quota."
     )
     for sharers, account in shown:
         page.sample(account.throttled_seconds, **labels(sharers, account))

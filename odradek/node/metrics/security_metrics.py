@@ -1,4 +1,4 @@
-"""Figures of TLS and logins for the metrics page: certificates, handshakes, clients that were not let in. PURE."""
+"""Metrics of TLS and logins: certificates, handshakes, refused clients. PURE."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["security_metrics"]
 
 
 def security_metrics(page: MetricsText, entrances: Entrances) -> None:
-    """Add the figures of a node's listeners that authenticate their clients."""
+    """Add to the page the figures of a node's listeners that authenticate their clients."""
     certificates = entrances.certificates.statistics()
     page.gauge(
-        "odradek_certificate_days_left", "Days until the first of the listener's own certificates ends."
+        "odradek_certificate_days_left", "Days until the first of the listener's own certificates expires."
     )
     for listener, figures in certificates.items():
         if "days_left" in figures:
@@ -29,7 +29,7 @@ def security_metrics(page: MetricsText, entrances: Entrances) -> None:
         for listener, figures in certificates.items():
             page.sample(figures[field], listener=listener)
     entering = entrances.statistics()
-    page.gauge("odradek_connections_entering", "Clients that have yet to show who they are.")
+    page.gauge("odradek_connections_entering", "Clients that have not authenticated yet.")
     for listener, counts in entering.items():
         page.sample(counts["half_open"], listener=listener)
     page.counter("odradek_connections_not_let_in_total", "Clients whose handshake or login did not succeed.")

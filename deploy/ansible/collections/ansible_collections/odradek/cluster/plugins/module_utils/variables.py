@@ -1,7 +1,7 @@
-"""The variables of the collection: names, types, ranges, and what each is for.
+"""A table of the collection's variables: name, type, range and purpose of each. PURE.
 
-Inventories are judged by this table (`plugins/filter/judgement.py`). The roles' argument specs and READMEs are written
-from it: `python -m deploy.role_pages`. PURE.
+Inventories are checked against it (`plugins/filter/judgement.py`). `python -m deploy.role_pages` writes the roles'
+argument specs and READMEs from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Variable(NamedTuple):
     type: str
     text: str
     default: object = None
-    """The value that holds where it is not set; None where the text says it."""
+    """The value of an unset variable; None if `text` describes it."""
     required: bool = False
     low: int | None = None
     high: int | None = None
@@ -27,7 +27,7 @@ class Variable(NamedTuple):
     elements: str | None = None
     options: tuple[Variable, ...] = ()
     pattern: str | None = None
-    """The expression that a text must match as a whole; `like` shows an example."""
+    """The regular expression that the whole text must match. `like` has an example."""
     like: str = ""
 
 
@@ -117,7 +117,7 @@ OF_ALL = (
         ),
     ),
 )
-"""Variables of the whole cluster."""
+"""Variables that apply to the whole cluster."""
 
 OF_A_HOST = (
     _node_id("odradek_node_id", "Id of the host's node; never used again for another."),
@@ -175,7 +175,7 @@ OF_A_HOST = (
     _port("odradek_controller_ssl_port", "Port of controllers, by certificate.", 9097),
     Variable("odradek_more_names", "list", "More names in the host's certificate.", elements="str"),
 )
-"""Variables of a host."""
+"""Variables that apply to one host."""
 
 OF_A_RUN = (
     Variable("odradek_host", "str", "The one host that a playbook is for."),
@@ -220,7 +220,7 @@ OF_A_RUN = (
         False,
     ),
 )
-"""Variables of one run, given by -e."""
+"""Variables that apply to one run, given by -e."""
 
 OF_ROLES = {
     "host": (
@@ -330,11 +330,11 @@ OF_ROLES = {
         ),
     ),
 }
-"""Variables of the roles; all may stand in an inventory."""
+"""Variables of each role; all may be set in an inventory."""
 
 
 class Entry(NamedTuple):
-    """A file of tasks that playbooks include, what it does, and the variables that it takes."""
+    """A file of tasks that playbooks include: its purpose, and the variables that it uses."""
 
     text: str
     takes: tuple[str, ...] = ()
@@ -435,7 +435,7 @@ ENTRIES: dict[str, dict[str, Entry]] = {
         "votes": Entry("Gives and takes votes, one at a time.", _GATED),
     },
 }
-"""The roles' files of tasks that take variables, by role and name."""
+"""The roles' files of tasks that use variables, by role and name."""
 
 ABOUT_ROLES = {
     "host": "Kernel, journal, clock and user of a host that runs nodes.",
@@ -445,6 +445,6 @@ ABOUT_ROLES = {
 
 
 def every_variable() -> dict[str, Variable]:
-    """Return all variables that an inventory or a run may have, by name."""
+    """Return all variables that can be set in an inventory or for a run, by name."""
     found = (*OF_ALL, *OF_A_HOST, *OF_A_RUN, *(each for role in OF_ROLES.values() for each in role))
     return {each.name: each for each in found}

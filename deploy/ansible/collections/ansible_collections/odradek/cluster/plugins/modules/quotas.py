@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Quotas of clients as an inventory has them, by `odradek quota`."""
+"""Makes the client quotas of a cluster match the inventory, by `odradek quota`."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ _OF_ADDRESSES = "connection_rate"
 
 
 class Step(NamedTuple):
-    """A change of the plan, as an operator and as the command reads it."""
+    """A planned change: a sentence for the operator, and the words of the command."""
 
     told: str
     words: list[str]
 
 
 def entity_of(quota: dict) -> tuple:
-    """Return the entity of an entry: pairs of a kind and a name, as C(odradek quota list --json) names them."""
+    """Return the entity of a quota as pairs (kind, name), in the form of C(odradek quota list --json)."""
     return tuple(
         sorted(
             (kind.replace("_", "-"), str(quota[kind])) for kind in _KINDS if quota.get(kind) not in (None, "")
@@ -113,7 +113,9 @@ def _option(limit: str) -> str:
 
 
 def _wanted(cluster: Cluster, quotas: list, problems: list[str]) -> dict[tuple, dict[str, float]]:
-    """Ask the controller, without a change, for the numbers of each entry's limits: 10M is 10485760."""
+    """Have the controller convert the limits of each entry to numbers, without a change (10M becomes 10485760). Add
+    its refusals to `problems`.
+    """
     found: dict[tuple, dict[str, float]] = {}
     for quota in quotas:
         entity = entity_of(quota)
@@ -138,7 +140,9 @@ def _number(value: float | None) -> str:
 
 
 def plan(quotas: list, wanted: dict, there: dict) -> list[Step]:
-    """Return the steps from the quotas that are there to those that are wanted; both are numbers by entity and by Kafka's key."""
+    """Return the steps from the present quotas (`there`) to the wanted ones; both are numbers by entity and by
+    Kafka's key.
+    """
     steps = []
     for quota in quotas:
         entity = entity_of(quota)
