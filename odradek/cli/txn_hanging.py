@@ -35,7 +35,7 @@ def register_find_hanging(commands: Groups) -> None:
         commands,
         "find-hanging",
         _find,
-        "find transactions that hold committed readers up, and what ends them",
+        "find transactions that hold up read_committed consumers, and show how to end them",
     )
     find.add_argument("--topic", metavar="TOPIC", help="only partitions of this topic (default: all topics)")
     find.add_argument("--partition", type=id_number, metavar="N", help="only this partition of the topic")

@@ -71,7 +71,7 @@ class SegmentScan:
                 left = self._file.pread_into(view[: min(chunk_max, end - position)], position)
                 chunk_end = position + left
                 if left < HEADER_SIZE:
-                    self.damage = "the file is shorter than its size in the directory"
+                    self.damage = "the file ends before the size that the file system reports"
                     return
             header = unpack(view, at)
             base_offset, length, _, magic, crc, _, delta = header[:7]

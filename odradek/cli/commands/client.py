@@ -19,13 +19,13 @@ __all__ = ["register"]
 
 def register(groups: Groups) -> None:
     """Add the group of commands."""
-    commands = groups.add_parser("client", help="list clients, describe what they push").add_subparsers(
-        metavar="COMMAND", required=True
-    )
-    listing = add_command(commands, "list", _list, "list the clients that brokers know by their telemetry")
+    commands = groups.add_parser(
+        "client", help="list clients, show the metrics that they push"
+    ).add_subparsers(metavar="COMMAND", required=True)
+    listing = add_command(commands, "list", _list, "list the clients that push metrics (KIP-714)")
     add_connection_options(listing)
-    describe = add_command(commands, "describe", _describe, "show what a client has pushed of itself")
-    describe.add_argument("client_id", metavar="CLIENT_ID", help="the id that the client gives itself")
+    describe = add_command(commands, "describe", _describe, "show the metrics that a client has pushed")
+    describe.add_argument("client_id", metavar="CLIENT_ID", help="the client.id of the client")
     describe.add_argument("--user", metavar="NAME", help="only the client of this user")
     add_connection_options(describe)
 
@@ -75,8 +75,7 @@ def _describe(args: argparse.Namespace) -> int:
             _print_client(broker, each)
     if not found and all(broker.error is None for broker in asked):
         raise CliError(
-            f"no broker knows a client {args.client_id!r}: `odradek client list` shows the ones that ask for "
-            "subscriptions"
+            f"no broker knows a client {args.client_id!r}: `odradek client list` shows the clients that push metrics"
         )
     return _end(asked)
 

@@ -42,8 +42,7 @@ def register(groups: Groups) -> None:
     parser.add_argument(
         "--group",
         metavar="GROUP",
-        help="join this consumer group, print what the group has not read, and commit what was printed; behind a pipe, what "
-        "the pipe has taken is committed, also where its reader left without reading it",
+        help="join this consumer group, print the records that it has not read, and commit their offsets; a record that goes into a pipe counts as read, even if the program behind the pipe ends without reading it",
     )
     parser.add_argument(
         "--partition",
@@ -327,7 +326,7 @@ def _read_as_member(
         )
     if is_closed(sys.stdout):
         raise CliError(
-            "standard output is closed, and the records of a group must be printed (`>/dev/null` drops them)"
+            "standard output is closed, so the records of the group cannot be printed (`>/dev/null` discards them)"
         )
     with Ending() as ending:
         printer = _Printer(args, render, RecordOutput(ending))

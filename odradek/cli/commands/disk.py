@@ -42,11 +42,13 @@ def register(groups: Groups) -> None:
         help="show how many bytes each topic takes in each directory, the largest first",
     )
     add_connection_options(listing)
-    demote = add_command(commands, "demote", _demote, "let other brokers lead what lies on a slow disk")
+    demote = add_command(commands, "demote", _demote, "move the leaders of partitions away from a slow disk")
     demote.add_argument(
         "disk", metavar="BROKER:DIR", type=_broker_and_path, help="the broker's id and its log directory"
     )
-    demote.add_argument("--undo", action="store_true", help="let the replicas there lead again")
+    demote.add_argument(
+        "--undo", action="store_true", help="end the demotion: replicas on the disk may lead again"
+    )
     add_connection_options(demote)
 
 
@@ -89,7 +91,7 @@ def _demote(args: argparse.Namespace) -> int:
         if path not in known and asked.brokers:
             raise CliError(f"broker {broker} has no log directory {path} (it has: {', '.join(known)})")
         if not asked.brokers and not args.undo:
-            raise CliError(f"broker {broker} is down: it leads nothing")
+            raise CliError(f"broker {broker} is down, so no replica on its disks leads anyway")
         (described,) = client.admin.describe_configs([resource], [DEMOTED_LOG_DIRS])
         if described.error is not None:
             raise call_failure(described.error)

@@ -81,8 +81,8 @@ def _register_move(commands: Groups) -> None:
         "--to",
         type=_places,
         metavar="ID[:DIR],ID",
-        help="all brokers that hold the partitions afterwards, the preferred leader first, or directories of theirs; brokers "
-        "that hold them already, each with a directory, are a move between disks alone",
+        help="the brokers that hold the partitions afterwards, the preferred leader first; ID:DIR also chooses a log directory. "
+        "If these brokers hold the partitions already, each replica only moves to its DIR",
     )
     how.add_argument(
         "--from",
@@ -106,7 +106,7 @@ def _register_move(commands: Groups) -> None:
     move.add_argument(
         "--fewer",
         action="store_true",
-        help="with --to: drop the replicas of brokers that it leaves out, although fewer remain than before",
+        help="with --to: allow fewer replicas than the partitions have now",
     )
     add_plan_options(move)
     add_connection_options(move, plans=True)
@@ -122,19 +122,21 @@ def _register_balance(commands: Groups) -> None:
         type=_percentage,
         metavar="PERCENT",
         default=0.05,
-        help="let brokers differ so much from the mean (default: 5)",
+        help="how far the load of a broker may be from the mean (default: 5)",
     )
     add_plan_options(balance)
     add_connection_options(balance, plans=True)
 
 
 def _register_elect(commands: Groups) -> None:
-    elect = add_command(commands, "elect", _elect, "let the preferred replicas lead again")
+    elect = add_command(
+        commands, "elect", _elect, "give the leadership of partitions back to the preferred replicas"
+    )
     _add_topics(elect, "elect leaders only for these topics, or these partitions of them (default: all)")
     elect.add_argument(
         "--unclean",
         action="store_true",
-        help="where no replica in sync is left, let one lead that is not in sync; the records that it lacks are lost",
+        help="let an out-of-sync replica lead partitions that have no in-sync replica; the records that it lacks are lost",
     )
     elect.add_argument(
         "--leader",

@@ -27,10 +27,15 @@ def register(groups: Groups) -> None:
         "quorum", help="show the quorum of controllers, change its voters"
     ).add_subparsers(metavar="COMMAND", required=True)
     add_connection_options(
-        add_command(commands, "status", _status, "show who leads the quorum, and how far the others are")
+        add_command(
+            commands,
+            "status",
+            _status,
+            "show the leader of the quorum, and how far the others have copied its log",
+        )
     )
     add = add_command(
-        commands, "add", _add, "let a controller vote that runs already and only follows the quorum"
+        commands, "add", _add, "give a vote to a running controller that follows the quorum without one"
     )
     add.add_argument("node", metavar="ID", type=id_number, help="the node id of the controller")
     add.add_argument(

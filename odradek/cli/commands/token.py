@@ -36,53 +36,67 @@ _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 def register(groups: Groups) -> None:
     """Add the group of commands."""
-    commands = groups.add_parser("token", help="make, list, renew, end delegation tokens").add_subparsers(
+    commands = groups.add_parser("token", help="create, list, renew, end delegation tokens").add_subparsers(
         metavar="COMMAND", required=True
     )
-    create = add_command(commands, "create", _create, "make a token, which logs in as its owner")
-    create.add_argument("--owner", metavar="USER", help="who the token stands for (default: yourself)")
+    create = add_command(
+        commands, "create", _create, "create a token, with which clients log in as its owner"
+    )
+    create.add_argument(
+        "--owner", metavar="USER", help="the user as whom the token logs in (default: yourself)"
+    )
     create.add_argument(
         "--renewer",
         action="append",
         default=[],
         metavar="USER",
-        help="who else may renew it (repeat for more)",
+        help="a user who may renew the token besides its owner (repeat for more)",
     )
     create.add_argument(
         "--max-lifetime",
         metavar="SPAN",
         type=span,
-        help=f"no renewal lasts beyond it: {_SPAN_HELP} (default: the cluster's)",
+        help=f"how long the token can be renewed: {_SPAN_HELP} (default: the cluster's limit)",
     )
     create.add_argument(
         "--to",
         metavar="FILE",
         type=file_path,
-        help="write client keys with the token to a new file that only you can read, and do not print its secret",
+        help="write client settings with the token to this new file, which only you can read; the secret is not printed",
     )
     create.add_argument(
-        "--mechanism", metavar="NAME", default="SCRAM-SHA-512", help="the mechanism in --to's file"
+        "--mechanism", metavar="NAME", default="SCRAM-SHA-512", help="the SASL mechanism for the file of --to"
     )
-    create.add_argument("--dry-run", action="store_true", help="only say what would be made")
+    create.add_argument(
+        "--dry-run", action="store_true", help="show what would be created, and create nothing"
+    )
     add_connection_options(create)
     listing = add_command(commands, "list", _list, "list the tokens that you may see")
     listing.add_argument(
         "--owner", action="append", metavar="USER", help="only those of this owner (repeat for more)"
     )
     add_connection_options(listing)
-    renew = add_command(commands, "renew", _renew, "let a token live longer")
+    renew = add_command(commands, "renew", _renew, "move the expiry of a token to a later time")
     renew.add_argument("token_id", metavar="ID")
     renew.add_argument(
-        "--for", dest="period", metavar="SPAN", type=span, help=f"how long from now: {_SPAN_HELP}"
+        "--for",
+        dest="period",
+        metavar="SPAN",
+        type=span,
+        help=f"the token expires this long from now: {_SPAN_HELP}",
     )
-    renew.add_argument("--dry-run", action="store_true", help="only show the token")
+    renew.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
     add_connection_options(renew)
-    expire = add_command(commands, "expire", _expire, "end a token now, or soon")
+    expire = add_command(commands, "expire", _expire, "end a token now, or after a span of time")
     expire.add_argument("token_id", metavar="ID")
     expire.add_argument(
-        "--in", dest="period", metavar="SPAN", type=span, help=f"end it only then: {_SPAN_HELP}"
+        "--in",
+        dest="period",
+        metavar="SPAN",
+        type=span,
+        help=f"the token ends this long from now: {_SPAN_HELP}",
     )
-    expire.add_argument("--dry-run", action="store_true", help="only show the token")
+    expire.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
     add_connection_options(expire)
 
 

@@ -54,7 +54,7 @@ def register(groups: Groups) -> None:
         commands,
         "abort",
         _abort,
-        "end a transaction in the place of its producer, by its id or on one partition",
+        "abort a transaction without its producer, by its transactional id or on one partition",
     )
     abort.add_argument(
         "--transactional-id",
@@ -64,7 +64,7 @@ def register(groups: Groups) -> None:
     abort.add_argument("--topic", metavar="TOPIC", help="abort on one partition only: its topic")
     abort.add_argument("--partition", type=id_number, metavar="N", help="its number")
     abort.add_argument(
-        "--start-offset", type=natural, metavar="OFFSET", help="where the transaction begins there"
+        "--start-offset", type=natural, metavar="OFFSET", help="its first offset in this partition"
     )
     abort.add_argument(
         "--force",
@@ -103,7 +103,7 @@ def _register_list(commands: Groups) -> None:
     listing.add_argument(
         "--transactional-id-pattern",
         metavar="RE",
-        help="only ids that this regular expression (RE2) fits as a whole",
+        help="only ids that match this regular expression (RE2) as a whole",
     )
     add_connection_options(listing)
 

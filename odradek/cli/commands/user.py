@@ -34,7 +34,7 @@ def register(groups: Groups) -> None:
     listing = add_command(commands, "list", _list, "list users and their mechanisms")
     listing.add_argument("users", nargs="*", metavar="USER", help="only these")
     add_connection_options(listing)
-    add = add_command(commands, "add", _add, "add a user, or a mechanism for one")
+    add = add_command(commands, "add", _add, "add a user, or a further login mechanism of a user")
     add.add_argument("user", metavar="USER")
     _add_password_options(add, f"by which the user logs in (repeat for more; default: {DEFAULT_MECHANISM})")
     password = add_command(commands, "password", _password, "change the password of a user")
@@ -43,11 +43,13 @@ def register(groups: Groups) -> None:
     _add_password_options(
         password, "whose password changes (repeat for more; default: all that the user has)"
     )
-    remove = add_command(commands, "remove", _remove, "remove users, or a mechanism of theirs")
+    remove = add_command(commands, "remove", _remove, "remove users, or only some of their login mechanisms")
     remove.add_argument("users", nargs="+", metavar="USER")
-    _add_mechanism(remove, "that goes (repeat for more; default: all that the user has)")
+    _add_mechanism(remove, "which is removed (repeat for more; default: all that the user has)")
     _add_disconnect(remove)
-    remove.add_argument("--dry-run", action="store_true", help="only show what would go")
+    remove.add_argument(
+        "--dry-run", action="store_true", help="show what would be removed, and remove nothing"
+    )
     add_connection_options(remove)
 
 
@@ -64,9 +66,11 @@ def _add_password_options(parser: argparse.ArgumentParser, mechanism: str) -> No
         metavar="N",
         type=_iterations,
         default=DEFAULT_ITERATIONS,
-        help=f"what a guess at the password costs, 4096 to 16384 (default: {DEFAULT_ITERATIONS})",
+        help=f"the number of hash rounds, 4096 to 16384: more make guessing a password slower (default: {DEFAULT_ITERATIONS})",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only show what would be written")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be written, and write nothing"
+    )
     add_connection_options(parser)
 
 

@@ -54,12 +54,12 @@ def register_moves(commands: Groups) -> None:
     retire.add_argument(
         "--keep",
         action="store_true",
-        help="leave the empty directory in service and cordoned; without it the broker lets go of the disk",
+        help="keep the empty directory in service, closed to new replicas (cordoned); by default the broker releases the disk",
     )
     retire.add_argument(
         "--cancel",
         action="store_true",
-        help="give up the moves, and let the directory take replicas again; those that have moved stay away",
+        help="cancel the retirement: the directory accepts replicas again; replicas that have moved stay where they are",
     )
     _add_options(retire)
     balance = add_command(
@@ -71,7 +71,7 @@ def register_moves(commands: Groups) -> None:
     balance.add_argument(
         "--over-hosts",
         action="store_true",
-        help="move replicas from one broker to another, until all use like shares of their disks",
+        help="move replicas from one broker to another, until all use equal shares of their disks",
     )
     _add_options(balance)
 
@@ -82,7 +82,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--throttle",
         type=byte_count,
         metavar="BYTES",
-        help="copy so many bytes per second at most (like 50M)",
+        help="let each broker copy at most this many bytes a second, for example 50M",
     )
     add_connection_options(parser, plans=True)
 

@@ -11,7 +11,7 @@ __all__ = ["register"]
 def register(groups: Groups) -> None:
     """Add the group."""
     register_rebuild(
-        groups.add_parser("metadata", help="make the metadata log anew from the disks").add_subparsers(
-            metavar="COMMAND", required=True
-        )
+        groups.add_parser(
+            "metadata", help="rebuild the metadata log from what is on the disks"
+        ).add_subparsers(metavar="COMMAND", required=True)
     )

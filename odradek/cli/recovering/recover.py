@@ -38,7 +38,10 @@ Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None
 def register_recovery(commands: Groups) -> None:
     """Add the commands to the group `quorum`."""
     inspect = add_command(
-        commands, "inspect", _inspect, "write a report about stopped nodes of this host, for `quorum recover`"
+        commands,
+        "inspect",
+        _inspect,
+        "write a report about the stopped nodes of this host, as input for `quorum recover`",
     )
     _add_configs(inspect, "+")
     inspect.add_argument("--to", metavar="FILE", type=file_path, required=True, help="where the report goes")
@@ -48,14 +51,14 @@ def register_recovery(commands: Groups) -> None:
         commands,
         "begin-anew",
         _begin_anew,
-        "set a stopped node's metadata log aside, so that it fetches that of the quorum; without --execute only look",
+        "set the metadata log of a stopped node aside; the node then fetches the quorum's log. Without --execute change nothing",
     )
     _add_configs(anew, None)
     anew.add_argument("--execute", action="store_true", help="do it")
     anew.add_argument(
         "--has-no-vote",
         action="store_true",
-        help="the quorum does not count this node's directory as a voter any more, whatever its own log says",
+        help="confirm that this node's directory has no vote in the quorum now, even if its own log says so",
     )
 
 
@@ -65,7 +68,7 @@ def register_rebuild(commands: Groups) -> None:
         commands,
         "rebuild",
         _rebuild,
-        "make the metadata log anew from what lies on the disks, when no copy is left; without --execute only say how",
+        "rebuild the metadata log from the replicas on the disks, if no copy of it is left; without --execute print the plan",
     )
     _add_configs(again, "*")
     _add_shared(again)
@@ -76,7 +79,7 @@ def _register_recover(commands: Groups) -> None:
         commands,
         "recover",
         _recover,
-        "begin the metadata log anew from the best copy that is left; without --execute only say how",
+        "restore the metadata log from the best copy that is left; without --execute print the plan",
     )
     _add_configs(recover, "*")
     _add_shared(recover)
@@ -86,16 +89,16 @@ def _register_recover(commands: Groups) -> None:
         type=_voter,
         action="append",
         default=[],
-        help="a voter whose metadata are lost, with the id of its directory; the plan names those that it misses (repeat for more)",
+        help="a voter whose metadata directory is lost, and the id of that directory; the plan names the voters to give (repeat for more)",
     )
     recover.add_argument(
         "--backup",
         metavar="PATH",
         type=file_path,
-        help="a backup of the metadata log as one more copy: the archive, or the directory that it holds",
+        help="use this backup of the metadata log as one more copy: the archive, or the unpacked directory",
     )
     recover.add_argument(
-        "--even-if-older", action="store_true", help="the backup counts although a node has a better copy"
+        "--even-if-older", action="store_true", help="use the backup even if a node has a newer copy"
     )
     recover.add_argument(
         "--from", dest="source", metavar="FILE", type=file_path, help="carry out the plan in this file"
@@ -110,7 +113,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         type=file_path,
         action="append",
         default=[],
-        help="what `quorum inspect` has written on another host (repeat for more)",
+        help="a report that `quorum inspect` wrote on another host (repeat for more)",
     )
     parser.add_argument(
         "--absent",
@@ -134,19 +137,19 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         type=_topic,
         action="append",
         default=[],
-        help="the topic that counts where directories have several of that name (repeat for more)",
+        help="the id of the topic to keep, if the disks hold several topics of this name (repeat for more)",
     )
     parser.add_argument(
         "--topics",
         metavar="FILE",
         type=file_path,
-        help="configurations for topics that no copy knows, in JSON: a list of objects with name and configs, as odradek_topics",
+        help="configurations for topics that no copy knows, in JSON: a list of objects with name and configs",
     )
     parser.add_argument(
         "--plan",
         metavar="FILE",
         type=file_path,
-        help="write the plan, for the other hosts (with --execute by default beside the first CONFIG)",
+        help="write the plan to this file, for the other hosts (default with --execute: a file beside the first CONFIG)",
     )
     parser.add_argument("--execute", action="store_true", help="carry the plan out on the nodes of this host")
 
@@ -365,7 +368,7 @@ def _execute(plan: RecoveryPlan, facts: Sequence[NodeFacts], path: str) -> list[
                 done.append(each.node_id)
         except (NotReadable, DiskError) as error:
             raise CliError(
-                f"node {each.node_id}: {error}. Once that is mended, go on with the same plan: `odradek quorum recover --from "
+                f"node {each.node_id}: {error}. When that is corrected, continue with the same plan: `odradek quorum recover --from "
                 f"{path} CONFIG ... --execute`"
             ) from error
     return done
@@ -421,7 +424,9 @@ def _show_choice(choice: Choice, nodes: Sequence[FoundNode]) -> None:
     returning = review(choice, nodes)
     if returning:
         say()
-        say("what comes back, although it may have been removed after the copy; go through it:")
+        say(
+            "the recovery restores these, although they may have been removed after the copy was made. Check each line:"
+        )
     for name, found in returning:
         say(f"  {name}: {len(found)}")
         for line in found[:_REVIEWED_MAX]:
@@ -477,7 +482,7 @@ def _conclude(args: argparse.Namespace, plan: RecoveryPlan, done: Sequence[int])
     if left:
         say(f"nodes that were done before, or are still to do: {', '.join(map(str, left))}")
     elif args.plan is not None:
-        say(f"all nodes of the plan are done: remove {args.plan}, which holds what the metadata log holds")
+        say(f"all nodes of the plan are done: remove {args.plan}, which contains the whole metadata log")
     say(
         "when all nodes are done, start them: each partition waits for all of its replicas, then the longest log leads"
     )
@@ -503,5 +508,7 @@ def _begin_anew(args: argparse.Namespace) -> int:
         say(f"node {node.node_id}: {_about_node(node)}")
         say("nothing was changed: --execute sets its metadata log aside")
     else:
-        say(f"node {node.node_id}: its metadata log is {name} now; the next start fetches that of the quorum")
+        say(
+            f"node {node.node_id}: its metadata log is {name} now; at its next start the node fetches the quorum's log"
+        )
     return 0

@@ -86,7 +86,7 @@ class Auditor:
                 address=rights.host,
                 listener=rights.listener or None,
                 api=api,
-                reason="further resources of a request",
+                reason="count says how many more resources of the request were denied",
             )
 
     def logged_in(

@@ -100,7 +100,7 @@ def test_records_that_are_given_up_are_in_the_log(broker: LoopbackBroker, log: A
         assert future.exception(10) is not None
         assert lines.heard.wait(10)
     text = "\n".join(lines.lines)
-    assert "the producer gave up 1 records for t-0: INVALID_TIMESTAMP" in text
+    assert "1 records for t-0 were not delivered: INVALID_TIMESTAMP" in text
     assert "secret" not in text
 
 

@@ -42,7 +42,9 @@ def register_events(commands: Groups) -> None:
         _events,
         "print what has happened: which broker became the leader of what, when and why",
     )
-    events.add_argument("--follow", action="store_true", help="go on and print new events as they happen")
+    events.add_argument(
+        "--follow", action="store_true", help="keep running, and print new events as they happen"
+    )
     events.add_argument(
         "--last",
         type=positive,
