@@ -229,16 +229,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--table", required=True, help="directory of the table, made if it is not there")
     parser.add_argument("--delta", action="store_true", help="a Delta table (needs the package deltalake)")
-    parser.add_argument(
-        "--max-records", type=int, help="most records in one load (default: all that there is)"
-    )
+    parser.add_argument("--max-records", type=int, help="the most records in one load (default: all records)")
     parser.add_argument(
         "--json", metavar="COLUMNS", help="columns of the JSON values, as 'origin string, month int'"
     )
     parser.add_argument(
         "--partition-by",
         metavar="COLUMN,...",
-        help="columns that make directories (default: the day of the timestamp; with --json none)",
+        help="columns by which the table is partitioned into directories (default: the day of the timestamp; with --json none)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the lag over time")
 

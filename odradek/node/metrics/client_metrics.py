@@ -17,13 +17,16 @@ def client_metrics(page: MetricsText, telemetry: ClientTelemetry, now: float, sh
     statistics = telemetry.statistics(now)
     page.gauge("odradek_client_instances", "Running clients that this broker has given a subscription.")
     page.one(statistics["instances"])
-    page.gauge("odradek_clients", "Users and client ids that these have, or had in the last minutes.")
+    page.gauge(
+        "odradek_clients",
+        "Pairs of user and client id of these clients, and of clients that ended in the last minutes.",
+    )
     page.one(statistics["clients"])
     page.gauge(
         "odradek_client_subscriptions", "Subscriptions of the cluster: what clients are asked to push."
     )
     page.one(statistics["subscriptions"])
-    page.counter("odradek_client_pushes_total", "Pushes of clients that were taken.")
+    page.counter("odradek_client_pushes_total", "Pushes of metrics from clients that the broker accepted.")
     page.one(statistics["pushes"])
     shown = telemetry.clients.all()[:shown_max]
     page.gauge("odradek_client_info", "The library that the client uses, and its version; always 1.")

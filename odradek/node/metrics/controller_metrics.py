@@ -74,15 +74,15 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
     page.one(quorum.leader_epoch)
     page.gauge("odradek_quorum_leader", "Node id of the quorum's leader, -1 while this node knows of none.")
     page.one(-1 if quorum.leader_id is None else quorum.leader_id)
-    page.gauge("odradek_quorum_high_watermark", "End of what is committed of the metadata log.")
+    page.gauge("odradek_quorum_high_watermark", "Offset up to which the metadata log is committed.")
     page.one(quorum.decisions.high_watermark)
-    page.gauge("odradek_quorum_log_end_offset", "End of this node's metadata log.")
+    page.gauge("odradek_quorum_log_end_offset", "End offset of this node's metadata log.")
     page.one(quorum.decisions.log_end_offset)
-    page.gauge("odradek_quorum_lag_records", "Committed metadata records that this node does not act by yet.")
+    page.gauge("odradek_quorum_lag_records", "Committed metadata records that this node has not applied yet.")
     page.one(metadata.lag_records)
     page.counter(
         "odradek_metadata_errors_total",
-        "Values in the metadata log that this node cannot read: older ones hold.",
+        "Values in the metadata log that this node cannot read: their older values stay in force.",
     )
     page.one(metadata.errors.count)
     page.gauge("odradek_active_controller", "1 on the active controller, 0 on every other node.")
@@ -97,7 +97,7 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
     page.one(quorum.elections)
     page.counter(
         "odradek_quorum_election_seconds_total",
-        "Time from its first question for votes until it knew the new leader, in sum.",
+        "Time from its first request for votes until it knew the new leader, in sum.",
     )
     page.one(quorum.election_seconds)
     _decided(page, metadata.decided)

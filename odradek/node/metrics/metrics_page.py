@@ -113,14 +113,14 @@ def _node(page: MetricsText, sources: MetricsSources) -> None:
     page.distribution(LATENCY_BOUNDS_SECONDS, sources.lateness.counts, sources.lateness.seconds)
     long_work = env.long_work.statistics()
     page.counter(
-        "odradek_long_work_seconds_total", "Time of the pieces of long requests, on the loop or beside it."
+        "odradek_long_work_seconds_total", "Time spent on long requests, on the event loop or in workers."
     )
     page.one(long_work["seconds"])
     page.gauge("odradek_long_work_waiting", "Long requests that wait for their next turn.")
     page.one(long_work["waiting"])
     page.counter(
         "odradek_described_total",
-        "Partitions looked up and described for answers; dearer things count as several.",
+        "Partitions described in answers; a more expensive item counts as several.",
     )
     page.one(long_work["described"])
 
@@ -141,9 +141,9 @@ def _requests(page: MetricsText, entries: list[ApiEntry]) -> None:
             answered = sum(sum(entry.latencies) for entry in group if entry.version == version)
             page.sample(answered, api=name, version=version)
     for field, metric, described in (
-        ("unanswered", "requests_unanswered", "Requests without an answer: acks=0, and what closed its connection."),
-        ("delayed", "requests_delayed", "Answered requests that had to wait for something, or behind one that did."),
-        ("elements", "request_elements", "Array elements of the requests that have more than 4,000."),
+        ("unanswered", "requests_unanswered", "Requests without an answer: with acks=0, or refused by closing the connection."),
+        ("delayed", "requests_delayed", "Answered requests that waited, or that followed a waiting request."),
+        ("elements", "request_elements", "Array elements in requests with more than 4,000 elements."),
         ("request_bytes", "request_bytes", "Bytes of request frames."),
         ("response_bytes", "response_bytes", "Bytes of response frames."),
     ):  # fmt: skip
@@ -158,7 +158,7 @@ def _requests(page: MetricsText, entries: list[ApiEntry]) -> None:
                 errors[int(code)] = errors.get(int(code), 0) + count
         for code, count in sorted(errors.items()):
             page.sample(count, api=name, error=_error_name(code))
-    page.histogram("odradek_request_seconds", "From the turn that received a request until its answer left.")
+    page.histogram("odradek_request_seconds", "Time from receiving a request until its answer was sent.")
     for name, group in by_api.items():
         counts = [sum(bucket) for bucket in zip(*(entry.latencies for entry in group), strict=True)]
         seconds = sum(entry.latency_seconds for entry in group)
@@ -186,7 +186,7 @@ def _connections(
         ("accepted", "Connections accepted."),
         (
             "refused",
-            "Connections turned away: max.connections, max.connections.per.ip, or no descriptors left.",
+            "Connections refused: max.connections, max.connections.per.ip, or no file descriptors left.",
         ),
         ("reaped", "Connections closed because they were idle for connections.max.idle.ms."),
     ):
@@ -195,7 +195,7 @@ def _connections(
             page.sample(statistics[field], listener=listener)
     page.counter(
         "odradek_protocol_errors_total",
-        "Connections closed because of bytes that are no request, or of idle TLS records.",
+        "Connections closed because the client sent bytes that are no request, or many empty TLS records.",
     )
     page.one(sum(each.complaints.protocol_errors for each in services))
     page.gauge("odradek_requests_waiting", "Requests that are received and not answered yet.")
@@ -204,31 +204,35 @@ def _connections(
     page.gauge("odradek_fetches_parked", "Fetches that wait for records.")
     page.one(sum(each["parked"] for each in held))
     page.gauge(
-        "odradek_answers_waiting_bytes", "Memory of answers and requests that wait for an earlier answer."
+        "odradek_answers_waiting_bytes", "Bytes of answers and requests that wait behind an earlier answer."
     )
     page.one(sum(each["bytes"] for each in held))
     page.gauge(
-        "odradek_answers_waiting_limit_bytes", "Above it connections that hold much of this are held back."
+        "odradek_answers_waiting_limit_bytes",
+        "The limit of that memory: above it, connections that hold much of it are not read.",
     )
     page.one(sum(each.held.bytes_max for each in services))
     page.gauge(
-        "odradek_connections_held_back", "Connections that are not read until answers of theirs are sent."
+        "odradek_connections_held_back", "Connections that are not read until their waiting answers are sent."
     )
     page.one(sum(each["waiting"] for each in held))
-    page.gauge("odradek_send_queue_bytes", "Bytes of answers that clients have not taken yet.")
+    page.gauge("odradek_send_queue_bytes", "Bytes of answers that clients have not received yet.")
     page.one(sum(statistics["send_queue_bytes"] for statistics in figures.values()))
     buffers = [each.buffers.statistics() for each in services]
-    page.gauge("odradek_receive_buffer_bytes", "Memory that incomplete requests hold.")
+    page.gauge("odradek_receive_buffer_bytes", "Bytes of memory that incomplete requests hold.")
     page.one(sum(each["bytes_used"] for each in buffers))
-    page.gauge("odradek_receive_buffer_limit_bytes", "What they may hold (queued.max.request.bytes).")
+    page.gauge(
+        "odradek_receive_buffer_limit_bytes",
+        "The most bytes that incomplete requests may hold (queued.max.request.bytes).",
+    )
     page.one(sum(each.buffers.bytes_max for each in services))
-    page.gauge("odradek_receive_buffer_free_bytes", "Freed buffers that are kept for the next request.")
+    page.gauge("odradek_receive_buffer_free_bytes", "Bytes of freed request buffers that are kept for reuse.")
     page.one(sum(each["bytes_free"] for each in buffers))
-    page.gauge("odradek_receive_buffer_waiting", "Connections that wait for such memory.")
+    page.gauge("odradek_receive_buffer_waiting", "Connections that wait for memory to receive a request.")
     page.one(sum(each["waiting"] for each in buffers))
     page.counter(
         "odradek_connections_evicted_total",
-        "Connections closed for half a request that held what others needed.",
+        "Connections closed because their incomplete request held memory that others needed.",
     )
     page.one(sum(each["evicted"] for each in buffers))
 
@@ -248,7 +252,8 @@ def _partitions(page: MetricsText, broker: Broker) -> None:
     page.gauge("odradek_under_replicated_partitions", "Led partitions with replicas that are not in sync.")
     page.one(sum(1 for each in led if each.image and len(each.image.isr) < len(each.image.replicas)))
     page.gauge(
-        "odradek_under_min_isr_partitions", "Led partitions that refuse acks=all: too few are in sync."
+        "odradek_under_min_isr_partitions",
+        "Led partitions that refuse acks=all, because too few replicas are in sync.",
     )
     page.one(sum(1 for each in led if not each.has_min_isr))
     page.gauge("odradek_offline_partitions", "Partitions placed on this broker that it cannot serve.")
@@ -257,7 +262,8 @@ def _partitions(page: MetricsText, broker: Broker) -> None:
     page.gauge("odradek_rotten_partitions", "Partitions served here whose log fails its checksums.")
     page.one(rot["rotten"])
     page.counter(
-        "odradek_replicas_set_aside_total", "Logs that failed their checksums, kept, and begun anew."
+        "odradek_replicas_set_aside_total",
+        "Damaged logs that were set aside and copied again from another replica.",
     )
     page.one(rot["set_aside"])
 
@@ -308,24 +314,34 @@ def _topics(page: MetricsText, broker: Broker, named_max: int) -> None:
 
 def _directories(page: MetricsText, broker: Broker) -> None:
     figures = {log_dir.path: log_dir.statistics() for log_dir in broker.log_dirs}
-    page.gauge("odradek_directory_offline", "1 when the log directory has failed or is away, else 0.")
+    page.gauge("odradek_directory_offline", "1 when the log directory has failed or is missing, else 0.")
     for path, statistics in figures.items():
         is_away = statistics["offline_reason"] is not None and not statistics["is_released"]
         page.sample(int(is_away), directory=path)
     for path in broker.placement.unavailable:
         page.sample(1, directory=path)
-    page.gauge("odradek_directory_released", "1 when the broker has let go of the log directory, else 0.")
+    page.gauge(
+        "odradek_directory_released", "1 when the broker has released the retired log directory, else 0."
+    )
     for path, statistics in figures.items():
         page.sample(int(statistics["is_released"]), directory=path)
-    page.gauge("odradek_directory_stalled", "1 while the device does not answer and its logs refuse, else 0.")
+    page.gauge(
+        "odradek_directory_stalled",
+        "1 while the device does not answer and its logs refuse requests, else 0.",
+    )
     for path, statistics in figures.items():
         page.sample(int(statistics["is_stalled"]), directory=path)
-    page.gauge("odradek_directory_short", "1 while only the reserve is left and records are refused, else 0.")
+    page.gauge(
+        "odradek_directory_short", "1 while the disk is full up to its reserve and refuses records, else 0."
+    )
     for path, statistics in figures.items():
         page.sample(int(statistics["is_short"]), directory=path)
     for trouble, described in (
-        (Trouble.HUNG, "1 while the device does not answer and others should lead in its stead, else 0."),
-        (Trouble.FULL, "1 while the device has no room and others should lead in its stead, else 0."),
+        (
+            Trouble.HUNG,
+            "1 while the device does not answer and other brokers should lead its partitions, else 0.",
+        ),
+        (Trouble.FULL, "1 while the device is full and other brokers should lead its partitions, else 0."),
     ):
         page.gauge(f"odradek_directory_{trouble.value}", described)
         for path, statistics in figures.items():
@@ -333,12 +349,12 @@ def _directories(page: MetricsText, broker: Broker) -> None:
     for field, described in (
         ("logs", "Logs in the directory."),
         ("size_bytes", "Bytes of segments in the directory."),
-        ("free_bytes", "Room left on the device, as of the last look; -1: not known."),
+        ("free_bytes", "Bytes free on the device when it was last checked; -1: not known."),
         ("is_slow", "1 while syncs take ten times as long as usual, else 0."),
-        ("sync_seconds", "The time that a sync takes, averaged over the last few."),
-        ("usual_sync_seconds", "The same, averaged over the last few hundred."),
-        ("reserve_bytes", "Room of the device that records leave alone."),
-        ("fill_bytes_per_second", "The rate at which the room has gone in the last hour."),
+        ("sync_seconds", "Time of a sync, averaged over the last few syncs."),
+        ("usual_sync_seconds", "Time of a sync, averaged over the last few hundred syncs."),
+        ("reserve_bytes", "Bytes of the device that are kept in reserve and not used for records."),
+        ("fill_bytes_per_second", "Bytes per second by which free space has shrunk in the last hour."),
         ("hours_left", "Hours until only the reserve is left, at that rate; -1: the disk does not fill."),
         ("files_to_remove", "Files of removed segments that are still on disk."),
         ("directories_to_remove", "Deleted partitions that are still on disk."),
@@ -347,7 +363,7 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         for path, statistics in figures.items():
             page.sample(statistics.get(field, -1), directory=path)
     for field, described in (
-        ("errors", "Operations that failed, or were refused for want of room or descriptors."),
+        ("errors", "Disk operations that failed, or were refused because space or file descriptors ran out."),
         ("flushes", "Flushes of logs."),
         ("segments_removed", "Segments removed by retention."),
     ):
@@ -359,10 +375,10 @@ def _directories(page: MetricsText, broker: Broker) -> None:
 def _scrubs(page: MetricsText, broker: Broker) -> None:
     scrubs = broker.scrubber.statistics()
     for field, described in (
-        ("progress", "The share of logs that the scrub's round is done with; 1 between rounds."),
+        ("progress", "The share of logs that the scrub has checked in its present round; 1 between rounds."),
         (
             "ended_ms",
-            "The end of the scrub's last whole round, in milliseconds since 1970; -1: there was none.",
+            "When the scrub last ended a complete round, in milliseconds since 1970; -1: never.",
         ),
     ):
         page.gauge(f"odradek_directory_scrub_{field}", described)
@@ -405,34 +421,46 @@ def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:
         (
             "dead_threads",
             "cleaner_dead_threads",
-            "Threads of the log cleaner that have ended though they should run.",
+            "Threads of the log cleaner that have died.",
         ),
-        ("uncleanable_partitions", "cleaner_uncleanable_partitions", "Logs that the cleaner has set aside."),
+        (
+            "uncleanable_partitions",
+            "cleaner_uncleanable_partitions",
+            "Logs that the cleaner skips after a failure.",
+        ),
         (
             "uncleanable_bytes",
             "cleaner_uncleanable_bytes",
-            "Bytes of the logs that the cleaner has set aside.",
+            "Bytes of the logs that the cleaner skips after a failure.",
         ),
         (
             "max_dirty_percent",
             "cleaner_max_dirty_percent",
-            "The dirtiest log's dirty part, at the last look.",
+            "The dirty share of the dirtiest log when logs were last checked.",
         ),
         (
             "max_compaction_delay_seconds",
             "cleaner_max_compaction_delay_seconds",
             "The time by which the most overdue log has passed max.compaction.lag.ms.",
         ),
-        ("seconds_max", "cleaner_max_clean_time_seconds", "The longest of the threads' last passes."),
-        ("recopy_percent", "cleaner_recopy_percent", "What the last pass wrote, of what it read."),
+        (
+            "seconds_max",
+            "cleaner_max_clean_time_seconds",
+            "Duration of the last cleaning pass, the longest of all threads.",
+        ),
+        (
+            "recopy_percent",
+            "cleaner_recopy_percent",
+            "Bytes that the last cleaning pass wrote, as a share of the bytes that it read.",
+        ),
     ):
         page.gauge(f"odradek_{metric}", described)
         page.one(figures[field])
     for field, described in (
-        ("passes", "Passes over a log that came to their end."),
-        ("passes_failed", "Passes that failed; logs.md has the events."),
-        ("bytes_read", "Bytes of segments that passes have rewritten."),
-        ("bytes_written", "Bytes of the segments that took their place."),
+        ("passes", "Cleaning passes that succeeded."),
+        ("passes_failed", "Cleaning passes that failed; docs/logs.md explains their log events."),
+        ("bytes_read", "Bytes of segments before cleaning passes rewrote them."),
+        ("bytes_written", "Bytes of segments after cleaning passes rewrote them."),
     ):
         page.counter(f"odradek_cleaner_{field}_total", described)
         page.one(figures[field])
@@ -447,8 +475,16 @@ def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
         ("groups", "groups", "Groups that this broker coordinates."),
         ("members", "group_members", "Members of these groups."),
         ("shards", "group_shards", "Partitions of __consumer_offsets that this broker leads."),
-        ("loading", "group_shards_loading", "Those of them whose groups are still being read."),
-        ("unanswered", "group_requests_waiting", "Requests of groups that wait: a join, a sync, a commit."),
+        (
+            "loading",
+            "group_shards_loading",
+            "Led partitions of __consumer_offsets whose groups are still being loaded.",
+        ),
+        (
+            "unanswered",
+            "group_requests_waiting",
+            "Requests to group coordinators that wait: joins, syncs, commits.",
+        ),
     ):
         page.gauge(f"odradek_{metric}", described)
         page.one(statistics.get(field, 0))
@@ -458,7 +494,7 @@ def _not_encoded(page: MetricsText, sources: MetricsSources) -> None:
     """Write the decisions of this node's coordinators and of its controller that fit no record."""
     page.counter(
         "odradek_decisions_not_encoded_total",
-        "Decisions whose values fit no record: each was answered with an error instead.",
+        "Decisions that could not be encoded as records: each client got an error.",
     )
     page.sample(sources.controller.not_encoded.count, decider="controller")
     if sources.broker is not None:

@@ -11,30 +11,42 @@ from odradek.node.metrics.metrics_text import MetricsText
 _GAUGES = (
     ("transactions", "transactional_ids", "Transactional ids that this broker coordinates."),
     ("shards", "transaction_shards", "Partitions of __transaction_state that this broker leads."),
-    ("loading", "transaction_shards_loading", "Those of them whose transactional ids are still being read."),
-    ("open", "transactions_open", "Transactions that are open, of these ids."),
-    ("ending", "transactions_ending", "Decided transactions whose markers are under way."),
-    ("unanswered", "transaction_requests_waiting", "Requests to these coordinators that wait for replicas."),
+    (
+        "loading",
+        "transaction_shards_loading",
+        "Led partitions of __transaction_state whose transactional ids are still being loaded.",
+    ),
+    ("open", "transactions_open", "Open transactions of the transactional ids that this broker coordinates."),
+    ("ending", "transactions_ending", "Decided transactions whose markers are not all written yet."),
+    (
+        "unanswered",
+        "transaction_requests_waiting",
+        "Requests to transaction coordinators that wait for replicas.",
+    ),
     (
         "held",
         "transaction_requests_held",
-        "Requests that wait for the markers of their id's last transaction.",
+        "Requests that wait for the markers of the last transaction of their transactional id.",
     ),
 )
 _COUNTERS = (
     ("committed", "transactions_committed", "Transactions committed, with all markers written."),
     ("aborted", "transactions_aborted", "Transactions aborted, with all markers written."),
-    ("timed_out", "transactions_timed_out", "Transactions that coordinators gave up after their timeouts."),
-    ("refused", "transaction_producers_refused", "Requests of producers that are fenced, or were replaced."),
+    ("timed_out", "transactions_timed_out", "Transactions that coordinators aborted after their timeouts."),
+    (
+        "refused",
+        "transaction_producers_refused",
+        "Requests refused because a newer producer has fenced the sender.",
+    ),
     (
         "refused_ids",
         "transactional_ids_refused",
-        "New transactional ids refused: their coordinator has too many.",
+        "New transactional ids refused, because their coordinator has too many.",
     ),
     (
         "refused_partitions",
         "transaction_partitions_refused",
-        "Requests for partitions refused: the transaction, or all of its coordinator, would be too large.",
+        "Requests to add partitions refused, because the transaction, or all of its coordinator, would be too large.",
     ),
 )
 
@@ -93,6 +105,6 @@ def _stable_lag(page: MetricsText, broker: Broker) -> None:
     page.one(open_count)
     page.gauge(
         "odradek_last_stable_offset_lag_max",
-        "Offsets that an open transaction keeps from committed readers, in the worst led partition.",
+        "Offsets that an open transaction hides from read_committed consumers, in the worst led partition.",
     )
     page.one(lag_max)
