@@ -39,6 +39,37 @@ def register(groups: Groups) -> None:
     commands = groups.add_parser("token", help="create, list, renew, end delegation tokens").add_subparsers(
         metavar="COMMAND", required=True
     )
+    _register_create(commands)
+    listing = add_command(commands, "list", _list, "list the tokens that you may see")
+    listing.add_argument(
+        "--owner", action="append", metavar="USER", help="only those of this owner (repeat for more)"
+    )
+    add_connection_options(listing)
+    renew = add_command(commands, "renew", _renew, "move the expiry of a token to a later time")
+    renew.add_argument("token_id", metavar="ID")
+    renew.add_argument(
+        "--for",
+        dest="period",
+        metavar="SPAN",
+        type=span,
+        help=f"the token expires this long from now: {_SPAN_HELP}",
+    )
+    renew.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
+    add_connection_options(renew)
+    expire = add_command(commands, "expire", _expire, "end a token now, or after a span of time")
+    expire.add_argument("token_id", metavar="ID")
+    expire.add_argument(
+        "--in",
+        dest="period",
+        metavar="SPAN",
+        type=span,
+        help=f"the token ends this long from now: {_SPAN_HELP}",
+    )
+    expire.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
+    add_connection_options(expire)
+
+
+def _register_create(commands: Groups) -> None:
     create = add_command(
         commands, "create", _create, "create a token, with which clients log in as its owner"
     )
@@ -71,33 +102,6 @@ def register(groups: Groups) -> None:
         "--dry-run", action="store_true", help="show what would be created, and create nothing"
     )
     add_connection_options(create)
-    listing = add_command(commands, "list", _list, "list the tokens that you may see")
-    listing.add_argument(
-        "--owner", action="append", metavar="USER", help="only those of this owner (repeat for more)"
-    )
-    add_connection_options(listing)
-    renew = add_command(commands, "renew", _renew, "move the expiry of a token to a later time")
-    renew.add_argument("token_id", metavar="ID")
-    renew.add_argument(
-        "--for",
-        dest="period",
-        metavar="SPAN",
-        type=span,
-        help=f"the token expires this long from now: {_SPAN_HELP}",
-    )
-    renew.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
-    add_connection_options(renew)
-    expire = add_command(commands, "expire", _expire, "end a token now, or after a span of time")
-    expire.add_argument("token_id", metavar="ID")
-    expire.add_argument(
-        "--in",
-        dest="period",
-        metavar="SPAN",
-        type=span,
-        help=f"the token ends this long from now: {_SPAN_HELP}",
-    )
-    expire.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
-    add_connection_options(expire)
 
 
 def _principal(text: str) -> str:
