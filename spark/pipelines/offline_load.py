@@ -163,7 +163,9 @@ def _check_same_topic(wanted: Wanted, topic_id: str, last: Landed | None) -> Non
     if last is None:
         return
     if last.topic != wanted.topic:
-        raise Failed(f"{wanted.table} holds the topic '{last.topic}', not '{wanted.topic}'")
+        raise Failed(
+            f"{wanted.table} holds the topic '{last.topic}', not '{wanted.topic}': load into another table"
+        )
     if last.topic_id != topic_id:
         raise Failed(
             f"the topic '{wanted.topic}' was deleted and created again since the last load, so its "

@@ -472,7 +472,7 @@ def test_history_that_begins_with_a_snapshot(run: Run, admin: Mock, monkeypatch:
 
     monkeypatch.setattr(EventReader, "read", read)
     said = run("cluster", "events", "--topic", "gone")
-    assert said.err.startswith("odradek: the history begins at offset 7; ")
+    assert said.err.startswith("odradek: events before offset 7 cannot be shown, ")
     assert said.out.endswith("topic gone was deleted\n")
     assert run("cluster", "events", "--topic", "words").out == ""
     assert "topic nope does not exist" in run("cluster", "events", "--topic", "nope").refusal()

@@ -77,7 +77,9 @@ class SegmentScan:
             base_offset, length, _, magic, crc, _, delta = header[:7]
             size = length + SIZE_PREFIX
             if magic != MAGIC or size < HEADER_SIZE or size > end - position:
-                self.damage = f"no batch of magic {magic} and {size} bytes is possible here"
+                self.damage = (
+                    f"the bytes here claim a batch of magic {magic} and {size} bytes, which is impossible"
+                )
                 return
             if base_offset < next_offset or delta < 0:
                 self.damage = (
