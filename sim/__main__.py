@@ -88,19 +88,19 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> _Parser:
     parser = _Parser(
         prog="python -m sim",
-        description="One run of a virtual world, from a seed. With --campaign: many runs (see --campaign --help). With --census DIR: the named states that runs have reached.",
+        description="Run one simulated cluster from a seed. With --campaign: many runs (see --campaign --help). With --census DIR: list the named states that runs have reached.",
     )
-    parser.add_argument("--seed", type=int, required=True, help="the number from which the whole run follows")
+    parser.add_argument("--seed", type=int, required=True, help="the number that determines the whole run")
     parser.add_argument(
         "--profile", choices=PROFILES, default="default", help="the amount of trouble (default: %(default)s)"
     )
     parser.add_argument(
         "--options",
         metavar="JSON|FILE",
-        help="options that are not drawn from the seed: a part of what a run prints as `options:`",
+        help="options to set instead of drawing them from the seed, in the form that a run prints as `options:`",
     )
     parser.add_argument(
-        "--workload", metavar="FILE", help="Python: a workload of your own (docs/simulation.md)"
+        "--workload", metavar="FILE", help="a Python file with your own workload (docs/simulation.md)"
     )
     parser.add_argument(
         "--nodes",
@@ -110,21 +110,21 @@ def _parser() -> _Parser:
     parser.add_argument(
         "--controllers",
         type=int,
-        help="of a cluster: number of nodes that are only controllers; 0: each broker is also a controller",
+        help="for a cluster: number of nodes that are only controllers; 0: each broker is also a controller",
     )
     parser.add_argument(
-        "--seconds", type=float, help="of a cluster: seconds of virtual time that the storm lasts"
+        "--seconds", type=float, help="for a cluster: seconds of virtual time during which faults occur"
     )
-    parser.add_argument("--crashes", type=int, help="of a single node: how often it dies (default: 3)")
+    parser.add_argument("--crashes", type=int, help="for a single node: how often it crashes (default: 3)")
     parser.add_argument(
         "--alone",
         choices=PARTS,
-        help="instead of a cluster: one part of the product alone, under a schedule (sim/alone/README.md)",
+        help="run one part of the product without a cluster, under a drawn schedule (sim/alone/README.md)",
     )
     parser.add_argument(
         "--recover",
         action="store_true",
-        help="voters lose their metadata disks twice, and an operator recovers the quorum",
+        help="simulate voters that lose their metadata disks twice, and an operator who recovers the quorum",
     )
     parser.add_argument(
         "--runs", type=int, default=1, help="with --recover: the number of seeds, from --seed on"

@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
         "--tries",
         type=int,
         default=TRIES_MAX,
-        help="largest number of runs that make a failure smaller (default: %(default)s)",
+        help="the most runs that search for a smaller form of a failure (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
     if given.workers < 1 or given.hours <= 0 or (given.nodes is not None and given.nodes < 3):
@@ -142,7 +142,7 @@ class Campaign:
                 signal.signal(number, signal.SIG_IGN)
             for worker in (*self._workers, *self._fresh):
                 worker.stop()
-            print("campaign: interrupted; the same command goes on behind the last seed that was finished")
+            print("campaign: interrupted; repeat the command to continue after the last finished seed")
             return INTERRUPTED
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
