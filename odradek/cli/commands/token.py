@@ -252,7 +252,7 @@ def _renew(args: argparse.Namespace) -> int:
             return 0
         with changing(), _by_renewer(token):
             until = client.admin.renew_delegation_token(token.hmac, period_ms=args.period or -1)
-    return _say_until(args, token, until, "lives until")
+    return _say_until(args, token, until, "is valid until")
 
 
 def _expire(args: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ def register(groups: Groups) -> None:
         metavar="COMMAND", required=True
     )
     listing = add_command(commands, "list", _list, "list users and their mechanisms")
-    listing.add_argument("users", nargs="*", metavar="USER", help="only these")
+    listing.add_argument("users", nargs="*", metavar="USER", help="list only these users")
     add_connection_options(listing)
     add = add_command(commands, "add", _add, "add a user, or a further login mechanism of a user")
     add.add_argument("user", metavar="USER")

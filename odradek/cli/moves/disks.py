@@ -50,7 +50,12 @@ _LINES_MAX = 40
 def register_moves(commands: Groups) -> None:
     """Add the commands."""
     retire = add_command(commands, "retire", _retire, "empty a log directory, so that its disk may be pulled")
-    retire.add_argument("directory", metavar="BROKER:DIR", type=_broker_directory, help="like 1:/disks/3")
+    retire.add_argument(
+        "directory",
+        metavar="BROKER:DIR",
+        type=_broker_directory,
+        help="the directory to empty, like 1:/disks/3",
+    )
     retire.add_argument(
         "--keep",
         action="store_true",

@@ -93,7 +93,7 @@ def test_trouble_that_lasts_is_said_once_a_minute_and_anew_when_it_was_over() ->
 
 def test_records_that_are_given_up_are_in_the_log(broker: LoopbackBroker, log: Any) -> None:
     """With their count and the reason, but not their contents."""
-    lines = log(Lines("gave up"))
+    lines = log(Lines("not delivered"))
     broker.broker.trouble[ApiKey.PRODUCE].append(int(ErrorCode.INVALID_TIMESTAMP))
     with Producer(bootstrap_servers=broker.bootstrap, linger_ms=0) as producer:
         future = producer.send("t", b"a secret")
