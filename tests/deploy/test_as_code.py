@@ -80,7 +80,10 @@ def run(module: ModuleType, called: Called, monkeypatch: pytest.MonkeyPatch) -> 
             {"name": "t", "configs": {"retention.ms": [1]}},
             "retention.ms is [1], and must be a number or a text",
         ),
-        ({"name": "t", "replication_factor": 1, "configs": {"min.insync.replicas": 2}}, "acks=all would always be refused"),
+        (
+            {"name": "t", "replication_factor": 1, "configs": {"min.insync.replicas": 2}},
+            "acks=all would always be refused",
+        ),
     ],
 )
 def test_mistakes_in_a_topic(topics: ModuleType, topic: dict[str, Any], problem: str) -> None:

@@ -179,7 +179,9 @@ def test_the_error_of_a_method_names_ours(method: FamiliarMethod) -> None:
     for face in FACES[method.of]:
         client = face.__new__(face)
         assert not hasattr(client, method.name)
-        with pytest.raises(AttributeError, match=re.escape(f"In this client: {method.ours.replace('`', '')}")):
+        with pytest.raises(
+            AttributeError, match=re.escape(f"In this client: {method.ours.replace('`', '')}")
+        ):
             getattr(client, method.name)
     blocking, _ = FACES[method.of]
     for named in re.findall(r"`(?:Admin\.)?([a-z_]+)(?:\(|`)", method.ours):
