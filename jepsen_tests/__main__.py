@@ -73,6 +73,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default="all",
         help="acks of the producers; 1 shows what is lost without all (default: all)",
     )
+    _add_setup(parser)
+    return parser.parse_args(arguments)
+
+
+def _add_setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the nodes and for the history on disk."""
     parser.add_argument("--value-bytes", type=int, default=100, help="(default: 100)")
     parser.add_argument(
         "--no-namespaces",
@@ -92,7 +98,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--check", type=Path, metavar="FILE", help="check a history that --keep has written, and exit"
     )
-    return parser.parse_args(arguments)
 
 
 def main() -> int:
