@@ -148,11 +148,7 @@ class MetadataLog:
         )
         if may_vote and self._is_begun and not directory.exists(QUORUM_STATE_FILE):
             raise MetadataLogCorrupt(
-                f"{directory.path} has lost its file {QUORUM_STATE_FILE}, by which this controller may "
-                f"have voted. Restore the directory; or format {root.path} anew, then run `odradek "
-                "quorum remove` and `quorum add` for this node; or, while the other voters have a "
-                f"leader, remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from "
-                "the other voters"
+                f"{directory.path} has no file {QUORUM_STATE_FILE}, which says how this controller has voted. Either restore the directory. Or format {root.path} again, then run `odradek quorum remove` and `odradek quorum add` for this node. Or, if the other voters have a leader, remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from them"
             )
         synced, write_end = _read_synced_offset(directory)
         verify_segments(directory, synced, write_end)
@@ -179,8 +175,7 @@ class MetadataLog:
         # the log, or nothing. The snapshot was durable before.
         if max(self._log.log_end_offset, snapshot) < synced:
             raise MetadataLogCorrupt(
-                f"{directory.path} ends at offset {self._log.log_end_offset}, although this node has "
-                f"synced everything below offset {synced}: somebody cut or damaged the file after that"
+                f"{directory.path} ends at offset {self._log.log_end_offset}, but this node has synced everything below offset {synced}: the file was cut or damaged after that sync"
             )
         return self
 
@@ -483,10 +478,8 @@ def _refuse_a_draft(root: Dir) -> None:
     """Raise `RecoveryBrokenOff` if a recovery has begun to build a new log here, but did not finish."""
     if root.is_dir(DRAFT_DIRECTORY):
         raise RecoveryBrokenOff(
-            f"{root.path}/{DRAFT_DIRECTORY} is the new metadata log of a recovery that was broken off. Go on with it: "
-            "`odradek quorum recover --from PLAN CONFIG --execute`, PLAN being the file that the recovery wrote "
-            "beside the first CONFIG (*.recovery-*.json). To give that recovery up while "
-            f"{METADATA_LOG_DIRECTORY} is still there, remove {DRAFT_DIRECTORY}"
+            f"{root.path}/{DRAFT_DIRECTORY} is the unfinished metadata log of an interrupted recovery. To continue the recovery, run "
+            "`odradek quorum recover --from PLAN CONFIG --execute`, where PLAN is the file that the recovery wrote beside the first CONFIG (*.recovery-*.json). To abandon the recovery, remove {DRAFT_DIRECTORY}; this is possible only while {METADATA_LOG_DIRECTORY} still exists"
         )
 
 

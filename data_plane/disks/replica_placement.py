@@ -178,7 +178,7 @@ class ReplicaPlacement:
             "partition.begun_anew",
             topic=topic,
             partition=index,
-            reason="the replica's disk was replaced, or its log directory is not in log.dirs any more",
+            reason="its disk was replaced, or its log directory was taken out of log.dirs",
         )
         return directories_for_new_log(self._open_to_new)
 

@@ -242,7 +242,7 @@ class RottenReplicas:
                 position=case.rot.position,
                 offset=case.rot.offset,
                 hint=(
-                    "this replica keeps serving its sound records, because no other has all acknowledged records"
+                    "this replica keeps serving its undamaged records, because no other replica has all acknowledged records"
                 ),
             )
 
@@ -298,7 +298,7 @@ class RottenReplicas:
             file=None if case is None else case.rot.file,
             position=None if case is None else case.rot.position,
             offset=None if case is None else case.rot.offset,
-            reason="the metadata mark this replica as lost" if case is None else case.rot.reason,
+            reason="the metadata log says that this replica was lost" if case is None else case.rot.reason,
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
         )

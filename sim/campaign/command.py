@@ -145,7 +145,7 @@ class Campaign:
                 signal.signal(number, signal.SIG_IGN)
             for worker in (*self._workers, *self._fresh):
                 worker.stop()
-            print("campaign: interrupted; the same command goes on behind the last seed that was finished")
+            print("campaign: interrupted; repeat the command to continue after the last finished seed")
             return INTERRUPTED
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

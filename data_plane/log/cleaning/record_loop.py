@@ -487,8 +487,7 @@ def _batches(data: bytes, offsets: range) -> list[tuple[int, BatchHeader]]:
     for _, header in found:
         if not lowest <= header.base_offset < header.next_offset <= offsets.stop:
             raise CorruptBatch(
-                f"a batch has the offsets {header.base_offset} to {header.last_offset}, where offsets "
-                f"{lowest} to {offsets.stop - 1} belong"
+                f"a batch has the offsets {header.base_offset} to {header.last_offset}, but only offsets {lowest} to {offsets.stop - 1} are expected here"
             )
         lowest = header.next_offset
     return found

@@ -527,7 +527,7 @@ class LogDir:
         if self.logs or self.logs_being_made or self.offline_reason is not None:
             raise AssertionError(f"{self.path} is in use or offline, so the node cannot release it")
         self.is_released = True
-        self.offline_reason = "an operator has released the directory: its disk may be pulled"
+        self.offline_reason = "an operator has retired the directory, so its disk may be pulled"
         self.context.log.info("log_dir.released", directory=self.path)
         self.context.on_offline(self, self.offline_reason)
         self.directory.unlock()

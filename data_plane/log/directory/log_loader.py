@@ -43,10 +43,7 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
 METADATA_TOPIC = "__cluster_metadata"
-_WAY_OUT = (
-    "write the file anew with the two lines `version: 0` and `topic_id: ID`, or move the directory "
-    "away to do without its records; then restart the node"
-)
+_WAY_OUT = "write the file again with the two lines `version: 0` and `topic_id: ID`; or, if its records are not needed, move the directory away. Then restart the node"
 _LOGS_PER_LOAD = 32
 _LOAD_RETRY_SECONDS = 1.0
 _turn = threading.Lock()

@@ -68,7 +68,7 @@ class LogNames:
                 f"{path}/{name}",
                 "create",
                 0,
-                "the disk has no room to rename the older log that has this name",
+                "the disk has no room to rename an older log of the same name",
             )
         if name in self._reserved or any(each.name == name for each in self._renames):
             reached("log.name_waits_for_disk")

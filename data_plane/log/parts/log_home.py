@@ -113,7 +113,7 @@ class LogHome:
         if self.is_broken:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                "a bug broke an earlier append to this log: restart the node, which then reads the log anew",
+                "an earlier append to this log failed by a bug: restart the node, so that it reads the log again",
             )
         if self.is_short and not may_use_reserve:
             path = self.directory.path

@@ -72,13 +72,15 @@ class SegmentScan:
                 left = self._file.pread_into(view[: min(chunk_max, end - position)], position)
                 chunk_end = position + left
                 if left < HEADER_SIZE:
-                    self.damage = "the file is shorter than its size in the directory"
+                    self.damage = "the file ends before the size that the file system reports"
                     return
             header = unpack(view, at)
             base_offset, length, _, magic, crc, _, delta = header[:7]
             size = length + SIZE_PREFIX
             if magic != MAGIC or size < HEADER_SIZE or size > end - position:
-                self.damage = f"no batch of magic {magic} and {size} bytes is possible here"
+                self.damage = (
+                    f"the bytes here claim a batch of magic {magic} and {size} bytes, which is impossible"
+                )
                 return
             if base_offset < next_offset or delta < 0:
                 self.damage = (
