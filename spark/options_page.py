@@ -39,7 +39,7 @@ def page() -> str:
             "# Spark: all options",
             "",
             "The code wrote this page: `python -m odradek.spark.options_page` writes it again. [spark.md](spark.md) shows how they are",
-            "used. Spark's own Kafka connector has the same ones, but for those marked as ours. Names may be written in any case.",
+            "used. Spark's own Kafka connector has the same options, except those marked as ours. Names may be written in any case.",
             "",
             "## Reading",
             "",

@@ -91,7 +91,7 @@ def _installed() -> Path:
 def main(words: Sequence[str] | None = None) -> int:
     """Compile all archives of a directory; 1 where it has none, or is read-only."""
     parser = argparse.ArgumentParser(
-        prog="odradek spark pyspark-archive", description="Compiled modules for PySpark's archives."
+        prog="odradek spark pyspark-archive", description="Compile the modules in PySpark's archives."
     )
     parser.add_argument("directory", nargs="?", type=Path, help="python/lib of a Spark (default: this one's)")
     directory = parser.parse_args(words).directory or _installed()

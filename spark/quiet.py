@@ -14,7 +14,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Print the folder."""
     argparse.ArgumentParser(
         prog="odradek spark quiet",
-        description="Print the folder of settings with which Spark prints errors alone, for SPARK_CONF_DIR.",
+        description="Print the folder of settings that make Spark print only errors, for SPARK_CONF_DIR.",
     ).parse_args(words)
     print(Path(__file__).parent / "conf")
     return 0

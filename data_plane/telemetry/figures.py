@@ -68,7 +68,7 @@ FIGURES = (
     ),
     *_times(
         "throttle_time",
-        "Time for which brokers made the client wait",
+        "Time that brokers made the client wait by quotas",
         "produce.throttle.time",
         "fetch.manager.fetch.throttle.time",
     ),
@@ -96,7 +96,7 @@ FIGURES = (
     ),
     _count("connections_created", "Connections that the client has opened.", "connection.creation.total"),
     _count("records_sent", "Records that the producer has sent.", "record.send.total"),
-    _count("record_errors", "Records that the producer failed to send.", "record.error.total"),
+    _count("record_errors", "Records that the producer could not deliver.", "record.error.total"),
     _count("record_retries", "Records that the producer has sent again.", "record.retry.total"),
     _count("records_consumed", "Records that the consumer has read.", "fetch.manager.records.consumed.total"),
     _count(

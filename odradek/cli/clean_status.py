@@ -37,10 +37,10 @@ def register_clean_status(commands: Groups) -> None:
         commands,
         "clean-status",
         _clean_status,
-        "show how far compacted topics are cleaned, and what hinders it",
+        "show how far the cleaner has got with compacted topics, and what stops it",
     )
     status.add_argument(
-        "topics", metavar="TOPIC", nargs="*", help="only this topic (default: all that are compacted)"
+        "topics", metavar="TOPIC", nargs="*", help="only this topic (default: all compacted topics)"
     )
     add_broker_option(status)
     add_connection_options(status)

@@ -160,7 +160,9 @@ def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Cli
     except (KafkaError, ClientError) as error:
         raise call_failure(error) from error
     except LocalProtocolError as error:
-        raise CliError(f"an argument does not fit into any request: {error}", USAGE) from error
+        raise CliError(
+            f"the request cannot be encoded, because an argument is too long or invalid: {error}", USAGE
+        ) from error
 
 
 @contextmanager
@@ -211,7 +213,7 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
             raise
         raise CliError(
             "the quorum has no leader: start a majority of its voters (`odradek cluster status` shows "
-            "the quorum); if most of their disks are lost, `odradek quorum recover` leads back"
+            "the quorum); if most of their disks are lost, `odradek quorum recover` restores the quorum"
         ) from error
 
 

@@ -162,8 +162,7 @@ def _refusal_text(marker: RefusedMarker) -> str:
     if known.current_transaction_start_offset < 0:
         return text
     return (
-        f"{text}. To release consumers of committed records, abort there a transaction that may be "
-        "committed elsewhere: "
+        f"{text}. To release read_committed consumers, abort the transaction in this partition, although it may be committed elsewhere: "
         f"{_partition_abort(marker.topic, marker.partition, known.current_transaction_start_offset)} "
         "--force"
     )
@@ -196,7 +195,7 @@ def _sentence(each: OldTransaction, now_ms: int) -> str:
     idle = span_text(max(0, now_ms - each.producer.last_timestamp))
     # Readers are stopped earlier, by another transaction that begins before this one.
     held = (
-        f"consumers of committed records wait at offset {start}"
+        f"read_committed consumers wait at offset {start}"
         if each.holds
         else f"a transaction is open that began at offset {start}"
     )

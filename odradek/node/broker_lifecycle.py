@@ -236,8 +236,7 @@ class BrokerLifecycle:
             where = ", ".join(f"{each.host}:{each.port}" for each in own.listeners)
             raise RegistrationRefused(
                 f"another process at {where} registers as broker {own.broker_id} with the same "
-                "directories, again and again. One of the two nodes runs on a copy of the other node's "
-                "disk, and only one may run: this node ends"
+                "directories, again and again. One of the two nodes runs on a copy of the other node's disk. Only one may run, so this node ends: stop the node on the copy for good"
             )
 
     def _was_unregistered(self) -> bool:

@@ -90,7 +90,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """List or end transactions, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="odradek spark two-phase",
-        description="Show what queries with delivery=two-phase have open, or end what a query has left.",
+        description="Show the open transactions of queries with delivery=two-phase, or end those of one query.",
     )
     parser.add_argument(
         "--bootstrap", default="127.0.0.1:9092", help="brokers as HOST:PORT,... (%(default)s)"
@@ -106,7 +106,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--end",
         metavar="QUERY",
-        help="commit what is decided of this query, and abort the rest; only for a query that runs no more",
+        help="commit the decided transactions of this query, and abort the others; only for a query that has stopped for good",
     )
     given = parser.parse_args(words)
     properties = {"bootstrap.servers": given.bootstrap}

@@ -108,7 +108,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--table", required=True, help="directory of the table, made if it is not there")
     parser.add_argument(
-        "--keep", type=int, default=2, help="number of versions of the table that stay (%(default)s)"
+        "--keep", type=int, default=2, help="number of versions of the table that are kept (%(default)s)"
     )
 
 

@@ -163,7 +163,9 @@ def _check_same_topic(wanted: Wanted, topic_id: str, last: Landed | None) -> Non
     if last is None:
         return
     if last.topic != wanted.topic:
-        raise Failed(f"{wanted.table} holds the topic '{last.topic}', not '{wanted.topic}'")
+        raise Failed(
+            f"{wanted.table} holds the topic '{last.topic}', not '{wanted.topic}': load into another table"
+        )
     if last.topic_id != topic_id:
         raise Failed(
             f"the topic '{wanted.topic}' was deleted and created again since the last load, so its "
@@ -229,16 +231,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--table", required=True, help="directory of the table, made if it is not there")
     parser.add_argument("--delta", action="store_true", help="a Delta table (needs the package deltalake)")
-    parser.add_argument(
-        "--max-records", type=int, help="most records in one load (default: all that there is)"
-    )
+    parser.add_argument("--max-records", type=int, help="the most records in one load (default: all records)")
     parser.add_argument(
         "--json", metavar="COLUMNS", help="columns of the JSON values, as 'origin string, month int'"
     )
     parser.add_argument(
         "--partition-by",
         metavar="COLUMN,...",
-        help="columns that make directories (default: the day of the timestamp; with --json none)",
+        help="columns by which the table is partitioned into directories (default: the day of the timestamp; with --json none)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the lag over time")
 

@@ -32,23 +32,27 @@ def register(groups: Groups) -> None:
     commands = groups.add_parser("acl", help="list, add, remove, check rights").add_subparsers(
         metavar="COMMAND", required=True
     )
-    listing = add_command(commands, "list", _list, "list the rules that match")
+    listing = add_command(commands, "list", _list, "list the ACL rules that fit the options")
     _add_rule_options(listing)
     add_connection_options(listing)
-    add = add_command(commands, "add", _add, "give a right, or deny it")
+    add = add_command(commands, "add", _add, "add ACL rules that allow or deny operations")
     _add_rule_options(add)
-    add.add_argument("--deny", action="store_true", help="deny it (a denial wins over every right)")
-    add.add_argument("--dry-run", action="store_true", help="only show the rules")
+    add.add_argument(
+        "--deny",
+        action="store_true",
+        help="deny the operations instead (a denial outweighs every permission)",
+    )
+    add.add_argument("--dry-run", action="store_true", help="show the rules, and add nothing")
     add_connection_options(add)
-    remove = add_command(commands, "remove", _remove, "remove the rules that match")
+    remove = add_command(commands, "remove", _remove, "remove the ACL rules that fit the options")
     _add_rule_options(remove)
     remove.add_argument(
         "--exact",
         action="store_true",
-        help="only the rules that `acl add` makes of the same options (otherwise all that these options match)",
+        help="remove only the rules that `acl add` would add for the same options (default: all rules that fit them)",
     )
-    remove.add_argument("--deny", action="store_true", help="with --exact: the rule is a denial")
-    remove.add_argument("--dry-run", action="store_true", help="only show the rules")
+    remove.add_argument("--deny", action="store_true", help="with --exact: remove the rules that deny")
+    remove.add_argument("--dry-run", action="store_true", help="show the rules, and remove nothing")
     add_connection_options(remove)
     check = add_command(
         commands, "check", _check, "show whether a user may do something, and which rule decides"
@@ -59,21 +63,24 @@ def register(groups: Groups) -> None:
         action="append",
         default=[],
         metavar="USER",
-        help="a user in super.users, which only the nodes' files know (repeat for more)",
+        help="assume that super.users in the nodes' properties files has this user (repeat for more)",
     )
     check.add_argument(
         "--allow-everyone",
         action="store_true",
-        help="allow.everyone.if.no.acl.found is true in the nodes' files",
+        help="assume that the nodes' properties files have allow.everyone.if.no.acl.found=true",
     )
     add_connection_options(check)
 
 
 def _add_rule_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--user", action="append", metavar="USER", help="who acts: a name, type:name, or * (repeat for more)"
+        "--user",
+        action="append",
+        metavar="USER",
+        help="the user: NAME, TYPE:NAME, or * for all (repeat for more)",
     )
-    parser.add_argument("--host", metavar="ADDRESS", help="the address that they act from (add: default any)")
+    parser.add_argument("--host", metavar="ADDRESS", help="the client's address (default of add: any)")
     parser.add_argument(
         "--operation", action="append", metavar="NAME", help="read, write, create, ..., all (repeat for more)"
     )

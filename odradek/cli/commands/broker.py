@@ -38,7 +38,7 @@ def register(groups: Groups) -> None:
     add_connection_options(add, plans=True)
 
     drain = add_command(
-        commands, "drain", _drain, "move everything off brokers, so that they can be stopped for good"
+        commands, "drain", _drain, "move all replicas off brokers, so that they can be stopped for good"
     )
     drain.add_argument("brokers", metavar="ID", type=id_number, nargs="+", help="the id of a broker to empty")
     add_loss_option(drain)
@@ -224,7 +224,7 @@ def _remove(args: argparse.Namespace) -> int:
             say(
                 paint(
                     YELLOW,
-                    f"the quorum did not answer whether node {node} still votes: see `odradek quorum status`",
+                    f"the quorum did not answer, so node {node} may still have a vote: run `odradek quorum status`",
                 )
             )
     return 0

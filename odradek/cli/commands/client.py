@@ -77,8 +77,7 @@ def _describe(args: argparse.Namespace) -> int:
             _print_client(broker, each)
     if not found and all(broker.error is None for broker in asked):
         raise CliError(
-            f"no broker knows a client {args.client_id!r}: `odradek client list` shows the ones that ask for "
-            "subscriptions"
+            f"no broker knows a client {args.client_id!r}: `odradek client list` shows the clients that push metrics"
         )
     return _end(asked)
 

@@ -49,7 +49,7 @@ def register(groups: Groups) -> None:
     change = add_command(commands, "set", _set, "change the configuration of a broker, a topic or a group")
     _add_resource(change)
     change.add_argument(
-        "changes", metavar="KEY=VALUE", nargs="*", type=key_value, help="give a key this value"
+        "changes", metavar="KEY=VALUE", nargs="*", type=key_value, help="set a key to this value"
     )
     change.add_argument(
         "--unset",

@@ -341,7 +341,7 @@ def _read_as_member(
         )
     if is_closed(sys.stdout):
         raise CliError(
-            "standard output is closed, and the records of a group must be printed (`>/dev/null` drops them)"
+            "standard output is closed, so the records of the group cannot be printed (`>/dev/null` discards them)"
         )
     with Ending() as ending:
         printer = _Printer(args, render, RecordOutput(ending))

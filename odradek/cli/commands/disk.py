@@ -89,7 +89,7 @@ def _demote(args: argparse.Namespace) -> int:
         if path not in known and asked.brokers:
             raise CliError(f"broker {broker} has no log directory {path} (it has: {', '.join(known)})")
         if not asked.brokers and not args.undo:
-            raise CliError(f"broker {broker} is down: it leads nothing")
+            raise CliError(f"broker {broker} is down, so no replica on its disks leads anyway")
         (described,) = client.admin.describe_configs([resource], [DEMOTED_LOG_DIRS])
         if described.error is not None:
             raise call_failure(described.error)

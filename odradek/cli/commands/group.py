@@ -50,7 +50,7 @@ def register(groups: Groups) -> None:
         action="append",
         default=[],
         choices=("classic", "consumer"),
-        help="only groups of this type: consumer is the one of the new protocol (repeat for more)",
+        help="only groups of this type; consumer is the protocol of KIP-848 (repeat for more)",
     )
     add_connection_options(listing)
 
@@ -240,7 +240,7 @@ def _epochs(group: GroupDescription) -> list[tuple[str, object]]:
     epochs = f"group {group.group_epoch}, assignment {group.assignment_epoch}"
     moving = sum(member.partitions != member.target for member in group.members)
     if moving:
-        epochs = paint(YELLOW, f"{epochs}; {_count(moving, 'member')} still moving to the target")
+        epochs = paint(YELLOW, f"{epochs}; {_count(moving, 'member')} still moving to the target assignment")
     return [("epochs", epochs)]
 
 

@@ -31,7 +31,7 @@ _EPOCHS = "leader-epoch-checkpoint"
 def register(groups: Groups) -> None:
     """Add the command group `log` to the parser of the command line."""
     commands = groups.add_parser(
-        "log", help="print or verify the files of partitions, show their cleaning"
+        "log", help="print or verify the files of partitions, show how far they are cleaned"
     ).add_subparsers(metavar="COMMAND", required=True)
     dump = add_command(commands, "dump", _dump, "print what the files of a partition hold")
     dump.add_argument(

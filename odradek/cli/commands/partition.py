@@ -129,7 +129,9 @@ def _register_balance(commands: Groups) -> None:
 
 
 def _register_elect(commands: Groups) -> None:
-    elect = add_command(commands, "elect", _elect, "let the preferred replicas lead again")
+    elect = add_command(
+        commands, "elect", _elect, "give the leadership of partitions back to the preferred replicas"
+    )
     _add_topics(elect, "elect leaders only for these topics, or these partitions of them (default: all)")
     elect.add_argument(
         "--unclean",

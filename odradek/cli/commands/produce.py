@@ -79,8 +79,7 @@ def register(groups: Groups) -> None:
         "--acks",
         choices=_ACKS,
         default="all",
-        help="which replicas must have a record before it is acknowledged: all (or -1) in sync, 1 the leader, 0 none "
-        "(default: all)",
+        help="which replicas must have a record before it is acknowledged: all or -1 (all in-sync replicas), 1 (the leader), 0 (none); default: all",
     )
     add_connection_options(parser)
 

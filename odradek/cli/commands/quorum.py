@@ -29,7 +29,12 @@ def register(groups: Groups) -> None:
         "quorum", help="show the quorum of controllers, change its voters"
     ).add_subparsers(metavar="COMMAND", required=True)
     add_connection_options(
-        add_command(commands, "status", _status, "show who leads the quorum, and how far the others are")
+        add_command(
+            commands,
+            "status",
+            _status,
+            "show the leader of the quorum, and how far the others have copied its log",
+        )
     )
     add = add_command(
         commands, "add", _add, "make a running controller, which is only an observer so far, a voter"

@@ -58,7 +58,9 @@ def register(groups: Groups) -> None:
             metavar="BYTES" if is_bytes else "NUMBER",
             help=f"{described}, like 10M" if is_bytes else described,
         )
-    setting.add_argument("--dry-run", action="store_true", help="only have the controller check it")
+    setting.add_argument(
+        "--dry-run", action="store_true", help="let the controller check the change, and change nothing"
+    )
     add_connection_options(setting)
     remove = add_command(commands, "remove", _remove, "remove quotas of clients")
     _add_entity_options(remove)
@@ -76,7 +78,7 @@ def register(groups: Groups) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="the metrics page of a broker, to show what is used there (repeat for more)",
+        help="a broker's metrics page, to show how much of the quotas is used there (repeat for more)",
     )
     add_connection_options(explain)
 
@@ -96,10 +98,12 @@ def _byte_rate(text: str) -> float:
 
 def _add_entity_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--user", metavar="NAME", help=f"a user, or {DEFAULT} for all without a quota of their own"
+        "--user", metavar="NAME", help=f"a user, or {DEFAULT} for all users without a quota of their own"
     )
     parser.add_argument(
-        "--client-id", metavar="ID", help=f"a client id, or {DEFAULT}; with --user: of that user"
+        "--client-id",
+        metavar="ID",
+        help=f"a client id, or {DEFAULT}; with --user: for this user's clients alone",
     )
     parser.add_argument("--ip", metavar="ADDRESS", help=f"an address, or {DEFAULT}")
 

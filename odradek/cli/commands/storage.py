@@ -50,7 +50,7 @@ def register(groups: Groups) -> None:
         help="the first voters, the same for every node; UUID becomes the id of that node's metadata directory",
     )
     voters.add_argument(
-        "--no-initial-controllers", action="store_true", help="the node joins controllers that vote already"
+        "--no-initial-controllers", action="store_true", help="the node joins a quorum that exists already"
     )
     form.add_argument(
         "--feature",
@@ -58,14 +58,14 @@ def register(groups: Groups) -> None:
         action="append",
         type=_feature,
         default=[],
-        help="begin with this level of a feature (repeat for more)",
+        help="start the cluster with this feature level (repeat for more)",
     )
     form.add_argument(
         "--add-scram",
         metavar="MECHANISM=[name=USER,password=PASSWORD]",
         action="append",
         default=[],
-        help="begin with this user, as Kafka's tool takes it: also iterations=N, salt=BASE64, saltedpassword=BASE64, and "
+        help="create this user with the cluster, in the syntax of Kafka's tool. More parts are possible: iterations=N, salt=BASE64, saltedpassword=BASE64, and "
         "passwordfile=FILE instead of a password that others could see (repeat for more)",
     )
     adopt = add_command(
@@ -78,7 +78,7 @@ def register(groups: Groups) -> None:
     adopt.add_argument(
         "--same-file-system",
         action="store_true",
-        help="also an empty directory that has no file system of its own; be sure that its disk is not just unmounted",
+        help="adopt empty directories that are not mount points, too; first make sure that no disk is merely unmounted",
     )
     info = add_command(commands, "info", _info, "show what the directories of a node hold")
     info.add_argument("config", metavar="CONFIG", type=file_path, help="the node's properties file")
@@ -259,7 +259,7 @@ def _check_config(args: argparse.Namespace) -> int:
             complain(f"{path}: {warning}")
     count = len(judged.problems) + len(judged.unknown)
     if count:
-        raise CliError(f"{path}: {counted(count, 'line')} to mend before a node starts with it")
+        raise CliError(f"{path}: {counted(count, 'line')} to correct before a node can start with it")
     return 0
 
 

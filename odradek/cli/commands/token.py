@@ -77,11 +77,15 @@ def register(groups: Groups) -> None:
     renew = add_command(commands, "renew", _renew, "extend the lifetime of a token")
     renew.add_argument("token_id", metavar="ID")
     renew.add_argument(
-        "--for", dest="period", metavar="SPAN", type=span, help=f"how long from now: {_SPAN_HELP}"
+        "--for",
+        dest="period",
+        metavar="SPAN",
+        type=span,
+        help=f"the token expires this long from now: {_SPAN_HELP}",
     )
-    renew.add_argument("--dry-run", action="store_true", help="only show the token")
+    renew.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
     add_connection_options(renew)
-    expire = add_command(commands, "expire", _expire, "end a token now, or soon")
+    expire = add_command(commands, "expire", _expire, "end a token now, or after a span of time")
     expire.add_argument("token_id", metavar="ID")
     expire.add_argument(
         "--in",
@@ -90,8 +94,43 @@ def register(groups: Groups) -> None:
         type=span,
         help=f"end the token only after this time: {_SPAN_HELP}",
     )
-    expire.add_argument("--dry-run", action="store_true", help="only show the token")
+    expire.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
     add_connection_options(expire)
+
+
+def _register_create(commands: Groups) -> None:
+    create = add_command(
+        commands, "create", _create, "create a token, with which clients log in as its owner"
+    )
+    create.add_argument(
+        "--owner", metavar="USER", help="the user as whom the token logs in (default: yourself)"
+    )
+    create.add_argument(
+        "--renewer",
+        action="append",
+        default=[],
+        metavar="USER",
+        help="a user who may renew the token besides its owner (repeat for more)",
+    )
+    create.add_argument(
+        "--max-lifetime",
+        metavar="SPAN",
+        type=span,
+        help=f"how long the token can be renewed: {_SPAN_HELP} (default: the cluster's limit)",
+    )
+    create.add_argument(
+        "--to",
+        metavar="FILE",
+        type=file_path,
+        help="write client settings with the token to this new file, which only you can read; the secret is not printed",
+    )
+    create.add_argument(
+        "--mechanism", metavar="NAME", default="SCRAM-SHA-512", help="the SASL mechanism for the file of --to"
+    )
+    create.add_argument(
+        "--dry-run", action="store_true", help="show what would be created, and create nothing"
+    )
+    add_connection_options(create)
 
 
 def _principal(text: str) -> str:
@@ -244,7 +283,7 @@ def _renew(args: argparse.Namespace) -> int:
             return 0
         with changing(), _by_renewer(token):
             until = client.admin.renew_delegation_token(token.hmac, period_ms=args.period or -1)
-    return _say_until(args, token, until, "lives until")
+    return _say_until(args, token, until, "is valid until")
 
 
 def _expire(args: argparse.Namespace) -> int:

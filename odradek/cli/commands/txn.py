@@ -47,7 +47,9 @@ def register(groups: Groups) -> None:
         commands, "describe-producers", _producers, "show the producers that a partition's leader remembers"
     )
     producers.add_argument("--topic", required=True, metavar="TOPIC", help="the partition's topic")
-    producers.add_argument("--partition", required=True, type=id_number, metavar="N", help="its number")
+    producers.add_argument(
+        "--partition", required=True, type=id_number, metavar="N", help="the number of the partition"
+    )
     add_connection_options(producers)
 
     abort = add_command(
@@ -62,7 +64,7 @@ def register(groups: Groups) -> None:
         help="fence the producer of this id, which aborts its open or prepared transaction everywhere",
     )
     abort.add_argument("--topic", metavar="TOPIC", help="abort on one partition only: its topic")
-    abort.add_argument("--partition", type=id_number, metavar="N", help="its number")
+    abort.add_argument("--partition", type=id_number, metavar="N", help="the number of the partition")
     abort.add_argument(
         "--start-offset", type=natural, metavar="OFFSET", help="the first offset of the transaction in it"
     )
@@ -103,7 +105,7 @@ def _register_list(commands: Groups) -> None:
     listing.add_argument(
         "--transactional-id-pattern",
         metavar="RE",
-        help="only ids that this regular expression (RE2) fits as a whole",
+        help="only ids that match this regular expression (RE2) as a whole",
     )
     add_connection_options(listing)
 

@@ -32,9 +32,9 @@ def register(groups: Groups) -> None:
         metavar="COMMAND", required=True
     )
     listing = add_command(commands, "list", _list, "list users and their mechanisms")
-    listing.add_argument("users", nargs="*", metavar="USER", help="only these")
+    listing.add_argument("users", nargs="*", metavar="USER", help="list only these users")
     add_connection_options(listing)
-    add = add_command(commands, "add", _add, "add a user, or a mechanism for one")
+    add = add_command(commands, "add", _add, "add a user, or a further login mechanism of a user")
     add.add_argument("user", metavar="USER")
     _add_password_options(add, f"by which the user logs in (repeat for more; default: {DEFAULT_MECHANISM})")
     password = add_command(commands, "password", _password, "change the password of a user")
@@ -43,7 +43,7 @@ def register(groups: Groups) -> None:
     _add_password_options(
         password, "whose password changes (repeat for more; default: all that the user has)"
     )
-    remove = add_command(commands, "remove", _remove, "remove users, or a mechanism of theirs")
+    remove = add_command(commands, "remove", _remove, "remove users, or only some of their login mechanisms")
     remove.add_argument("users", nargs="+", metavar="USER")
     _add_mechanism(remove, "to be removed (repeat for more; default: all that the user has)")
     _add_disconnect(remove)
@@ -66,7 +66,6 @@ def _add_password_options(parser: argparse.ArgumentParser, mechanism: str) -> No
         default=DEFAULT_ITERATIONS,
         help=f"SCRAM iterations, 4096 to 16384: more make it harder to guess the password (default: {DEFAULT_ITERATIONS})",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only show what would be written")
     add_connection_options(parser)
 
 

@@ -50,7 +50,12 @@ _LINES_MAX = 40
 def register_moves(commands: Groups) -> None:
     """Add the commands `retire` and `balance` to the group `disk`."""
     retire = add_command(commands, "retire", _retire, "empty a log directory, so that its disk may be pulled")
-    retire.add_argument("directory", metavar="BROKER:DIR", type=_broker_directory, help="like 1:/disks/3")
+    retire.add_argument(
+        "directory",
+        metavar="BROKER:DIR",
+        type=_broker_directory,
+        help="the directory to empty, like 1:/disks/3",
+    )
     retire.add_argument(
         "--keep",
         action="store_true",
@@ -59,7 +64,7 @@ def register_moves(commands: Groups) -> None:
     retire.add_argument(
         "--cancel",
         action="store_true",
-        help="give up the moves, and let the directory take replicas again; those that have moved stay away",
+        help="cancel the retirement: the directory accepts replicas again; replicas that have moved stay where they are",
     )
     _add_options(retire)
     balance = add_command(
@@ -71,7 +76,7 @@ def register_moves(commands: Groups) -> None:
     balance.add_argument(
         "--over-hosts",
         action="store_true",
-        help="move replicas from one broker to another, until all use like shares of their disks",
+        help="move replicas from one broker to another, until all use equal shares of their disks",
     )
     _add_options(balance)
 
@@ -82,7 +87,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--throttle",
         type=byte_count,
         metavar="BYTES",
-        help="copy so many bytes per second at most (like 50M)",
+        help="let each broker copy at most this many bytes a second, for example 50M",
     )
     add_connection_options(parser, plans=True)
 

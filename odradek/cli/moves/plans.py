@@ -86,12 +86,12 @@ def add_plan_options(parser: argparse.ArgumentParser, execute: str = "--execute"
         type=positive,
         metavar="N",
         default=50,
-        help="move at most so many partitions at a time (default: 50)",
+        help="move at most this many partitions at a time (default: 50)",
     )
     parser.add_argument(
         "--no-wait",
         action="store_true",
-        help="begin all moves together and return; the moves go on by themselves",
+        help="begin all moves together and return at once; the brokers complete them",
     )
 
 

@@ -40,7 +40,10 @@ Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None
 def register_recovery(commands: Groups) -> None:
     """Add the recovery commands to the group `quorum`."""
     inspect = add_command(
-        commands, "inspect", _inspect, "write a report about stopped nodes of this host, for `quorum recover`"
+        commands,
+        "inspect",
+        _inspect,
+        "write a report about the stopped nodes of this host, as input for `quorum recover`",
     )
     _add_configs(inspect, "+")
     inspect.add_argument(
@@ -59,7 +62,7 @@ def register_recovery(commands: Groups) -> None:
     anew.add_argument(
         "--has-no-vote",
         action="store_true",
-        help="the quorum does not count this node's directory as a voter any more, whatever its own log says",
+        help="confirm that this node's directory has no vote in the quorum now, even if its own log says so",
     )
 
 
@@ -144,13 +147,13 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         "--topics",
         metavar="FILE",
         type=file_path,
-        help="configurations for topics that no copy knows, in JSON: a list of objects with name and configs, as odradek_topics",
+        help="configurations for topics that no copy knows, in JSON: a list of objects with name and configs",
     )
     parser.add_argument(
         "--plan",
         metavar="FILE",
         type=file_path,
-        help="write the plan, for the other hosts (with --execute by default beside the first CONFIG)",
+        help="write the plan to this file, for the other hosts (default with --execute: a file beside the first CONFIG)",
     )
     parser.add_argument("--execute", action="store_true", help="execute the plan on the nodes of this host")
 
@@ -375,7 +378,7 @@ def _execute(plan: RecoveryPlan, facts: Sequence[NodeFacts], path: str) -> list[
                 done.append(each.node_id)
         except (NotReadable, DiskError) as error:
             raise CliError(
-                f"node {each.node_id}: {error}. Once that is mended, go on with the same plan: `odradek quorum recover --from "
+                f"node {each.node_id}: {error}. When that is corrected, continue with the same plan: `odradek quorum recover --from "
                 f"{path} CONFIG ... --execute`"
             ) from error
     return done
@@ -431,7 +434,9 @@ def _show_choice(choice: Choice, nodes: Sequence[FoundNode]) -> None:
     returning = review(choice, nodes)
     if returning:
         say()
-        say("what comes back, although it may have been removed after the copy; go through it:")
+        say(
+            "the recovery restores these, although they may have been removed after the copy was made. Check each line:"
+        )
     for name, found in returning:
         say(f"  {name}: {len(found)}")
         for line in found[:_REVIEWED_MAX]:
@@ -487,7 +492,7 @@ def _conclude(args: argparse.Namespace, plan: RecoveryPlan, done: Sequence[int])
     if left:
         say(f"nodes that were done before, or are still to do: {', '.join(map(str, left))}")
     elif args.plan is not None:
-        say(f"all nodes of the plan are done: remove {args.plan}, which holds what the metadata log holds")
+        say(f"all nodes of the plan are done: remove {args.plan}, which contains the whole metadata log")
     say(
         "when all nodes are done, start them: each partition waits for all of its replicas, then the longest log leads"
     )
@@ -513,5 +518,7 @@ def _begin_anew(args: argparse.Namespace) -> int:
         say(f"node {node.node_id}: {_about_node(node)}")
         say("nothing was changed: --execute sets its metadata log aside")
     else:
-        say(f"node {node.node_id}: its metadata log is {name} now; the next start fetches that of the quorum")
+        say(
+            f"node {node.node_id}: its metadata log is {name} now; at its next start the node fetches the quorum's log"
+        )
     return 0

@@ -93,7 +93,7 @@ def trend_text(trend: LagTrend | None) -> str:
     word = "grows" if change > 0 else "falls" if change < 0 else "stays"
     if trend.zero_in_ms is not None:
         return f"{word}; {pace}; zero in {span_text(trend.zero_in_ms)} at this pace"
-    return f"{word}; {pace}; at this pace some partition never comes to its end"
+    return f"{word}; {pace}; at this pace the lag of some partition never becomes zero"
 
 
 def _pace(trend: LagTrend, records: int) -> str:

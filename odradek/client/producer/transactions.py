@@ -267,7 +267,7 @@ class Transactions:
                 raise
             finally:
                 if not done:
-                    self.machine.fail(RequestTimedOut(f"{call} was given up"))
+                    self.machine.fail(RequestTimedOut(f"{call} was cancelled"))
 
     def end(self, *, commit: bool, timeout: float) -> Operation[None]:
         """Commit or abort, once every record has its outcome."""

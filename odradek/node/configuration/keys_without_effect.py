@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 __all__ = ["KEYS_WITHOUT_EFFECT", "warning_about"]
 
 _BY_REASON: Mapping[str, tuple[str, ...]] = {
-    "GSSAPI and client assertions for OAUTHBEARER are missing": (
+    "GSSAPI, and client assertions for OAUTHBEARER, are not supported": (
         "sasl.kerberos.kinit.cmd",
         "sasl.kerberos.min.time.before.relogin",
         "sasl.kerberos.principal.to.local.rules",
@@ -36,7 +36,7 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "sasl.oauthbearer.assertion.template.file",
         "security.providers",
     ),
-    "Python's `ssl` has no such choice": (
+    "Python's `ssl` offers no such choice": (
         "ssl.keymanager.algorithm",
         "ssl.secure.random.implementation",
         "ssl.trustmanager.algorithm",
@@ -101,7 +101,7 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "alter.log.dirs.replication.quota.window.size.seconds",
         "num.replica.alter.log.dirs.threads",
     ),
-    "there is no such pool of threads, queue or purgatory": (
+    "this version has no such pool of threads, queue or purgatory": (
         "background.threads",
         "delete.records.purgatory.purge.interval.requests",
         "fetch.purgatory.purge.interval.requests",

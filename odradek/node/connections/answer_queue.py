@@ -419,7 +419,7 @@ class AnswerQueue:
             self.signal_room()
             if result is CLOSE:
                 raise ConnectionLost(
-                    "a request failed that has no answer, so this node closed the connection"
+                    "a request with acks=0 failed, and closing the connection is its only answer"
                 )
         elif isinstance(result, Delayed) and result.response is None:
             self._delay(slot, result)

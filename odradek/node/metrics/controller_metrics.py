@@ -78,7 +78,7 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
     page.one(-1 if quorum.leader_id is None else quorum.leader_id)
     page.gauge("odradek_quorum_high_watermark", "End of the committed part of the metadata log.")
     page.one(quorum.decisions.high_watermark)
-    page.gauge("odradek_quorum_log_end_offset", "End of this node's metadata log.")
+    page.gauge("odradek_quorum_log_end_offset", "End offset of this node's metadata log.")
     page.one(quorum.decisions.log_end_offset)
     page.gauge("odradek_quorum_lag_records", "Committed metadata records that this node has not applied yet.")
     page.one(metadata.lag_records)

@@ -28,5 +28,8 @@ def login_metrics(page: MetricsText, auditing: Auditing) -> None:
     page.one(statistics.get("lines_waiting", 0))
     page.counter("odradek_audit_lines_missing_total", "Lines of the audit log that could not be written.")
     page.one(statistics.get("lines_missing", 0))
-    page.counter("odradek_audit_lines_further_total", "Lines of the audit log that were only counted.")
+    page.counter(
+        "odradek_audit_lines_further_total",
+        "Lines of the audit log that were left out because there were too many.",
+    )
     page.one(statistics.get("lines_further", 0))

@@ -160,7 +160,7 @@ def _requests(page: MetricsText, entries: list[ApiEntry]) -> None:
                 errors[int(code)] = errors.get(int(code), 0) + count
         for code, count in sorted(errors.items()):
             page.sample(count, api=name, error=_error_name(code))
-    page.histogram("odradek_request_seconds", "From the turn that received a request until its answer left.")
+    page.histogram("odradek_request_seconds", "Time from receiving a request until its answer was sent.")
     for name, group in by_api.items():
         counts = [sum(bucket) for bucket in zip(*(entry.latencies for entry in group), strict=True)]
         seconds = sum(entry.latency_seconds for entry in group)
@@ -206,7 +206,7 @@ def _connections(
     page.gauge("odradek_fetches_parked", "Fetches that wait for records.")
     page.one(sum(each["parked"] for each in held))
     page.gauge(
-        "odradek_answers_waiting_bytes", "Memory of answers and requests that wait for an earlier answer."
+        "odradek_answers_waiting_bytes", "Bytes of answers and requests that wait behind an earlier answer."
     )
     page.one(sum(each["bytes"] for each in held))
     page.gauge(
@@ -252,7 +252,8 @@ def _partitions(page: MetricsText, broker: Broker) -> None:
     page.gauge("odradek_under_replicated_partitions", "Led partitions with replicas that are not in sync.")
     page.one(sum(1 for each in led if each.image and len(each.image.isr) < len(each.image.replicas)))
     page.gauge(
-        "odradek_under_min_isr_partitions", "Led partitions that refuse acks=all: too few are in sync."
+        "odradek_under_min_isr_partitions",
+        "Led partitions that refuse acks=all, because too few replicas are in sync.",
     )
     page.one(sum(1 for each in led if not each.has_min_isr))
     page.gauge("odradek_offline_partitions", "Partitions placed on this broker that it cannot serve.")
@@ -328,7 +329,9 @@ def _directories(page: MetricsText, broker: Broker) -> None:
     )
     for path, statistics in figures.items():
         page.sample(int(statistics["is_stalled"]), directory=path)
-    page.gauge("odradek_directory_short", "1 while only the reserve is left and records are refused, else 0.")
+    page.gauge(
+        "odradek_directory_short", "1 while the disk is full up to its reserve and refuses records, else 0."
+    )
     for path, statistics in figures.items():
         page.sample(int(statistics["is_short"]), directory=path)
     for trouble, described in (
@@ -358,7 +361,7 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         for path, statistics in figures.items():
             page.sample(statistics.get(field, -1), directory=path)
     for field, described in (
-        ("errors", "Operations that failed, or were refused for want of room or descriptors."),
+        ("errors", "Disk operations that failed, or were refused because space or file descriptors ran out."),
         ("flushes", "Flushes of logs."),
         ("segments_removed", "Segments removed by retention."),
     ):
@@ -487,7 +490,7 @@ def _not_encoded(page: MetricsText, sources: MetricsSources) -> None:
     """Add how many decisions of this node's coordinators and controller could not be encoded as records."""
     page.counter(
         "odradek_decisions_not_encoded_total",
-        "Decisions whose values fit no record: each was answered with an error instead.",
+        "Decisions that could not be encoded as records: each client got an error.",
     )
     page.sample(sources.controller.not_encoded.count, decider="controller")
     if sources.broker is not None:

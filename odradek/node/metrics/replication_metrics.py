@@ -41,9 +41,12 @@ def replication_metrics(page: MetricsText, broker: Broker) -> None:
     page.counter("odradek_replication_in_bytes_total", "Bytes of batches fetched from this leader.")
     for leader, fetcher in fetchers.items():
         page.sample(fetcher.bytes_fetched, leader=leader)
-    page.counter("odradek_reassignment_in_bytes_total", "Bytes fetched for replicas that are moved here.")
+    page.counter(
+        "odradek_reassignment_in_bytes_total",
+        "Bytes fetched for replicas that a reassignment adds on this broker.",
+    )
     page.one(sum(fetcher.reassignment_bytes for fetcher in fetchers.values()))
-    page.counter("odradek_reassignment_out_bytes_total", "Bytes read by followers that are being added.")
+    page.counter("odradek_reassignment_out_bytes_total", "Bytes sent to followers that a reassignment adds.")
     page.one(broker.replication.reassignment_bytes_out)
 
 

@@ -18,11 +18,11 @@ def security_metrics(page: MetricsText, entrances: Entrances) -> None:
         if "days_left" in figures:
             page.sample(round(figures["days_left"], 3), listener=listener)
     for field, metric, described in (
-        ("reloads", "certificate_reloads", "Times that new connections got other keys or certificates."),
+        ("reloads", "certificate_reloads", "Times that changed keys or certificates came into use."),
         (
             "failures",
             "certificate_reload_failures",
-            "Changed files or values that could not be used; the former ones stay in use.",
+            "Changed files or values that could not be used, so the former ones stay in use.",
         ),
     ):
         page.counter(f"odradek_{metric}_total", described)
@@ -32,7 +32,7 @@ def security_metrics(page: MetricsText, entrances: Entrances) -> None:
     page.gauge("odradek_connections_entering", "Clients that have not authenticated yet.")
     for listener, counts in entering.items():
         page.sample(counts["half_open"], listener=listener)
-    page.counter("odradek_connections_not_let_in_total", "Clients whose handshake or login did not succeed.")
+    page.counter("odradek_connections_not_let_in_total", "Connections whose TLS handshake or login failed.")
     for listener, counts in entering.items():
         page.sample(counts["failed"], listener=listener)
     turns = {

@@ -35,12 +35,12 @@ _COUNTERS = (
     (
         "refused_ids",
         "transactional_ids_refused",
-        "New transactional ids refused: their coordinator has too many.",
+        "New transactional ids refused, because their coordinator has too many.",
     ),
     (
         "refused_partitions",
         "transaction_partitions_refused",
-        "Requests for partitions refused: the transaction, or all of its coordinator, would be too large.",
+        "Requests to add partitions refused, because the transaction, or all of its coordinator, would be too large.",
     ),
 )
 

@@ -50,7 +50,7 @@ def apply_plan(plan: RecoveryPlan, facts: NodeFacts, disks: Disks) -> bool:
         return False
     if found.metadata_path != mine.metadata_path:
         raise NotReadable(
-            f"the metadata directory was {mine.metadata_path}, and is {found.metadata_path} now"
+            f"the metadata directory was {mine.metadata_path} when the plan was made, and is {found.metadata_path} now: plan again"
         )
     is_broken_off = not _has_log(facts, disks) and found.quorum_epoch == NO_NUMBER
     if not is_broken_off:

@@ -87,7 +87,7 @@ class Auditor:
                 address=rights.host,
                 listener=rights.listener or None,
                 api=api,
-                reason="further resources of a request",
+                reason="count says how many more resources of the request were denied",
             )
 
     def logged_in(
@@ -195,7 +195,7 @@ def _denial(rights: Rights, api: str, denial: Denial) -> PreparedLine:
 def _reason(judgement: Judgement) -> str:
     if judgement.is_allowed:
         # A rule has changed between the refusal and this line.
-        return "a rule that has been changed since"
+        return "the rule that denied it has changed since"
     if judgement.reason is Reason.RULE and judgement.rule is not None:
         return f"rule: {judgement.rule}"
     return judgement.reason.value

@@ -42,7 +42,9 @@ def register_events(commands: Groups) -> None:
         _events,
         "print what has happened: which broker became the leader of what, when and why",
     )
-    events.add_argument("--follow", action="store_true", help="go on and print new events as they happen")
+    events.add_argument(
+        "--follow", action="store_true", help="keep running, and print new events as they happen"
+    )
     events.add_argument(
         "--last",
         type=positive,
@@ -112,8 +114,7 @@ def _events(args: argparse.Namespace) -> int:
             chosen = [event for same in _sentences(backlog)[-args.last :] for event in same]
         if reader.begins_at and len(chosen) == len(backlog):
             complain(
-                f"the history begins at offset {reader.begins_at}; a snapshot holds only the results "
-                "of earlier events"
+                f"events before offset {reader.begins_at} cannot be shown, because the metadata log has only a snapshot of their results"
             )
         _print(args, chosen, authors)
         if authors is not None:

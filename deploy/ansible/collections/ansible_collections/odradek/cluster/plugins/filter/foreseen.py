@@ -99,13 +99,12 @@ def _unforeseen(values: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator
     release = str(values.get("odradek_release") or "")
     if release and release not in state["releases"]:
         yield (
-            f"release {release} is not installed, so its code has not judged the settings: the run does that before it "
-            "starts a node"
+            f"release {release} is not installed, so its code has not checked the settings: the run does that before it starts a node"
         )
     if not state["founded"]:
-        yield "nothing listens there yet, so nobody knows whether other hosts reach it"
+        yield "nothing listens there yet, so it is not known whether other hosts reach it"
     if any(disk["formatted"] for disk in (values.get("disks_found") or {}).get("disks") or ()):
-        yield "mount units of new disks have their UUID, which comes with the file system"
+        yield "the mount units of new disks are not shown, because they contain a UUID that exists only after formatting"
 
 
 class FilterModule:

@@ -263,8 +263,7 @@ def _shared_hosts(nodes: list[dict[str, Any]]) -> list[str]:
     racks = {node["rack"] for node in brokers}
     if len(racks) < min(3, len(hosts)):
         return [
-            f"{len(racks)} racks for three replicas, and several nodes on a host: replicas would share a host; "
-            "set odradek_rack to the host's name."
+            f"{len(racks)} racks are too few for three replicas, and a host has several nodes, so replicas would share a host: set odradek_rack to the host's name."
         ]
     return []
 

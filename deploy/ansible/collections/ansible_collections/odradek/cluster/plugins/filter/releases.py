@@ -54,8 +54,7 @@ def release_problem(name: str, states: Mapping[str, Any], archive: Mapping[str, 
         for digest, where in places.items()
     )
     return (
-        f"Release {name} is not the same everywhere: {listed}. A name is given once. "
-        "Build what you have now under another version (make release ARGS='--version VERSION') and upgrade to that, "
+        f"Release {name} is not the same everywhere: {listed}. A release name must be used only once. Build the present sources under another version (make release ARGS='--version VERSION') and upgrade to that, "
         "or put the archive back that the hosts have."
     )
 

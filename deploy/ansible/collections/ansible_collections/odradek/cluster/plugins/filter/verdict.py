@@ -141,7 +141,7 @@ def _about_host(
     if "odradek_discovered" in host.values and not host.is_unreachable:
         found = host.values["odradek_discovered"]
         if not any(key in found for key in ("skipped", "unreachable", "discovered")):
-            yield True, str(found.get("msg", "its disks cannot be looked at."))
+            yield True, str(found.get("msg", "its disks cannot be examined."))
     refuses_new = converges and host.is_concerned and not host.is_member
     for sentence in (*_about_system(host), *_about_ports(host, hosts)):
         yield refuses_new, sentence
@@ -218,7 +218,7 @@ def _about_clock(host: _Host) -> Iterator[str]:
         yield f"its clock is wrong by more than {skew:g} s: set it and let an NTP client keep it."
     if found["clock_synchronized"] and not found["synchronized"]:
         yield (
-            "nobody keeps its clock: install systemd-timesyncd or chrony and wait until `timedatectl` says that it is "
+            "no NTP client keeps its clock: install systemd-timesyncd or chrony and wait until `timedatectl` says that it is "
             "synchronized (or set host_clock_synchronized to false)."
         )
 

@@ -257,9 +257,7 @@ def _unwipeable(device: str, cluster_id: str) -> str | None:
     if found.get("TYPE") == "xfs" and found.get("LABEL", "").startswith(_LABEL):
         clusters = _clusters_on(device)
         if clusters is None:
-            return (
-                "has a file system of Odradek that cannot be read: see what it is, then use wipefs yourself"
-            )
+            return "has a file system of Odradek that cannot be read: examine it, then wipe it yourself with wipefs"
         if cluster_id in clusters:
             return "has log directories of this cluster: odradek.cluster.remove with odradek_remove_data empties those"
     return None
@@ -354,7 +352,7 @@ def _candidates(
         if trouble is None and os.listdir(f"{facts}/holders"):
             trouble = f"disk {name}: {device} is part of something else"
         if trouble is None and _line(f"{facts}/removable") == "1":
-            trouble = f"disk {name}: {device} can be taken out by anybody (removable)"
+            trouble = f"disk {name}: {device} is removable"
         if trouble is not None:
             refused.append(trouble)
             continue

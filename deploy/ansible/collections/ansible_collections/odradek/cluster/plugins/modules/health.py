@@ -152,7 +152,7 @@ def _fallen(service: str) -> str | None:
         for line in last.stdout.splitlines()
         if line.startswith(("odradek:", "{", "Traceback")) or "Error" in line
     ]
-    return f"{service} does not stay up: {told[-1] if told else 'it says nothing'}"
+    return f"{service} does not stay up: {told[-1] if told else 'it wrote no log line'}"
 
 
 def _up_seconds(service: str) -> float:

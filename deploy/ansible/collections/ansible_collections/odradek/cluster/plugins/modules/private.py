@@ -70,7 +70,7 @@ def exposed(path: str, what: str) -> str | None:
     tracked = _git(tree, "ls-files", "--", place)
     if ignored.returncode or tracked.returncode:
         said = (ignored.stderr or tracked.stderr).strip().splitlines()
-        return f"Git does not say whether it would take secrets in {path}: {said[-1] if said else 'no word why'}; {elsewhere}."
+        return f"Git does not say whether it would take secrets in {path}: {said[-1] if said else 'it gave no reason'}; {elsewhere}."
     if tracked.stdout.strip():
         return (
             f"Git has taken secrets in {path}: {', '.join(tracked.stdout.split()[:3])}. Make new ones, remove these from the "

@@ -91,9 +91,11 @@ def problems_of(quotas: list) -> list[str]:
         if not entity:
             found.append(f"{of} needs a user, a client_id, both, or an ip.")
         elif entity in seen:
-            found.append(f"{of} is there twice: write its limits into one entry.")
+            found.append(f"{of} is listed twice: write its limits into one entry.")
         if quota.get("ip") and len(entity) > 1:
-            found.append(f"{of}: ip stands alone, since quotas of addresses know no users.")
+            found.append(
+                f"{of}: ip cannot be combined with user or client_id, because the quota of an address counts for all users."
+            )
         if entity and (_OF_ADDRESSES in limits) != bool(quota.get("ip")) and limits:
             found.append(f"{of}: an ip has a connection_rate and nothing else, and only an ip has one.")
         if quota.get("state", "present") not in ("present", "absent"):

@@ -99,9 +99,7 @@ def problems_of(topics: list) -> list[str]:
         if not _NAME.fullmatch(name) or name in (".", ".."):
             found.append(f"{of} needs a name of at most 249 letters, digits, dots, hyphens and underscores.")
         elif name.startswith(_PREFIX_OF_OURS):
-            found.append(
-                f"{of} is one of the cluster's own, which the cluster makes and keeps itself: take it out."
-            )
+            found.append(f"{of} is an internal topic, which the cluster creates itself: remove the entry.")
         for key, most in _COUNTS.items():
             count = topic.get(key)
             if count is not None and (not _is_whole(count) or not 1 <= int(count) <= most):
@@ -115,7 +113,7 @@ def problems_of(topics: list) -> list[str]:
         replicas = topic.get("replication_factor")
         if _is_whole(in_sync) and _is_whole(replicas) and int(in_sync) > int(replicas):
             found.append(
-                f"{of}: {_IN_SYNC} is {in_sync}, and {replicas} replicas can never be so many in sync: nobody could write."
+                f"{of}: {_IN_SYNC} is {in_sync}, but the topic has only {replicas} replicas: acks=all would always be refused."
             )
     return found + _problems_of_names([str(topic.get("name")) for topic in topics if topic.get("name")])
 
