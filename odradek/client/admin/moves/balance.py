@@ -47,8 +47,8 @@ def balance(
     tolerance: float = 0.05,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """Plan the moves that balance the load with the fewest bytes, sorted by topic and partition; with `only`, only
-    of these partitions.
+    """Plan the moves that balance the brokers' bytes, with as few copied bytes as possible. Moves are sorted
+    by topic and partition. With `only`, other partitions stay.
     """
     cluster = PlannedCluster(sites, partitions, only)
     widen_partitions(cluster)
@@ -69,10 +69,10 @@ def drain(
     tolerance: float = 0.05,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """Plan the moves that empty the brokers `leaving`, which `sites` may list; with `only`, only of these
-    partitions.
+    """Plan the moves that empty the brokers `leaving`, which `sites` may include. With `only`, other
+    partitions stay.
 
-    Raises `CannotPlan` when a partition has more replicas than there are brokers left.
+    Raises `CannotPlan` if a partition has more replicas than there are brokers left.
     """
     remaining = [site for site in sites if site.node_id not in leaving]
     cluster = PlannedCluster(remaining, partitions, only)
@@ -88,8 +88,8 @@ def resize(
     *,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """Plan the moves that change every partition to this number of replicas; preferred leaders stay. Raises
-    `CannotPlan`.
+    """Plan the moves that give every partition this number of replicas; preferred leaders stay. With `only`,
+    other partitions stay. Raises `CannotPlan`.
     """
     if not 0 < replicas <= len(sites):
         raise CannotPlan(f"{replicas} replicas need {replicas} brokers, and there are {len(sites)}")
