@@ -4,11 +4,17 @@ One commit is under way at a time, so the coordinator gets them in the order of 
 commits are merged: an application that commits each record has at most two of them.
 
 Commits during a rebalance
----------------------------
-* A commit carries the member and generation of the moment when it was asked for. After a rebalance the coordinator refuses these offsets, because other members may have the partitions.
-* A cooperative member keeps partitions during a rebalance. Offsets of the kept partitions are committed again under the new generation. Offsets of partitions that the member gave up or lost meanwhile are refused, even if it has them again. If the group had a generation without this member, all its offsets are refused.
-* Between JoinGroup and SyncGroup the coordinator takes no commit (REBALANCE_IN_PROGRESS). So a commit waits until both have been answered, at most until its own deadline.
-* In a group of the new protocol a commit carries the member epoch. A coordinator with a later epoch refuses the commit (STALE_MEMBER_EPOCH). The next heartbeat brings the later epoch; then the offsets of the kept partitions are sent again.
+--------------------------
+* A commit carries the member and generation that the consumer had when the commit was requested. After a rebalance
+  the coordinator refuses these offsets, because other members may have the partitions.
+* A cooperative member keeps partitions during a rebalance. Offsets of the kept partitions are committed again under
+  the new generation. Offsets of partitions that the member gave up or lost meanwhile are refused, even if it has them
+  again. If the group had a generation without this member, all its offsets are refused.
+* Between JoinGroup and SyncGroup the coordinator takes no commit (REBALANCE_IN_PROGRESS). So a commit waits until
+  both have been answered, at most until its own deadline.
+* In a group of the new protocol a commit carries the member epoch. A coordinator with a later epoch refuses the
+  commit (STALE_MEMBER_EPOCH). The next heartbeat brings the later epoch; then the offsets of the kept partitions are
+  sent again.
 """
 
 from __future__ import annotations
@@ -92,7 +98,9 @@ class Commits:
         self._arrived = arrived
         self._positions = positions
         self.due_at = _NEVER
-        """The time of the next automatic commit, in seconds of the core's clock."""
+        """The time of the next automatic commit, in seconds of the core's clock; infinite if commits are not
+        automatic.
+        """
         if settings.enable_auto_commit:
             self.due_at = core.now + settings.auto_commit_interval_ms / 1000
         self.completed: deque[
@@ -382,13 +390,15 @@ class Commits:
             self._core.start(self.commit_later(offsets, None), self._core.now)
 
     def commit_before_rebalance(self, keys: Iterable[TopicPartition]) -> Operation[None]:
-        """If commits are automatic, commit the positions of these partitions before other members get them."""
+        """Commit the positions of these partitions before other members get them. This applies only to automatic
+        commits.
+        """
         if self.membership is not None and self.membership.is_member:
             yield from self.commit_at_the_end(keys, _SECONDS_BEFORE_REBALANCE)
 
     def commit_at_the_end(self, keys: Iterable[TopicPartition], timeout: float) -> Operation[None]:
-        """If commits are automatic, commit the positions of these partitions a last time. An error is kept in
-        `last_error` instead of raised.
+        """Commit the positions of these partitions a last time. This applies only to automatic commits. An error is
+        kept in `last_error` instead of raised.
         """
         if not self._settings.enable_auto_commit or self._coordinator is None:
             return

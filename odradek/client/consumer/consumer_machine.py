@@ -1,11 +1,13 @@
 """A consumer without IO, on which the blocking and the async consumer are built. PURE.
 
-Theory of operation ------------------- Four operations run in the background (`background`): fetching ahead, finding
-positions, refreshing metadata, membership of the group. The background operations and the application's calls share
-the state in `Subscription`. The shell makes a poll in two steps:
+Theory of operation
+-------------------
+Four operations run in the background (`background`): fetching ahead, finding positions, refreshing metadata,
+membership of the group. The background operations and the application's calls share the state in `Subscription`. The
+shell makes a poll in two steps:
 
-1. `take(now, what)` returns records that were fetched already. It never waits, and returns none while other work is
-   due.
+1. `take(now, what)` returns records that were fetched already. It returns at once, and returns none while other work
+   is due.
 2. If there were none, the operation `wait(timeout)` runs until there are records to take or the time is up. It may
    return a `RebalanceEvent`: then the shell calls the listener and `notified(event)`, and repeats the poll.
 
