@@ -343,9 +343,7 @@ class Fetching:
                 next_offset = max(next_offset, header.next_offset)
                 epoch = header.partition_leader_epoch
         except KafkaError:
-            end = len(
-                data
-            )  # keep the batches before the bad header; the poll that reaches it gets the same error
+            end = len(data)  # the poll that reaches the bad batch gets the same error
         else:
             if end == 0:
                 error = CorruptBatch(

@@ -299,7 +299,9 @@ class ClientCore:
         self._run_ready()
 
     def place_for_data(self, connection_id: int) -> memoryview | None:
-        """Return a buffer for the next bytes of this connection, which then need no copying; None if there is none."""
+        """Return the buffer into which the next bytes of this connection should be received, to avoid a copy. None if
+        any memory will do.
+        """
         connection = self._by_id.get(connection_id)
         return None if connection is None else connection.place_for_data()
 
@@ -495,8 +497,8 @@ class ClientCore:
         return self._connect(address, lane)
 
     def _connection_to_any(self) -> BrokerConnection:
-        """Choose a connection to any broker: the open one with the fewest calls, else one that is being opened, else
-        a new one to an address without recent failures.
+        """Choose a connection to any broker: the open one with the fewest calls, else a connection that is being
+        opened, else a new connection to an address without recent failures.
         """
         missing_since = self._metadata_missing_since
         if (
