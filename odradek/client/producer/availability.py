@@ -29,8 +29,8 @@ class Availability:
         self._silent_since.pop(node, None)
 
     def blocked(self, wanted: Container[int | None], now: float) -> frozenset[int]:
-        """Return the brokers that have been silent for the timeout or longer. Forget brokers that are not in
-        `wanted`, because no batch waits for them.
+        """Return the brokers that have been silent for the timeout or longer. Forget brokers that are missing in
+        `wanted`: batches wait only for the brokers there.
         """
         self._silent_since = {node: since for node, since in self._silent_since.items() if node in wanted}
         return frozenset(node for node, since in self._silent_since.items() if since <= now - self._timeout)

@@ -27,7 +27,7 @@ Rules (KIP-98, KIP-360, KIP-951)
   its batches in order, beginning with the oldest.
 * The queue is rebased (a new epoch, numbers from 0) in two cases. Either a batch ends without having used its
   sequence number, because it was finally refused or has expired. Or the broker does not know the numbers before the
-  oldest batch. Batches that may be in the log at that moment fail with the same error: if they were sent again under
+  oldest batch. Batches that may be in the log at that moment fail with the same error. If they were sent again under
   new numbers, they might appear twice.
 * A batch that is too large for the broker is cut in two halves, which keep its range of numbers. It fails instead if
   an earlier attempt may have written it, or if it has a single record.

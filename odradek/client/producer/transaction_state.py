@@ -12,7 +12,7 @@
 | ABORTABLE_ERROR | a record or an offset was lost, so the transaction must not commit | abort_transaction |
 | FATAL_ERROR | the producer is fenced, or the coordinator refuses it | close |
 
-A call that times out does not change the state, because the coordinator may or may not have performed it. The
+A call that times out leaves the state as it is, because the coordinator may or may not have performed it. The
 application repeats the call.
 """
 
@@ -104,7 +104,7 @@ class TransactionMachine:
         """True if a new epoch is needed, because records with sequence numbers may be missing from the log (KIP-360).
         """
         self.id_is_lost = False
-        """True if the coordinator no longer knows the producer id, so that no EndTxn is sent."""
+        """True if the coordinator has forgotten the producer id, so that EndTxn is not sent."""
 
     def make(self, step: Step) -> None:
         """Change the state by a call or an event. Raises `IllegalTransactionCall`, or the error of the current state."""
@@ -170,5 +170,5 @@ class TransactionMachine:
 
     @property
     def may_abort(self) -> bool:
-        """True if a transaction is open and the producer itself may abort it: it is not prepared, nor ending already."""
+        """True if a transaction is open that the producer itself may abort: neither prepared nor ending already."""
         return self.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR)

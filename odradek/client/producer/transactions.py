@@ -137,7 +137,7 @@ class Transactions:
         return self.current is None
 
     def keep(self) -> float:
-        """Do nothing and return "never": only `initialize` requests a producer id."""
+        """Return an infinite time: only `initialize` requests a producer id."""
         return _NEVER
 
     @property

@@ -1,4 +1,4 @@
-"""TLS of the shells: opened when a client is made, and imported only then."""
+"""Opens TLS for the client shells. The modules that it needs are imported only for a client with TLS."""
 
 from __future__ import annotations
 
