@@ -1,4 +1,6 @@
-"""`odradek spark NAME ...`: jobs, which can be given to spark-submit, too, and tools. In a checkout `python -m spark` works."""
+"""The command `odradek spark NAME ...`: runs jobs (which spark-submit can run as well) and tools. In a checkout,
+`python -m spark` does the same.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ CHECKOUT_ONLY = "history-check"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the job that the words name, and return its exit status."""
+    """Run the job that `words` names, with its arguments, and return its exit status."""
     given = list(sys.argv[1:] if words is None else words)
     if not given or given[0] in ("-h", "--help"):
         print("usage: odradek spark NAME [--help]\n")

@@ -1,4 +1,4 @@
-"""docs/spark-options.md, made of the tables in the code: `python -m odradek.spark.options_page` writes it. SHELL."""
+"""Generates docs/spark-options.md from the tables in the code: `python -m odradek.spark.options_page`. SHELL."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ _NOT_FOR_SPARK = {
     "transactional.id",
     "value.serializer",
 }
-"""A program's own functions and classes, and settings that the sink decides itself."""
+"""Client keys that cannot be options: functions and classes of a program, and settings that the sink chooses itself.
+"""
 _QUERIES = {"both": "", "batch": "batch", "stream": "stream"}
 
 
 def page() -> str:
-    """Write the text of the page."""
+    """Return the text of the page."""
     shared = (_keys(AdminSettings) & _keys(ConsumerSettings) & _keys(ProducerSettings)) - _NOT_FOR_SPARK
     writing = _keys(ProducerSettings) - _keys(AdminSettings) - _NOT_FOR_SPARK
     return "\n".join(
@@ -106,7 +107,7 @@ def _text(default: object) -> str:
 
 
 def main() -> int:
-    """Write the page into the checkout that is the current directory."""
+    """Write the page into the current directory, which must be a checkout."""
     _PAGE.write_text(page())
     return 0
 

@@ -34,9 +34,10 @@ _COLUMNS = ("key", "value", "partition", "offset", "timestamp")
 
 
 def refresh(topics: Topics, topic: str, landing: Landing, line: ProgressLine, keep: int = 2) -> Landed | None:
-    """Make the next version of the table, if there are new records. Return the newest version. Raises `Failed`.
+    """Write the next version of the table if there are new records. Return the newest version; None if the topic is
+    empty. Raises `Failed`.
 
-    `keep - 1` older versions stay for their readers.
+    `keep - 1` older versions stay on disk for readers that still use them.
     """
     with landing.locked():
         landed = landing.landed()
@@ -63,7 +64,7 @@ def refresh(topics: Topics, topic: str, landing: Landing, line: ProgressLine, ke
 
 
 def latest(records: DataFrame) -> DataFrame:
-    """Choose the last record of every key, deletions included, of any records with the columns of a topic."""
+    """Select the last record of every key, including deletions, from records with the columns of the data source."""
     row = F.struct(*_COLUMNS)
     by_partition = (
         records.select(*_COLUMNS)

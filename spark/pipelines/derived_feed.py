@@ -34,11 +34,11 @@ __all__ = ["DELAY_COLUMNS", "delays", "delays_by_hour", "delivery_options", "mai
 DELAY_COLUMNS = (
     "origin string, start timestamp, end timestamp, flights long, cancelled long, mean_dep_delay double"
 )
-"""The JSON of a record of the feed."""
+"""The JSON fields of a record in the feed, as a Spark schema."""
 
 
 def delays(records: DataFrame, window: str, watermark: str) -> DataFrame:
-    """Make the feed's keys and values from the records of flights."""
+    """Compute the keys and values of the feed from the flights' records."""
     flights = records.select(F.from_json(F.col("value").cast("string"), JSON_COLUMNS).alias("flight")).select(
         "flight.*"
     )
@@ -70,7 +70,7 @@ def start(
     records_per_batch: int | None = None,
     every_seconds: float | None = None,
 ) -> StreamingQuery:
-    """Start the query. Without `every_seconds`, it ends by itself when it has read everything."""
+    """Start the query. Without `every_seconds`, it ends when it has read all present records."""
     bounded = {} if records_per_batch is None else {"maxOffsetsPerTrigger": str(records_per_batch)}
     records = topics.read_stream(source, startingOffsets="earliest", **bounded)
     writer = (
@@ -88,7 +88,9 @@ def start(
 
 
 def delivery_options(topics: Topics, delivery: str | None) -> dict[str, str]:
-    """Choose the option of the sink; None: the best that it can. Raises `Failed` where the format's sink would pass over it."""
+    """Return the sink option for the delivery; None means the best that the format supports. Raises `Failed` if the
+    format's sink would ignore it.
+    """
     if topics.format == "odradek":
         return {"delivery": delivery or EXACTLY_ONCE}
     if delivery == EXACTLY_ONCE:
@@ -99,7 +101,9 @@ def delivery_options(topics: Topics, delivery: str | None) -> dict[str, str]:
 
 
 def delays_by_hour(topics: Topics, target: str) -> dict[str, dict[int, float]]:
-    """Compute the feed's mean delay by airport and hour of the day (in New York): its windows, weighted by their flights."""
+    """Compute the mean delay by airport and hour of the day (in New York) from the feed. Windows are weighted by
+    their number of flights.
+    """
     rows = (
         topics.read(target)
         .select(

@@ -27,18 +27,20 @@ JSON_COLUMNS = (
     "year int, month int, day int, hour int, minute int, carrier string, flight int, tailnum string, origin string,"
     " dest string, dep_delay double, arr_delay double, distance int, time_hour timestamp"
 )
-"""The fields of a flight's JSON that the jobs use, as a Spark schema."""
+"""The JSON fields of a flight that the jobs use, as a Spark schema."""
 
 
 def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:
-    """Load the flights as rows with key and value, in the order of their departure. Raises `Failed` without their package."""
+    """Load the flights as rows with key and value, in the order of their departure. Raises `Failed` if the package is
+    missing.
+    """
     table = flight_table().sort_values("time_hour", kind="stable")
     if limit is not None:
         table = table.head(limit)
     values = table.to_json(orient="records", lines=True).splitlines()
     keys = [tail if isinstance(tail, str) else None for tail in table["tailnum"]]
     columns = {"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string())}
-    # Use one task, so that records are in the order of time in each partition.
+    # Use one task, so that the records of each partition are in the order of time.
     return spark.createDataFrame(pa.table(columns)).coalesce(1)
 
 

@@ -56,15 +56,15 @@ _OBJECT_STORES = (
 )
 
 Ranges = dict[int, tuple[int, int]]
-"""The range of each partition: the first offset, and the offset behind the last."""
+"""The range of each partition: the first offset, and the offset after the last record."""
 
 Step = Callable[[str], None]
-"""Called with the name of the next step; tests end the job there."""
+"""A function that is called with the name of each step before it; tests end the job there."""
 
 
 @attrs.frozen
 class Landed:
-    """One directory of the table and its contents."""
+    """One finished directory of the table: its number, topic, offsets and path."""
 
     number: int
     path: Path
@@ -72,11 +72,13 @@ class Landed:
     topic_id: str
     ranges: Ranges
     more: dict[str, Any] = attrs.field(factory=dict)
-    """The values that the job keeps beside the offsets."""
+    """Further values that the job stores together with the offsets."""
 
 
 def table_path(text: str) -> Path:
-    """Find the directory of a table that the user names. Raises `Failed` for a path that is not mounted here."""
+    """Return the directory of the table that the user names. Raises `Failed` for a path that is not mounted on this
+    machine.
+    """
     scheme, sign, rest = text.partition(":")
     if not sign or "/" in scheme:
         return Path(text)
@@ -93,10 +95,12 @@ def table_path(text: str) -> Path:
 
 
 class Landing:
-    """A directory in which data and offsets land together. `kind` is the directories' name before the `=`."""
+    """A table in which data and offsets are published together. `kind` is the part of the directories' names before
+    the `=`.
+    """
 
     def __init__(self, table: Path, kind: str, step: Step = lambda _: None) -> None:
-        # Spark's Java may have been started in another directory.
+        # Spark's Java process may have been started in another directory.
         self.table = table.resolve()
         self.kind = kind
         self.step = step
@@ -104,8 +108,8 @@ class Landing:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the table's lock while the block runs, as its only writer. Raises `Failed` when another job is
-        at work here.
+        """Hold the table's lock during a `with` block, to be its only writer. Raises `Failed` if another job holds
+        it.
         """
         with (self.table / "_lock").open("w") as lock:
             try:
@@ -116,7 +120,7 @@ class Landing:
             yield
 
     def landed(self) -> list[Landed]:
-        """List the batches that the table holds, the oldest first."""
+        """List the finished directories of the table, the oldest first."""
         found = []
         for path in sorted(self.table.glob(f"{self.kind}=*")):
             content = json.loads((path / "_offsets.json").read_text())
@@ -133,10 +137,11 @@ class Landing:
         return found
 
     def plan(self, number: int, topic_id: str, wanted: Callable[[], Ranges]) -> Ranges:
-        """Plan the ranges of step `number`: those of a crashed attempt, else `wanted`, noted for a later attempt.
+        """Return the ranges to read in step `number`: those that a crashed attempt has planned, else `wanted()`,
+        stored for a later attempt.
 
-        Empty ranges are left out: the step gets ranges once records have come. Raises `Failed` if the earlier attempt
-        read a topic with another id, because its offsets mean other records.
+        If all ranges are empty, nothing is stored. Raises `Failed` if the earlier attempt read a topic with another
+        id, because its offsets mean other records.
         """
         path = self.table / "_plan.json"
         if path.exists():
@@ -159,8 +164,8 @@ class Landing:
     def land(
         self, number: int, topic: str, topic_id: str, ranges: Ranges, write: Callable[[str], dict[str, Any]]
     ) -> Landed:
-        """Have `write(directory)` write the data of step `number`, and publish it with its offsets and the result
-        of `write`.
+        """Publish step `number`: `write(directory)` writes the data and returns further values, which are stored with
+        the offsets. Then one rename puts the directory into the table.
         """
         staged = self.table / "_staging" / f"{self.kind}={number:08d}"
         shutil.rmtree(staged, ignore_errors=True)
@@ -184,7 +189,9 @@ class Landing:
         return Landed(number, target, topic, topic_id, ranges, more)
 
     def drop(self, old: Landed) -> None:
-        """Remove directories that a newer one has replaced: out of the table first, whole, then from the disk."""
+        """Remove a directory that a newer one has replaced. It is first moved out of the table as a whole, then
+        deleted.
+        """
         staged = self.table / "_staging"
         staged.mkdir(exist_ok=True)
         away = staged / f"old-{old.path.name}"
@@ -199,7 +206,7 @@ def _ranges(content: dict[str, list[int]]) -> Ranges:
 
 
 def _write_whole(path: Path, content: object) -> None:
-    """Write under another name first, so that no reader ever sees half of a file."""
+    """Write a JSON file under another name and rename it, so that no reader ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".new")
     with temporary.open("w") as file:
