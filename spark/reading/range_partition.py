@@ -1,4 +1,4 @@
-"""The partition that Spark carries from the driver to a task: the ranges that it reads."""
+"""The object that Spark passes from the driver to a task: the ranges to read."""
 
 from __future__ import annotations
 
