@@ -72,7 +72,8 @@ __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 _CLOSE_SECONDS_MAX = 1.0
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-"""The local property that has the number of a task's micro-batch."""
+"""The local properties in which Spark gives a task the id of its streaming query and the number of its micro-batch.
+"""
 _COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
 """The module that Spark runs to commit or abort a micro-batch."""
 _LOGGER = logging.getLogger("odradek.spark")

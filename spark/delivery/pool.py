@@ -1,5 +1,5 @@
-"""The pool of a query's transactional ids: finds free slots and open transactions, and ends single transactions.
-PURE.
+"""The pool of a query's transactional ids, which are called slots: finds free slots and open transactions, and ends
+single transactions. PURE.
 
 The operations send admin requests (KIP-664) to the transaction coordinators. They end a transaction by producer id
 and epoch, which EndTxn contains (KIP-98). Since KIP-890 the epoch grows with each transaction. So EndTxn ends exactly
@@ -56,7 +56,7 @@ _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 def slot_id(query: str, task: int, slot: int) -> str:
-    """Return the transactional id of a slot."""
+    """Return the transactional id for a slot of a task's pool."""
     return f"{PREFIX}{query}-{task}-{slot}"
 
 
@@ -66,13 +66,14 @@ def driver_id(query: str) -> str:
 
 
 def query_of(transactional_id: str) -> str | None:
-    """Return the query to which a slot's transactional id belongs; None for any other id."""
+    """Return the query to which a transactional id of the pool belongs; None for any other id."""
     match = _ID.fullmatch(transactional_id)
     return None if match is None else match[1]
 
 
 def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: float) -> Operation[list[int]]:
-    """Find slots of a task without an open transaction, with numbers from `first` on. At least one is returned.
+    """Find slots (transactional ids) of a task without an open transaction. Return their numbers, at least one, from
+    `first` on.
 
     Raises `KafkaError`, `ClientError`.
     """

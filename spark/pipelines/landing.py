@@ -1,25 +1,24 @@
-"""Directories of data that land whole, with the offsets that they hold: both or neither.
+"""Publishes directories of data together with their offsets: readers see either both or neither.
 
-The heart of the two table jobs.
+The two table jobs are built on this module.
 
 Theory of operation
 ===================
 
     TABLE/
-        _plan.json       what the next step reads: written before it begins, so that it reads the same after a crash
-        _staging/        the step at work; names that begin with _ are no data to Spark
-        load=00000003/   a step that has landed: files of data, and _offsets.json
+        _plan.json       the ranges that the next step reads: written before the step, so that a restart reads the same
+        _staging/        the step that is being written; Spark ignores names that begin with _
+        load=00000003/   a finished step: files of data, and _offsets.json
 
-A step is written under `_staging`, its offsets file last; everything is synced; then one rename gives the directory
-its name in the table. So a reader sees a whole step or nothing of it. Where the next step begins is read from the
-newest directory, which is the only place that says so. Whatever lies in `_staging` at the start is from a crash, and
-is thrown away.
+A step is written in `_staging`, with its offsets file last. Then all files are synced, and one rename moves the
+directory into the table. So a reader sees a whole step or nothing of it. The offsets in the newest directory alone
+decide where the next step begins. Anything in `_staging` at the start comes from a crash, and is deleted.
 
-A plan that is found is followed. So a restart reads exactly the ranges that the crashed attempt read, and makes the
-same directories that it would have made.
+If there is a plan, it is followed. So a restart reads exactly the ranges that the crashed attempt read, and makes the
+same directories.
 
-The rename must be atomic: local disks, NFS and HDFS have that, object stores do not (there one wants a table format).
-This module works on paths that are mounted; one writer at a time, which a lock sees to.
+The rename must be atomic. This is true on local disks, NFS and HDFS, but not on object stores (use a table format
+there). The table must be on a path that is mounted here. A lock ensures that there is only one writer.
 """
 
 from __future__ import annotations

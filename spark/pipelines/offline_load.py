@@ -1,14 +1,14 @@
-"""Offline load: a topic into a table of Parquet files, each record exactly once, however often the job is killed.
+"""Offline load: loads a topic into a table of Parquet files, each record exactly once, even if the job is killed.
 
-The classical use of a log by a warehouse: periodic bulk loads that restart from where they were, without duplicates.
-Each run takes what has come since the last one, in loads of `--max-records`. A load lands together with its offsets
-by one rename (`landing.py`). So a restart after a kill at any moment gives exactly the same table.
+This is how a warehouse uses a log: periodic bulk loads, each of which continues after the last one, without duplicates.
+A run loads the records that came since the last run, in loads of `--max-records`. Each load is published together with
+its offsets by one rename (`landing.py`). So a restart after a kill at any moment gives exactly the same table.
 
     odradek spark offline-load --topic flights --table flights.parquet \\
         --json 'origin string, month int, dep_delay double' --partition-by month --plot lag.png
 
-The table is for any reader of partitioned Parquet: `spark.read.parquet("flights.parquet")`. With `--delta` it is a Delta
-table (the extra `delta`), whose commits hold data and offsets.
+Any reader of partitioned Parquet can read the table: `spark.read.parquet("flights.parquet")`. With `--delta` it is a
+Delta table (the extra `delta`), whose commits have data and offsets.
 """
 
 from __future__ import annotations

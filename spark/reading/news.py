@@ -86,7 +86,7 @@ def epoch_ends(
     """Look up where each leader epoch ends in the leader's current log (KIP-320). If the log lacks the epoch, it is
     the end of the epoch before.
 
-    Partitions are left out if their leader gives no answer, or does not know.
+    Partitions are left out if their leader is silent or lacks the answer.
     """
     from odradek.wire.messages.offset_for_leader_epoch import (
         OffsetForLeaderEpochRequest,

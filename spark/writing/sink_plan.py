@@ -39,8 +39,7 @@ SINK_DEFAULTS: dict[str, str] = {
     "client.id": "odradek-spark",
 }
 _LOOK_UP_MS = 15_000
-"""Milliseconds for looking up a topic. (A producer's default would be the time for which rows may wait for memory.)
-"""
+"""Milliseconds for looking up a topic. (Rows may wait for memory much longer: as long as for their delivery.)"""
 _NAMES = tuple(each.name for each in SINK_OPTIONS)
 _SPARKS = ("checkpointlocation", "path", "queryname")
 """The options that Spark itself uses."""
@@ -84,7 +83,7 @@ class SinkPlan:
 
     @property
     def look_up_properties(self) -> dict[str, str]:
-        """The configuration for the driver's requests, which wait at most `_LOOK_UP_MS`."""
+        """The configuration for the driver's requests, which wait at most `look_up_ms`."""
         return {**self.properties, "max.block.ms": str(self.look_up_ms)}
 
     @property
@@ -196,8 +195,8 @@ def _job(options: Mapping[str, str], topic: str | None) -> tuple[str | None, int
     if app is None or version is None or not app.strip():
         raise ValueError("the options txnAppId and txnVersion must be given together, or not at all.")
     if app.strip().startswith(_RESERVED):
-        # Transactional ids of two-phase delivery begin with the name. If another job's name had this prefix, it would
-        # end this job's transactions.
+        # The transactional ids of two-phase delivery begin with this prefix. A job with such a name would end
+        # transactions that another job has prepared.
         raise ValueError(
             f"the option txnAppId begins with '{_RESERVED}', which is reserved: choose another name."
         )

@@ -341,7 +341,9 @@ class Commits:
         return found
 
     def _note_gone(self, refusal: CommitRefused) -> None:
-        """Leave the refused partitions of deleted topics out of automatic commits, until the topic has a new id."""
+        """Leave partitions whose commit was refused because their topic was deleted out of automatic commits, until
+        the topic has a new id.
+        """
         gone = [key for key, error in refusal.errors.items() if isinstance(error, TopicGone)]
         ids = self._topic_ids(gone)
         for key in gone:

@@ -1,14 +1,14 @@
-"""Mirror: topics of one cluster into another, exactly once, with keys, headers, timestamps and partitions.
+"""Mirror: copies topics of one cluster to another, exactly once, with keys, headers, timestamps and partitions.
 
-Apache Kafka or Odradek on either side. The job copies up to the ends that the source has at its start, and ends; with
-`--follow` it goes on for ever. Killed at any moment and started again, it goes on: no record is lost or doubled for
-readers at read_committed.
+Each cluster may be Apache Kafka or Odradek. The job copies up to the ends that the source has at its start, and ends;
+with `--follow` it runs for ever. If it is killed at any moment, start it again: it continues where it stopped.
+Readers at read_committed see each record exactly once.
 
     odradek mirror --source old:9092 --target new:9092 --topic 'orders*' --plan
     odradek mirror --source old:9092 --target new:9092 --topic 'orders*' --group '*'
 
-`--plan` prints what the job would make in the target, and what cannot be kept. `--group` translates the offsets of
-groups once everything is copied. `--map` prints the offset map. It needs neither Spark nor Java.
+`--plan` prints what the job would create in the target, and what it cannot copy. `--group` translates the offsets of
+groups after everything is copied. `--map` prints the offset map. The job needs neither Spark nor Java.
 """
 
 from __future__ import annotations
