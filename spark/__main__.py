@@ -12,36 +12,36 @@ from pathlib import Path
 JOBS = {
     "flights": (
         "odradek.spark.pipelines.flights",
-        "flights of 2013 into a topic: data to try the others with",
+        "write the flights of 2013 to a topic, as data for the other jobs",
     ),
     "offline-load": (
         "odradek.spark.pipelines.offline_load",
-        "a topic into partitioned Parquet, exactly once",
+        "load a topic into partitioned Parquet, exactly once",
     ),
     "derived-feed": (
         "odradek.spark.pipelines.derived_feed",
-        "a stream of flights into windowed sums, in another topic",
+        "compute sums over windows of a stream of flights, into another topic",
     ),
     "changelog": (
         "odradek.spark.pipelines.changelog",
-        "a keyed topic into a table of the latest values, refreshed in steps",
+        "keep a table of the latest value of each key of a topic",
     ),
     "two-phase": (
         "odradek.spark.delivery.undecided",
-        "transactions that queries with delivery=two-phase have left open: show or end them (needs neither Spark nor Java)",
+        "show or end open transactions of queries with delivery=two-phase (needs neither Spark nor Java)",
     ),
     "quiet": (
         "odradek.spark.quiet",
-        'the folder of settings with which Spark prints errors alone: export SPARK_CONF_DIR="$(odradek spark quiet)"',
+        'print the folder with settings that make Spark log only errors: export SPARK_CONF_DIR="$(odradek spark quiet)"',
     ),
     "pyspark-archive": (
         "odradek.spark.pyspark_archive",
-        "compile the modules in the archives of a Spark from a tarball",
+        "compile the Python modules in the archives of a Spark installation, so that Spark starts faster",
     ),
     "mirror": ("odradek.spark.pipelines.mirror.command", "the same as `odradek mirror`"),
     "history-check": (
         "jepsen_tests.history_check",
-        "what clients did and saw: was anything lost, doubled or reordered? (in a checkout)",
+        "check a history of clients' operations for lost, doubled or reordered records (in a checkout)",
     ),
 }
 CHECKOUT_ONLY = "history-check"
@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0 if given else 2
     name, *rest = given
     if name not in JOBS:
-        print(f"the job {name!r} does not exist; there are {', '.join(JOBS)}", file=sys.stderr)
+        print(f"the job {name!r} does not exist; the jobs are {', '.join(JOBS)}", file=sys.stderr)
         return 2
     if name == CHECKOUT_ONLY and not (Path(__file__).parents[2] / "jepsen_tests").is_dir():
         print(f"the job {name} runs only in a checkout of the sources", file=sys.stderr)

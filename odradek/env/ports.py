@@ -361,7 +361,7 @@ class PeerEnd(Enum):
     """The state of the peer's half of a connection: it may send more, or it has ended."""
 
     OPEN = "it may send more"
-    BEHIND_DATA = "it sends no more than what has come, and is still to be received"
+    BEHIND_DATA = "it sends no more, but earlier bytes are still to be received"
     ENDED = "all has been received, and it sends no more"
 
 

@@ -93,7 +93,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command `two-phase`, and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="odradek spark two-phase",
-        description="Show what queries with delivery=two-phase have open, or end what a query has left.",
+        description="Show the open transactions of queries with delivery=two-phase, or end those of one query.",
     )
     parser.add_argument(
         "--bootstrap", default="127.0.0.1:9092", help="brokers as HOST:PORT,... (%(default)s)"
@@ -109,7 +109,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--end",
         metavar="QUERY",
-        help="commit what is decided of this query, and abort the rest; only for a query that runs no more",
+        help="commit the decided transactions of this query, and abort its others; only for a query that does not run any more",
     )
     given = parser.parse_args(words)
     properties = {"bootstrap.servers": given.bootstrap}

@@ -133,9 +133,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topic", default="flights", help="the topic of flights, as `odradek spark flights` writes it"
     )
     parser.add_argument("--to", default="delays", help="the topic of the feed (%(default)s)")
-    parser.add_argument("--checkpoint", required=True, help="a directory that remembers how far the query is")
+    parser.add_argument("--checkpoint", required=True, help="the directory of the query's checkpoint")
     parser.add_argument("--window", default="1 hour", help="(%(default)s)")
-    parser.add_argument("--watermark", default="1 day", help="how late a flight may come (%(default)s)")
+    parser.add_argument(
+        "--watermark", default="1 day", help="how late the record of a flight may arrive (%(default)s)"
+    )
     parser.add_argument("--records-per-batch", type=int, default=50_000, help="(%(default)s)")
     parser.add_argument(
         "--delivery",
@@ -143,10 +145,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exactly-once, the default with the format odradek: no record is written again after a crash",
     )
     parser.add_argument(
-        "--every", type=float, metavar="SECONDS", help="go on for ever, a batch every SECONDS"
+        "--every", type=float, metavar="SECONDS", help="run for ever, with a batch every SECONDS"
     )
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE.png", help="draw the delays by the hour of the day at the end"
+        "--plot", type=Path, metavar="FILE.png", help="at the end, draw the delays by the hour of the day"
     )
 
 

@@ -46,9 +46,11 @@ def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
-    parser.add_argument("--topic", default="flights", help="the topic, made if it is not there (%(default)s)")
     parser.add_argument(
-        "--partitions", type=int, default=6, help="number of partitions of a topic that is made (%(default)s)"
+        "--topic", default="flights", help="the topic; it is created if it does not exist (%(default)s)"
+    )
+    parser.add_argument(
+        "--partitions", type=int, default=6, help="number of partitions of a new topic (%(default)s)"
     )
     parser.add_argument("--limit", type=int, help="number of flights to write (default: all)")
 

@@ -61,7 +61,9 @@ def main_of(
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        parser.add_argument("--master", help="where Spark runs (what spark-submit says, else local[2])")
+        parser.add_argument(
+            "--master", help="where Spark runs (default: as spark-submit configures, else local[2])"
+        )
         add_arguments(parser)
         arguments = parser.parse_args(words)
         is_ours = SparkSession.getActiveSession() is None

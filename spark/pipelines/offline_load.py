@@ -230,10 +230,12 @@ def _shaped(records: DataFrame, wanted: Wanted) -> DataFrame:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--table", required=True, help="directory of the table, made if it is not there")
+    parser.add_argument(
+        "--table", required=True, help="directory of the table; it is created if it does not exist"
+    )
     parser.add_argument("--delta", action="store_true", help="a Delta table (needs the package deltalake)")
     parser.add_argument(
-        "--max-records", type=int, help="most records in one load (default: all that there is)"
+        "--max-records", type=int, help="most records in one load (default: all present records)"
     )
     parser.add_argument(
         "--json", metavar="COLUMNS", help="columns of the JSON values, as 'origin string, month int'"
@@ -241,7 +243,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partition-by",
         metavar="COLUMN,...",
-        help="columns that make directories (default: the day of the timestamp; with --json none)",
+        help="columns by which the table is partitioned into directories (default: the day of the timestamp; with --json none)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the lag over time")
 

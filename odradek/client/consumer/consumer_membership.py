@@ -333,7 +333,7 @@ class ConsumerMembership(Membership):
     def _refused_heartbeat(self, code: ErrorCode, message: str | None) -> None:
         joins = self.state is MemberState.JOINING
         if joins and code in _NOT_SERVED and self._chooser is not None:
-            self._classic_instead(f"the coordinator answers {code.name} to the new one")
+            self._classic_instead(f"the coordinator answers {code.name} to the new protocol")
             return
         error = broker_error(int(code), message, f"group {self._coordinator.group_id}")
         if code in _HINTS:
@@ -356,7 +356,7 @@ class ConsumerMembership(Membership):
 
     def _not_served(self, error: UnsupportedByBroker) -> None:
         if self._chooser is not None:
-            self._classic_instead("the coordinator does not serve the new one")
+            self._classic_instead("the coordinator does not support the new protocol")
         elif self._subscription.remote_pattern is not None:
             raise UnsupportedByBroker(f"{error}, which a SubscriptionPattern requires") from error
         else:

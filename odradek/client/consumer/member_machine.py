@@ -94,8 +94,8 @@ class Verdict(Enum):
 
     RETRY = "the same heartbeat may succeed later"
     FENCED = "the coordinator has given the partitions to other members"
-    REPORT = "the application must hear of it, and the member goes on"
-    FAILED = "the application must hear of it, and the membership has ended"
+    REPORT = "the application must see the error; the membership continues"
+    FAILED = "the application must see the error; the membership has ended"
     REPLACED = "another client has taken the place of this static member for good"
 
 

@@ -248,5 +248,5 @@ class KindChooser:
             return CLASSIC, f"the cluster's feature {GROUP_FEATURE} is not 1"
         state = yield from self._coordinator.classic_state(deadline=deadline)
         if state not in _NO_MEMBERS:
-            return CLASSIC, f"the group has members of that protocol (it is {state})"
+            return CLASSIC, f"the group has members of the classic protocol (its state is {state})"
         return CONSUMER, "the cluster serves it"

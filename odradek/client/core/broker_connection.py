@@ -146,7 +146,7 @@ class BrokerConnection:
         if len(self.waiting) >= self._waiting_max:
             call.fail(
                 LocalProtocolError(
-                    f"{len(self.waiting)} calls to {self.address_text} wait already, so no other call may"
+                    f"{len(self.waiting)} calls to {self.address_text} wait already, which is the most allowed"
                 )
             )
         else:

@@ -83,8 +83,8 @@ def _refused(clients: tuple[str, ...], name: str, advice: str) -> FamiliarKey:
 _C = (CONFLUENT,)
 _NO_GSSAPI = "not there: logins are by PLAIN, SCRAM and OAUTHBEARER (`sasl.mechanism`)"
 _SIZED_BY_KERNEL = "not there: the kernel sizes the buffers of sockets"
-_FETCH_AHEAD = "`fetch.max.bytes`: that much is fetched ahead"
-_COUNT = "`statistics()`, `metrics()` and `partition_metrics()`, which count without being asked"
+_FETCH_AHEAD = "`fetch.max.bytes`: the most bytes that are fetched ahead"
+_COUNT = "`statistics()`, `metrics()` and `partition_metrics()`, which always count"
 _VERSIONS = "the client asks each broker for its versions"
 
 FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
@@ -130,7 +130,9 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
         (KAFKA_PYTHON,), "ssl.check.hostname", "`ssl.endpoint.identification.algorithm`, empty for no check"
     ),
     _refused(
-        _C, "enable.ssl.certificate.verification", "always on; `ssl.truststore.location` says whom to believe"
+        _C,
+        "enable.ssl.certificate.verification",
+        "always on; `ssl.truststore.location` has the trusted authorities",
     ),
     _refused((KAFKA_PYTHON,), "ssl.crlfile", "not there: certificates are taken until they expire"),
     _refused((KAFKA_PYTHON,), "ssl.ciphers", "`ssl.cipher.suites`, with Java's names"),
@@ -195,11 +197,13 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
         "default.offset.commit.callback",
         "an argument of each call: `commit_async(callback=)`",
     ),
-    _refused((KAFKA_PYTHON,), "enable.incremental.fetch.sessions", "always on where the broker has them"),
+    _refused((KAFKA_PYTHON,), "enable.incremental.fetch.sessions", "always on if the broker supports them"),
     _refused(_C, "on.commit", "an argument of each call: `commit_async(callback=)`"),
     _refused(_C, "auto.commit.enable", "`enable.auto.commit`"),
     _refused(
-        _C, "enable.auto.offset.store", "`enable.auto.commit=false`, with `commit(record)` for what is done"
+        _C,
+        "enable.auto.offset.store",
+        "`enable.auto.commit=false`, with `commit(record)` for processed records",
     ),
     _refused(_C, "enable.partition.eof", "`end_offsets` and `position`, compared"),
     _refused(_C, "queued.min.messages", _FETCH_AHEAD),

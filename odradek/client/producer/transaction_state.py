@@ -120,7 +120,7 @@ class TransactionMachine:
 
     def _refuse(self, step: Step) -> None:
         if step in _NEWS:
-            raise AssertionError(f"the transaction got the news {step.name} in the state {self.state.name}")
+            raise AssertionError(f"the event {step.name} is impossible in the state {self.state.name}")
         self.check(step.value)
         raise IllegalTransactionCall(f"{step.value} was refused: {self.state.value}")
 

@@ -249,12 +249,17 @@ def _parser() -> argparse.ArgumentParser:
         help="name of this mirror; only one process at a time may use it (%(default)s)",
     )
     parser.add_argument(
-        "--plan", "--dry-run", action="store_true", help="print what would be made, and what cannot be kept"
+        "--plan",
+        "--dry-run",
+        action="store_true",
+        help="print what the job would create, and what it cannot copy",
     )
     parser.add_argument("--map", action="store_true", help="print the offset map of this name")
     parser.add_argument("--follow", action="store_true", help="go on for ever")
     parser.add_argument("--no-acls", action="store_true", help="leave ACLs alone")
-    parser.add_argument("--skip-lost", action="store_true", help="go on where the source has lost records")
+    parser.add_argument(
+        "--skip-lost", action="store_true", help="continue although the source has lost records"
+    )
     parser.add_argument("--transaction-records", type=int, default=100_000, help="(%(default)s)")
     parser.add_argument("--transaction-seconds", type=float, default=5.0, help="(%(default)s)")
     parser.add_argument(
