@@ -13,7 +13,7 @@ limited time.
   the thread undoes the call, or finishes it. Until then every further call is refused at once, so no call overtakes
   another.
 * Only calls of the thread that made this object are limited. Workers may wait, so they call the device directly.
-* Data to be written is copied, because the caller's buffer has other bytes by the time an abandoned write goes on.
+* Data to be written is copied, because the caller may reuse its buffer before an abandoned write ends.
 * A call needs the interpreter lock three times: to begin, to end, and to continue the loop. If a worker runs pure
   Python, each time costs the switch interval. So the interval is made short while the loop waits, and only then.
 

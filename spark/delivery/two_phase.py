@@ -139,8 +139,8 @@ def check_mode(attempt: TaskProtocol, decision: Decision | None) -> None:
 def last_of(
     query: str, batch: int, decision: Decision | None, markers: Mapping[int, Marker]
 ) -> Decision | None:
-    """Return the last decision. If tasks have committed later batches with delivery=exactly-once, return a decision
-    that stands for these.
+    """Return the last decision. If tasks have committed later batches with delivery=exactly-once, return a substitute
+    decision with the last of their numbers.
 
     The marker of any task counts, because task 0's may still be missing. Raises `ProgressError` if `batch` itself
     began with delivery=exactly-once.

@@ -126,8 +126,8 @@ def _steps(
 
 
 def _newest(marker: Marker | None, decision: Decision | None) -> Marker | None:
-    """Return the task's marker. If two-phase delivery has written later batches, return a marker that stands for
-    these.
+    """Return the task's marker. If two-phase delivery has written later batches, return a substitute marker with the
+    last of their numbers.
     """
     if decision is None or (marker is not None and marker.batch > decision.batch):
         return marker

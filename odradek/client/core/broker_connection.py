@@ -56,7 +56,9 @@ _TRANSITIONS: dict[tuple[ConnectionState, str], ConnectionState] = {
 
 _OPENING = (ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.AUTHENTICATING)
 RENEWED_SHARE = 0.85
-"""A login is renewed after this share of its lifetime, which is the earliest time for Kafka's clients."""
+"""A login is renewed after this share of its lifetime. Kafka's clients use a random share, which is at least as
+large.
+"""
 
 
 class BrokerConnection:
