@@ -154,8 +154,7 @@ def list_group_offsets(
     require_stable: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[GroupOffsets]]:
-    """List the committed offsets of each group. `groups` maps a group to the wanted partitions, or to None
-    for all. Raises `ClientError`.
+    """List the committed offsets of each group: of the given partitions, or (None) of all. Raises `ClientError`.
 
     With `require_stable` the coordinator waits for open transactions that may change an offset (KIP-447).
     """

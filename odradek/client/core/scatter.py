@@ -88,10 +88,9 @@ def scatter(
     """Send requests until every item has an outcome; return the outcomes in the order of `items`.
 
     `request(items, timeout_ms)` makes the message for the items of one broker, in a version of `versions` (lowest and
-    highest; None: any). `take(response, items)` reads the outcomes of these items from a response; an item that is
-    missing there gets UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, a request is not repeated after its
-    connection broke, since the broker may have performed it. Raises only the errors of `route`, such as `ClientError`
-    when no broker can be reached.
+    highest; None: any). `take(response, items)` reads their outcomes; an item that is missing there gets
+    UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, a request is not repeated after its connection broke, since
+    the broker may have performed it. Raises only errors of `route`, such as `ClientError` if no broker is reachable.
     """
     wanted = list(dict.fromkeys(items))
     final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
