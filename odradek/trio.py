@@ -1,4 +1,4 @@
-"""The clients for programs on trio. SHELL: opens a nursery for each client, and closes it.
+"""Clients for programs that use trio. SHELL: opens and closes a nursery for each client.
 
 async with odradek.trio.open_producer({"bootstrap.servers": "127.0.0.1:9092"}) as producer:
     record = await producer.send("flights", b"UA1545")

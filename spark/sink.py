@@ -118,7 +118,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task, in that task."""
+        """Write the rows of one task, and report them. Spark calls this on an executor."""
         return _write(self._plan, iterator, self._plan.app_id, self._plan.version)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -144,7 +144,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task, in that task."""
+        """Write the rows of one task, and report them. Spark calls this on an executor."""
         context = TaskContext.get()
         query = batch = None
         if context is not None:
@@ -161,7 +161,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _note(self._plan, messages, {"batch": batchId})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Finish a failed micro-batch. The query fails, and writes the whole micro-batch again at its next start."""
+        """Finish a failed micro-batch. The query fails; when it starts again, it repeats the whole micro-batch."""
         if self._plan.delivery is Delivery.TWO_PHASE:
             _abort(self._plan, messages, _query_of(messages), batchId)
         _note(self._plan, messages, {"batch": batchId, "aborted": True})

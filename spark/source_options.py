@@ -103,7 +103,7 @@ class Bound:
     what: str
     """The name of the option, for errors."""
     everywhere: int | None = None
-    """`EARLIEST` or `LATEST`, for all partitions."""
+    """One of `EARLIEST` and `LATEST`, for all partitions."""
     offsets: dict[TopicPartition, int] | None = None
     """For each partition an offset, `EARLIEST` or `LATEST`."""
     timestamp: int | None = None

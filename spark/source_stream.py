@@ -104,7 +104,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._unwritten: list[StreamOffset] = []
         """With `jvmOffsets`: the last two ends, newest first, with the facts that are not in the checkpoint."""
         self._lag: tuple[float, float] = (0.0, 0.0)
-        """The lag in seconds, and the time at which it was computed."""
+        """The last computed lag in seconds, and the monotonic time of its computation."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}

@@ -1,7 +1,7 @@
 """The errors that a client detects itself; error codes in brokers' answers are `odradek.wire.errors.KafkaError`.
 
-A request that fails without an answer from a broker ends in a `ClientError`. Both kinds have `retriable`: whether
-the same operation, repeated unchanged, may succeed later.
+A request that fails without an answer from a broker ends in a `ClientError`. Both kinds have the attribute
+`retriable`. It is true if the same operation may succeed later.
 """
 
 from __future__ import annotations

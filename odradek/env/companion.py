@@ -111,7 +111,7 @@ def _spawn(factory: str, channel: int, lifeline: int) -> subprocess.Popen[bytes]
 
 
 class RealCompanion:
-    """`odradek.env.ports.Companion` in a child process."""
+    """Implements `odradek.env.ports.Companion` with a child process."""
 
     def __init__(self, factory: str, args: tuple[Any, ...]) -> None:
         self._factory = factory

@@ -15,7 +15,7 @@ _act: Callable[[], None] | None = None
 
 
 def pause() -> None:
-    """Let the simulator run the loop at this point. Does nothing in production."""
+    """Let the simulator run the loop here, before the worker continues. It does nothing in production."""
     if _act is not None:
         _act()
 

@@ -95,7 +95,7 @@ class FileMissing(DiskError):
 
 
 class FileClosed(FileMissing):
-    """The owner has closed the file, perhaps to remove it, before a worker read it."""
+    """The file's owner has closed it, perhaps to remove it, before a worker could read it."""
 
 
 _FULL = (_errno.ENOSPC, _errno.EDQUOT)
@@ -116,7 +116,7 @@ def disk_error(directory: str, path: str, operation: str, number: int, reason: s
 
 
 class DocumentMissing(Exception):
-    """A document that a setting names could not be fetched; the text says why in one line."""
+    """Raised if a document that a setting names could not be fetched. The text says why in one line."""
 
 
 class ConnectionLost(Exception):
@@ -177,7 +177,7 @@ class Event(Protocol):
 
 
 class TaskGroup(Protocol):
-    """The tasks of a node, or of a part of it."""
+    """A group of tasks of a node, which end together."""
 
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
@@ -292,7 +292,7 @@ class Dir(Protocol):
         """Return the time of the last write to a file, in wall-clock milliseconds since 1970."""
 
     def read_bytes(self, name: str, size_max: int = 64 << 20) -> bytes:
-        """Read the whole file. Raises `FileMissing`, or `DiskError` when it is larger than `size_max`."""
+        """Read a whole file. Raises `FileMissing`, or `DiskError` if the file has more than `size_max` bytes."""
 
     def write_atomic(self, name: str, data: bytes) -> None:
         """Replace a file's content: write a temporary file, sync it, rename it, sync the directory. After a crash the

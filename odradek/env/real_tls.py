@@ -25,7 +25,7 @@ _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required
 
 
 def open_tls(settings: TlsSettings) -> RealTls:
-    """Load keys and certificates. Raises `TlsRefused`."""
+    """Load the keys and certificates of these settings. Raises `TlsRefused`."""
     return RealTls(settings)
 
 

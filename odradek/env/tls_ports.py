@@ -17,7 +17,9 @@ __all__ = ["OpenTls", "Tls", "TlsFailed", "TlsRefused", "TlsSession", "TlsSettin
 
 
 class TlsRefused(Exception):
-    """Settings that cannot be used: a missing file, a wrong password, an unknown cipher. The text has no secrets."""
+    """Raised for settings that cannot be used: a missing file, a wrong password, an unknown cipher. The text has no
+    secrets.
+    """
 
 
 class TlsFailed(Exception):
@@ -51,7 +53,7 @@ class TlsSettings:
     allow_san_changes: bool = False
     """True if a running node may change to a certificate with other names."""
     check_host: bool = True
-    """True if a client checks that the server's certificate has the name that it connected to."""
+    """True if a client checks that the server's certificate has the host name to which the client has connected."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -125,8 +127,8 @@ class Tls(Protocol):
         """
 
     def check(self, settings: TlsSettings) -> None:
-        """Check that `reload` could use these settings, and that Kafka's rules allow the change. Blocks, so only
-        workers call it. Raises `TlsRefused`.
+        """Check that `reload` could use these settings, and that Kafka's rules allow the change. It blocks, so only
+        workers may call it.
 
         Raises `TlsRefused`.
         """

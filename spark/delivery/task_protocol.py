@@ -109,7 +109,7 @@ class TaskProtocol:
         self._leave(Step.FENCE, Step.TAKE_END)
 
     def end_taken(self) -> None:
-        """Called when the high watermark is known."""
+        """Called when the high watermark of the markers' partition is known."""
         self._leave(Step.TAKE_END, Step.READ_MARKER)
 
     def marker_read(self, marker: Marker | None, newest: int = -1, begun: int = -1) -> None:

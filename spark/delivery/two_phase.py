@@ -281,12 +281,12 @@ class DriverProtocol:
         self._leave(DriverStep.READ, following)
 
     def rolled_forward(self) -> None:
-        """Called when the winners of the decision that was read are committed."""
+        """Called when all winners of the decision that this driver has read are committed."""
         sweeps = self.is_decided or self.aborts
         self._leave(DriverStep.ROLL_FORWARD, DriverStep.LIST if sweeps else DriverStep.DECIDE)
 
     def proposal(self) -> Decision:
-        """Return the decision to write."""
+        """Return the decision that this driver must write: the reported transactions win."""
         before = () if self.decision is None else self.decision.topics
         return Decision(self.batch, self.summary, self.reported, topics=self.topics or before)
 

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class ResourceType(IntEnum):
-    """The kind of resource that a configuration belongs to (Kafka's ConfigResource.Type)."""
+    """The kinds of resource that have a configuration (Kafka's ConfigResource.Type)."""
 
     UNKNOWN = 0
     TOPIC = 2
@@ -45,7 +45,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """The source of a configuration value (KIP-226)."""
+    """The level at which a configuration value was set, such as topic or broker (KIP-226)."""
 
     UNKNOWN = 0
     TOPIC_CONFIG = 1
@@ -59,7 +59,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """The type of a value (KIP-569)."""
+    """The type of a configuration value, such as INT or PASSWORD (KIP-569)."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -159,7 +159,7 @@ def describe_configs(
     include_documentation: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[ConfigDescription]]:
-    """Describe the effective configuration of each resource; with `keys` None, all keys.
+    """Describe the effective configuration of each resource, for these keys (None: for all keys).
 
     A request about a broker is sent to that broker; the resource's name is the broker's id. Raises `ClientError`.
     """

@@ -1,4 +1,4 @@
-"""Brokers' disks: log directories, producers' state, the deletion of records. Operations, PURE."""
+"""Brokers' disks: describes log directories and the state of producers, and deletes records. Operations, PURE."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class DirectoryHealth:
     is_stalled: bool
     """True while the disk does not answer, and the directory's logs refuse requests."""
     errors: int
-    """The number of failed or refused operations since the broker's start."""
+    """The number of disk operations that failed or were refused since the broker's start."""
     scrub_percent: int
     """The percentage of logs that the current scrub round has checked; 100 between rounds."""
     scrub_ended_ms: int | None

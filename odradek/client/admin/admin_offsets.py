@@ -106,7 +106,9 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """The number of records between the committed offset and the end."""
+        """The number of records between the committed offset and the end of the partition; None if one of them is
+        unknown.
+        """
         if self.committed is None or self.span is None:
             return None
         return max(0, self.span.end - self.committed)
@@ -322,7 +324,7 @@ def _about_partitions(
     return {key: found.get(key, lost) for key in partitions}
 
 
-# The group's positions, and possible new positions
+# Lag and resets of a group
 
 
 def offset_spans(

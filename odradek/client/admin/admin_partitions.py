@@ -1,4 +1,4 @@
-"""Leaders and replicas of partitions: elections and reassignments. Operations, PURE.
+"""Changes leaders and replicas of partitions: elections and reassignments. Operations, PURE.
 
 Any broker accepts these requests and forwards them to the controller, which decides.
 """
@@ -94,9 +94,10 @@ def alter_partition_reassignments(
     allow_replication_factor_change: bool = True,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Give partitions these replicas, the preferred leader first (KIP-455); None cancels a reassignment under way.
+    """Start reassignments of partitions to these brokers, the preferred leader first (KIP-455). None cancels a
+    reassignment.
 
-    Returns the error or None for each partition; brokers move the data after the answer. Raises `ClientError`.
+    Returns each partition's error, or None on success. Brokers copy the data after the answer. Raises `ClientError`.
     """
     from odradek.wire.messages.alter_partition_reassignments import (
         AlterPartitionReassignmentsRequest,

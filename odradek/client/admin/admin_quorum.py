@@ -1,7 +1,8 @@
-"""The quorum of controllers, the brokers' registrations, the features of the cluster. Operations, PURE.
+"""Describes and changes the quorum of controllers, the brokers' registrations and the cluster's features. Operations,
+PURE.
 
-A broker forwards these requests to the active controller. If the answer says that there is no leader now, the
-request is repeated.
+A broker forwards these requests to the active controller. If the answer says that there is no leader now, the request
+is repeated.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class QuorumDescription:
 
 
 def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operation[QuorumDescription]:
-    """Describe the quorum (KIP-595, KIP-836, KIP-853). Raises `KafkaError` and `ClientError`."""
+    """Describe the quorum of controllers as its leader sees it (KIP-595, KIP-836, KIP-853). Raises `KafkaError` and
+    `ClientError`.
+    """
     from odradek.wire.messages.describe_quorum import (
         DescribeQuorumRequest,
         DescribeQuorumRequestPartitionData,

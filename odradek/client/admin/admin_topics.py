@@ -1,4 +1,4 @@
-"""Topics and the cluster, for an administrator. Operations, PURE.
+"""Creates, deletes and describes topics, and describes the cluster. Operations, PURE.
 
 Each operation imports the message modules that it needs. An import takes a millisecond per class, so a command that
 lists topics should not import the other messages.

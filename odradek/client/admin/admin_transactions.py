@@ -1,4 +1,4 @@
-"""Transactions: lists them, finds those that block readers, and ends them (KIP-664). Operations, PURE."""
+"""Transactions: lists, describes, fences and aborts them (KIP-664). Operations, PURE."""
 
 from __future__ import annotations
 

@@ -88,7 +88,9 @@ class Commits:
         arrived: Signal,
         positions: Callable[[Iterable[TopicPartition] | None], dict[TopicPartition, OffsetAndMetadata]],
     ) -> None:
-        """`arrived` is notified when a commit has ended; `positions` returns the application's present positions."""
+        """Make an object without commits. `arrived` is notified when a commit has ended; `positions` returns the
+        application's present positions.
+        """
         self._core = core
         self._settings = settings
         self._subscription = subscription
@@ -106,7 +108,7 @@ class Commits:
         self.completed: deque[
             tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], Exception | None]
         ] = deque()
-        """Ended commits whose callbacks the shell still has to call."""
+        """Completed commits whose callbacks the shell must still call: callback, offsets, error or None."""
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
         """The batches to send: the first may be under way, the others wait for it."""

@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 class ConsumerMachine:
-    """A consumer without IO. `wall_ms` returns the time of day, for `auto.offset.reset=by_duration`."""
+    """A consumer without IO. `wall_ms` returns milliseconds since 1970, for `auto.offset.reset=by_duration`."""
 
     def __init__(self, core: ClientCore, settings: ConsumerSettings, wall_ms: Callable[[], int]) -> None:
         self.core = core
@@ -340,7 +340,7 @@ class ConsumerMachine:
             raise self._errors.popleft()
 
     def wakeup(self) -> None:
-        """Let the present poll, or the next one, raise `Wakeup`."""
+        """Make the running poll, or else the next one, raise `Wakeup`."""
         self.woken = True
         self._stir()
 

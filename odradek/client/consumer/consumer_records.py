@@ -1,9 +1,9 @@
-"""Conversion of a fetched batch to the records that an application gets: the consumer's hot loop. PURE.
+"""Converts a fetched batch to the records for the application. This is the consumer's hot loop. PURE.
 
-A small batch may have very many records, so they are made piece by piece, when the application takes them. Only a
-batch's bytes are decompressed all at once. Records of one shape are parsed by columns (`record_runs.py`). The
-fields of all others come from `odradek.wire.batches.records.parse_fields`, in about half a microsecond per record.
-In both cases the tuples are made in C.
+A small batch may have very many records, so they are made some at a time, when the application polls for them. Only a
+batch's bytes are decompressed all at once. Records of one shape are parsed by columns (`record_runs.py`). The fields
+of all others come from `odradek.wire.batches.records.parse_fields`, in about half a microsecond per record. In both
+cases the tuples are made in C.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class BatchRecords:
         values: Iterator[bytes | None],
         headers: Iterator[tuple[Header, ...]],
     ) -> Iterable[ConsumerRecord]:
-        """Make the records from these columns, without Python code for each record, until the offsets end.
+        """Make records from columns of offsets, timestamps, keys, values and headers, until the offsets end. It runs
+        no Python code per record.
 
         All columns may be the same iterator, which then yields the fields in turn.
         """

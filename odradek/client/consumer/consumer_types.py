@@ -185,7 +185,7 @@ class RebalanceEvent:
     partitions: list[TopicPartition]
 
     def call(self, listener: Any) -> Any:
-        """Call the listener's method for this event. Returns its result: an awaitable if the method is async."""
+        """Call the listener's method for this event, and return its result: an awaitable if the method is async."""
         if self.kind is RebalanceKind.ASSIGNED:
             return listener.on_partitions_assigned(self.partitions)
         if self.kind is RebalanceKind.REVOKED:

@@ -271,7 +271,7 @@ class Delivery:
             if state.paused:
                 continue
             if state.batch is not None or state.returned:
-                # A poll has handed over a part of this batch, so fetch the batch again from the position on.
+                # A poll has returned a part of this batch, so fetch the batch again from the position.
                 state.drop_fetched()
                 self.chunk_used_up = True
             while state.chunks and (size < bytes_max or not found):

@@ -110,7 +110,7 @@ class _Rejoin(Exception):
 
 
 class GroupMembership(Membership):
-    """A consumer's membership in its group, by the classic protocol."""
+    """A consumer's membership in its group, by the classic protocol (JoinGroup, SyncGroup)."""
 
     protocol = CLASSIC
     state: MembershipState

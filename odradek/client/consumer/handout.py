@@ -1,4 +1,4 @@
-"""The records that an iterator over a consumer yields, and its progress. PURE."""
+"""The records of one poll that an iterator over a consumer yields, and how far it has got. PURE."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Shape:
     fixed: tuple[int, ...]
     """The positions of the bytes that are equal in all records of the shape: lengths, and the number of headers."""
     fixed_bytes: tuple[int, ...]
-    """The bytes at these positions."""
+    """The bytes at the positions `fixed`, in the same order."""
     offset_size: int
     """The number of bytes of the offset delta in each record."""
     key_rows: Struct | None

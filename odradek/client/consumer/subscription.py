@@ -50,7 +50,7 @@ class PartitionState:
     key: TopicPartition
     position: int | None = None
     position_epoch: int = -1
-    """The epoch of the last record before the position."""
+    """The leader epoch of the last record before the position."""
     fetch_offset: int | None = None
     fetch_epoch: int = -1
     serial: int = 0
@@ -141,7 +141,7 @@ class Subscription:
 
     @property
     def grouped(self) -> bool:
-        """True if the group assigns the partitions."""
+        """True if the consumer has subscribed, so that its group assigns the partitions."""
         return bool(self.topics) or self.pattern is not None or self.remote_pattern is not None
 
     def subscribe(self, topics: Iterable[str]) -> None:
@@ -227,7 +227,7 @@ class Subscription:
             raise RuntimeError("subscribe and assign cannot be combined: call unsubscribe first")
 
     def state(self, key: TopicPartition) -> PartitionState:
-        """Return the state of a partition. Raises `ValueError` unless it is assigned."""
+        """Return the state of a partition. Raises `ValueError` if the partition is not assigned to this consumer."""
         state = self.partitions.get(key)
         if state is None:
             raise ValueError(f"the partition {key[0]}-{key[1]} is not assigned to this consumer")

@@ -50,7 +50,7 @@ reduced to it.
 
 
 def as_bytes(what: str, value: Any) -> bytes | None:
-    """Return a key or value as bytes, or None. A buffer that can still change is copied."""
+    """Check a record's key or value, and return it as bytes or None. A buffer that can still change is copied."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -59,7 +59,7 @@ def as_bytes(what: str, value: Any) -> bytes | None:
 
 
 def as_integer(what: str, value: Any, least: int = 0, most: int = INT32_MAX) -> int:
-    """Convert an integer, also of numpy or pandas, to an int from `least` to `most`."""
+    """Check an integer (also of numpy or pandas), and return it as an int from `least` to `most`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -71,19 +71,19 @@ def as_integer(what: str, value: Any, least: int = 0, most: int = INT32_MAX) -> 
 
 
 def as_partition(what: str, value: Any) -> int:
-    """Return a partition number."""
+    """Check a partition number, and return it as an int."""
     return as_integer(what, value)
 
 
 def as_timestamp(what: str, value: Any) -> int:
-    """Return a record's timestamp in milliseconds since 1970; -1 means that there is none."""
+    """Check a record's timestamp in milliseconds since 1970, and return it; -1 means that there is none."""
     if isinstance(value, float):
         raise TypeError(f"{what} is a float, expected whole milliseconds: int({what})")
     return as_integer(what, value, NO_TIMESTAMP, TIMESTAMP_MS_MAX)
 
 
 def as_text(what: str, value: Any, bytes_max: int = TEXT_BYTES_MAX, *, may_be_empty: bool = False) -> str:
-    """Return a string that has at most `bytes_max` bytes in UTF-8."""
+    """Check that a string has at most `bytes_max` bytes in UTF-8, and return it."""
     if not isinstance(value, str):
         raise TypeError(f"{what} is {kind_of(value)}, expected a str")
     try:
@@ -98,7 +98,7 @@ def as_text(what: str, value: Any, bytes_max: int = TEXT_BYTES_MAX, *, may_be_em
 
 
 def as_seconds(what: str, value: Any) -> float | None:
-    """Return a timeout in seconds. None means no limit, and stays None."""
+    """Check a timeout in seconds, and return it as a float. None means no limit, and stays None."""
     if value is None:
         return None
     try:
@@ -113,14 +113,16 @@ def as_seconds(what: str, value: Any) -> float | None:
 
 
 def as_callback(what: str, value: Any) -> Any:
-    """Return a callback: something that can be called, or None."""
+    """Check that a callback can be called, or is None, and return it."""
     if value is not None and not callable(value):
         raise TypeError(f"{what} is {kind_of(value)}, expected something to call, or None")
     return value
 
 
 def as_headers(what: str, values: Any) -> tuple[Header, ...]:
-    """Return the headers of a record as a tuple. The argument is iterated once; None means no headers."""
+    """Check the headers of a record, and return them as a tuple. The argument is iterated once; None means no
+    headers.
+    """
     if values is None:
         return ()
     if isinstance(values, Mapping):
@@ -148,7 +150,9 @@ def _header(what: str, pair: Any) -> Header:
 
 
 def by_partition(what: str, values: Any, judge: Callable[[str, Any], Any]) -> dict[TopicPartition, Any]:
-    """Return a mapping by partition. The keys of `values` are pairs of topic and number; `judge` converts each value."""
+    """Check a mapping by partition, and return it. The keys of `values` are pairs of topic and number; `judge` checks
+    each value.
+    """
     if not hasattr(values, "items"):
         raise TypeError(f"{what} is {kind_of(values)}, expected a mapping with a partition for each key")
     found = {}
@@ -159,7 +163,7 @@ def by_partition(what: str, values: Any, judge: Callable[[str, Any], Any]) -> di
 
 
 def as_topic_partition(what: str, value: Any) -> TopicPartition:
-    """Return a partition that is given as a pair of topic and number."""
+    """Check a partition, given as a pair of topic and number, and return it."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise TypeError(f"{what} is {kind_of(value)}, expected a pair of topic and partition")
     return TopicPartition(
@@ -168,7 +172,7 @@ def as_topic_partition(what: str, value: Any) -> TopicPartition:
 
 
 def as_topic_partitions(what: str, values: Any) -> list[TopicPartition]:
-    """Return partitions that are given as pairs of topic and number. The argument is iterated once."""
+    """Check partitions, given as pairs of topic and number, and return them. The argument is iterated once."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"{what} is {kind_of(values)}, expected pairs of topic and partition")
     return [as_topic_partition(f"one of {what}", each) for each in values]

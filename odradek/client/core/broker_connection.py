@@ -119,7 +119,7 @@ class BrokerConnection:
 
     @property
     def load(self) -> int:
-        """The number of calls without an answer."""
+        """The number of calls that were queued or sent, and have no answer yet."""
         return len(self.in_flight) + len(self.waiting)
 
     @property

@@ -66,7 +66,7 @@ WITHOUT_EFFECT = frozenset(
         "send.buffer.bytes",
     }
 )
-"""Keys of Kafka's clients that are accepted with any value and have no effect."""
+"""The keys of Kafka's clients that are accepted with any value, but have no effect here."""
 
 NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     "bootstrap.controllers": ("",),
@@ -113,9 +113,9 @@ class CommonSettings:
     )
     """A function that is called with the level (as in `logging`) and the text of each log line from WARNING on."""
     metadata_max_age_ms: int = _key(300_000, parse.LONG)
-    """The age at which metadata is fetched again, even without an error."""
+    """The age of metadata at which it is fetched again, even if there was no error."""
     request_timeout_ms: int = _key(30_000, parse.AT_LEAST_0)
-    """The time that one request may take, with its answer."""
+    """The timeout of one request, until its answer."""
     reconnect_backoff_ms: int = _key(50, parse.LONG)
     """The pause before a second attempt to connect to a broker; it doubles with each failure."""
     reconnect_backoff_max_ms: int = _key(1_000, parse.LONG)
@@ -141,11 +141,11 @@ class CommonSettings:
     )
     """The login module with its options, in Java's form (docs/logins.md)."""
     odradek_sasl_username: str | None = _key(None, parse.optional_text)
-    """A user name. Together with the password, it replaces `sasl.jaas.config`."""
+    """The user name of a login. With `odradek.sasl.password` it replaces `sasl.jaas.config`."""
     odradek_sasl_password: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )
-    """The user's password."""
+    """The password for `odradek.sasl.username`."""
     sasl_oauthbearer_token_endpoint_url: str | None = _key(None, parse.optional_text)
     """The URL of a token issuer, or of a file that contains a token (`file:`)."""
     sasl_oauthbearer_client_credentials_client_id: str | None = _key(None, parse.optional_text)
@@ -316,7 +316,7 @@ class ProducerSettings(CommonSettings):
     acks: int = _key(-1, parse.acks)
     """`all`: all in-sync replicas must acknowledge a record; `1`: the leader must; `0`: none must."""
     batch_size: int = _key(16_384, parse.AT_LEAST_0)
-    """The size in bytes at which a batch is full, and is sent at once."""
+    """The size in bytes at which a batch is full, so that it is sent at once."""
     buffer_memory: int = _key(32 << 20, parse.LONG)
     """The most bytes of records that may wait to be sent."""
     compression_gzip_level: int = _key(-1, parse.integer(-1, 9))
@@ -360,7 +360,9 @@ class ProducerSettings(CommonSettings):
     transaction_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
     """The time after which the coordinator aborts an open transaction."""
     transaction_two_phase_commit_enable: bool = _key(False, parse.boolean)
-    """True if another system decides whether transactions commit (KIP-939), so that none ends by a timeout."""
+    """True if another system decides whether transactions commit (KIP-939), so that a transaction never ends by a
+    timeout.
+    """
     transactional_id: str | None = _key(None, parse.optional_text)
     """The name by which a later producer continues or aborts this producer's transactions; None: a producer without
     transactions.
@@ -368,7 +370,7 @@ class ProducerSettings(CommonSettings):
     value_serializer: Callable[[Any], bytes | None] | None = attrs.field(
         default=None, metadata={"parse": parse.serializer}
     )
-    """A function from values to bytes, as for keys."""
+    """A function from values to bytes, or the name of Kafka's `StringSerializer` or `ByteArraySerializer`."""
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
@@ -444,7 +446,7 @@ class ConsumerSettings(CommonSettings):
     fetch_max_wait_ms: int = _key(500, parse.AT_LEAST_0)
     """The longest time that a broker waits for `fetch.min.bytes`."""
     fetch_min_bytes: int = _key(1, parse.AT_LEAST_0)
-    """The bytes that a broker waits for before it answers a fetch."""
+    """The number of bytes that a broker waits for before it answers a fetch."""
     group_id: str | None = _key(None, parse.optional_text)
     """The name of the consumer group; None: a consumer without a group."""
     group_instance_id: str | None = _key(None, parse.optional_text)
@@ -454,7 +456,9 @@ class ConsumerSettings(CommonSettings):
     the cluster supports it and the group has no classic members, otherwise `classic`.
     """
     group_remote_assignor: str | None = _key(None, parse.optional_text)
-    """The coordinator's assignor (`uniform`, `range`) for a group of the new protocol; None: its default."""
+    """The coordinator's assignor (`uniform`, `range`) for a group of the new protocol; None: the coordinator's
+    default.
+    """
     heartbeat_interval_ms: int = _key(3_000, parse.AT_LEAST_1)
     """The time between heartbeats to the coordinator; in the new protocol the coordinator sets it."""
     isolation_level: str = _key("read_uncommitted", parse.one_of("read_uncommitted", "read_committed"))
@@ -484,7 +488,7 @@ class ConsumerSettings(CommonSettings):
     value_deserializer: Callable[[bytes | None], Any] | None = attrs.field(
         default=None, metadata={"parse": parse.deserializer}
     )
-    """A function from bytes to values, as for keys."""
+    """A function from bytes to values, or the name of Kafka's `StringDeserializer` or `ByteArrayDeserializer`."""
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:

@@ -18,7 +18,9 @@ STORE_TYPES = ("PEM", "PKCS12")
 
 @attrs.frozen
 class ClientSecurity:
-    """The security of a client's connections. A field is None if that kind of security is off."""
+    """Encryption (`tls`) and login (`credentials`, `tokens`) of a client's connections. A field is None if it is not
+    used.
+    """
 
     tls: TlsSettings | None = None
     credentials: Credentials | None = None

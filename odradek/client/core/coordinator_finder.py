@@ -23,7 +23,7 @@ __all__ = ["BESIDE_JOIN_LANE", "COORDINATOR_LANE", "MOVED", "CoordinatorFinder",
 COORDINATOR_LANE = 2
 BESIDE_JOIN_LANE = 0
 MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-"""Errors after which the coordinator is another broker."""
+"""The errors that mean that the coordinator may be another broker now."""
 
 
 class CoordinatorKind(IntEnum):

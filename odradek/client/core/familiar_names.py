@@ -34,7 +34,7 @@ _ALL = (KAFKA_PYTHON, AIOKAFKA, CONFLUENT)
 
 
 class Treatment(Enum):
-    """How a key of another client is treated."""
+    """The ways to treat a configuration key of another client."""
 
     ACCEPTED = "taken"
     IGNORED = "ignored"

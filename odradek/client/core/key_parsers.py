@@ -36,7 +36,7 @@ def integer(low: int, high: int) -> Parser:
 
 
 def boolean(value: Any) -> bool:
-    """Parse true or false, in any case."""
+    """Parse `true` or `false`, in upper or lower case, or accept a bool."""
     word = str(value).strip().lower()
     if word not in ("true", "false"):
         raise ValueError("expected true or false")

@@ -65,7 +65,7 @@ class Notes:
         return self._said.pop(key, None) is not None
 
     def take(self) -> list[Note]:
-        """Return the waiting notes, the oldest first, each only once."""
+        """Return the waiting notes, the oldest first, and remove them."""
         found = list(self._waiting)
         self._waiting.clear()
         return found

@@ -60,7 +60,7 @@ class Call:
             self.on_done()
 
     def result(self) -> Any:
-        """Return the response; raises the error of a call that failed."""
+        """Return the response of a completed call, or raise its error."""
         if self.error is not None:
             raise self.error
         return self.response
@@ -119,7 +119,7 @@ class Signal:
 
 @attrs.frozen(eq=False)
 class Wait:
-    """A wait that ends when all `calls` are done (or the first of them, with `first`).
+    """A wait of an operation. It ends when all `calls` are done (with `first`: when one of them is done).
 
     It ends earlier when the clock reaches `until`, or when one of `signals` is notified.
     """

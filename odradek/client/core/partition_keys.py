@@ -21,7 +21,7 @@ class ByPartition(Protocol[V_co]):
     """
 
     def items(self) -> Iterable[tuple[tuple[str, int], V_co]]:
-        """Iterate over pairs of (topic, partition) and value, as `Mapping.items` does."""
+        """Return the pairs of key and value, as `Mapping.items` does. A key is (topic, partition)."""
 
 
 def named(values: ByPartition[V]) -> dict[TopicPartition, V]:

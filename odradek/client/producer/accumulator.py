@@ -56,7 +56,7 @@ _ROW_MEMORY = 200
 """The measured memory of a row in bytes, in addition to key and value: a tuple, a number, two objects, a list entry.
 """
 _ROW_BYTES = 1024
-"""For each this many bytes of `batch.size`, a new batch reserves the memory of one row."""
+"""A new batch reserves the memory of one row per so many bytes of `batch.size`."""
 _ROWS_MORE = 64
 """The minimum number of rows for which a batch reserves more memory at a time."""
 _BATCH_MEMORY = 600

@@ -92,8 +92,7 @@ _PRODUCER_ID_LOST = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_
 class Transactions:
     """The transactions of one producer.
 
-    `news` is called when the sender should take another step. The sender notifies `settled` after each of its
-    steps.
+    `news` is called when the sender must make another step. The sender notifies `settled` after each step.
     """
 
     needed = True

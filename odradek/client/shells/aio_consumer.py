@@ -238,7 +238,7 @@ class AsyncConsumer(ConsumerSteering):
         )
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[Partition]:
-        """Return the topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return the topic's partitions, sorted by number. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
         return await self.client.run(
             self._machine.partitions_of(as_text("topic", topic), self._seconds(timeout))
         )

@@ -75,7 +75,7 @@ class IoThread:
         self.on_fork: Callable[[], None] | None = None
         """Called in a forked child. It must not wait for anything, and may use only locks that it has made itself."""
         self.on_end: Callable[[], object] | None = None
-        """Called after the thread has ended all operations."""
+        """Called in the client's thread, after it has ended all operations."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         _FORKABLE.add(self)
         self._thread.start()

@@ -92,8 +92,8 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         self._producer.call_when_done(batch, call)
 
     def __getattr__(self, name: str) -> Any:
-        """Provide the private attributes of a future that `concurrent.futures.wait`, `as_completed` and `repr`
-        read.
+        """Return a private attribute of a future, such as `_state`, which `concurrent.futures.wait`, `as_completed`
+        and `repr` read.
         """
         batch = self._batch
         if name == "_state":

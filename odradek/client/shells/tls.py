@@ -8,7 +8,7 @@ __all__ = ["opened_tls"]
 
 
 def opened_tls(settings: TlsSettings) -> Tls:
-    """Load keys and certificates. Raises `ValueError` if they cannot be used."""
+    """Load the keys and certificates of these settings. Raises `ValueError` if they cannot be used."""
     from odradek.env.real_tls import open_tls
 
     try:

@@ -165,7 +165,7 @@ def plan_disk_retirement(disks: Sequence[Disk], path: str) -> list[DiskMove]:
 
 
 def plan_disk_balance(disks: Sequence[Disk], tolerance: float = 0.05) -> list[DiskMove]:
-    """Plan the moves that bring a broker's disks within `tolerance` of each other's load, as a share of the mean.
+    """Plan moves until the loads of a broker's disks differ by at most `tolerance`, relative to their mean.
 
     Each move narrows the gap between the fullest and an emptier disk, and each replica moves at most once.
     """
