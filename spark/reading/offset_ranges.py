@@ -18,7 +18,7 @@ than starting further tasks.
 """
 
 STREAM_TASK_RECORDS = 5_000
-"""As `BATCH_TASK_RECORDS`, but for a micro-batch. Do not change this number without a migration.
+"""As `BATCH_TASK_RECORDS`, but for a micro-batch. A release must keep this number.
 
 A stream that restarts plans its last batch again. The exactly-once sink compares the number of tasks with the number
 that it has recorded, and ends the query if they differ.

@@ -178,7 +178,7 @@ class Membership(ABC):
 
     @abstractmethod
     def renew_epoch(self) -> None:
-        """Get the current member epoch soon, because the coordinator refused the one in a request."""
+        """Get the current member epoch soon, because the coordinator has refused the epoch in a request."""
 
     @abstractmethod
     def reader(self) -> Member:

@@ -548,8 +548,8 @@ class ClientCore:
             self._effects.append(Send(connection.connection_id, data))
 
     def _expire(self, connection: BrokerConnection) -> None:
-        """Fail the calls of this connection whose deadline has passed. Close the connection if one of them was sent,
-        if connecting took too long, or if it was idle for too long.
+        """Fail the calls of this connection whose deadline has passed. Close the connection if one of them was sent.
+        Also close it if connecting took too long, or if it was idle for too long.
         """
         if connection.connect_overdue(self.now):
             self._effects.append(Close(connection.connection_id))

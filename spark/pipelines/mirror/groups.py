@@ -62,7 +62,9 @@ def translate_groups(
     groups: Sequence[str],
     topics: Collection[str],
 ) -> list[GroupOutcome]:
-    """Translate the commits of each group, and make them in the target. Raises `KafkaError`, `ClientError`."""
+    """Translate the committed offsets of each group, and commit them in the target. Raises `KafkaError`,
+    `ClientError`.
+    """
     outcomes: list[GroupOutcome] = []
     if not groups:
         return outcomes
