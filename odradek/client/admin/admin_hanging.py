@@ -1,12 +1,12 @@
-"""Transactions that stop committed readers: the producers that have them open, and the coordinators' view of
-them. Operations, PURE.
+"""Finds open transactions that block readers at read_committed, with their producers and the coordinators' view.
+Operations, PURE.
 
-A partition's leader knows that a transaction is open; its coordinator knows how it will end. A transaction
-hangs when no coordinator has it open on that partition: it stays open until an operator ends it (KIP-664).
+A partition's leader knows that a transaction is open; its coordinator knows how it will end. A transaction hangs when
+no coordinator has it open on that partition: it stays open until an operator ends it (KIP-664).
 
-A transaction whose outcome is decided cannot complete while a partition refuses its marker. A partition
-refuses a marker whose producer epoch, or coordinator epoch, is lower than the last epoch that it has seen.
-Coordinators do not repeat a refused marker, because a newer producer or coordinator may have written there.
+A transaction whose outcome is decided cannot complete while a partition refuses its marker. A partition refuses a
+marker whose producer epoch, or coordinator epoch, is lower than the last epoch that it has seen. Coordinators do not
+repeat a refused marker, because a newer producer or coordinator may have written there.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
         self.close()
 
     def close(self) -> None:
-        """End all running calls, and close all connections. It may be called twice."""
+        """End all running calls, and close all connections. A second `close` has no effect."""
         self._io.close()
 
     def describe_group_lag(

@@ -44,5 +44,5 @@ class AsyncAdmin(AsyncAdminMethods, FamiliarFace, known_as="Admin"):
         return await super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
 
     def close(self) -> None:
-        """End all running calls, and close all connections. It may be called twice."""
+        """End all running calls, and close all connections. A second `close` has no effect."""
         self.client.close()

@@ -206,7 +206,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         return self._of_transactions().current
 
     async def init_transactions(self) -> None:
-        """Fetch a producer id. It must be the first call of a producer with a `transactional.id`."""
+        """Fetch a producer id. This must be the first call of a producer with a `transactional.id`."""
         await self.client.run(self._of_transactions().initialize(self.settings.max_block_ms / 1000))
 
     def begin_transaction(self) -> None:
@@ -311,8 +311,8 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
     async def close(self, timeout: float | None = None) -> None:
         """Send all records, for at most `timeout` seconds (None: as long as it takes), then close all connections.
 
-        Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. It may be
-        called twice.
+        Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. A second `close`
+        has no effect.
         """
         timeout = as_seconds("timeout", timeout)
         await self._abort_open_transaction(timeout)

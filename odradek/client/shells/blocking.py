@@ -86,7 +86,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. It may be called twice."""
+        """Close all connections. A second `close` has no effect."""
         self.core.close()
         self._sockets.perform_effects()
         self._sockets.close()

@@ -156,8 +156,8 @@ class Consumer(ConsumerSteering):
     @knows_other_names("Consumer.close")
     @_alone
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Commit (`enable.auto.commit`), give up all partitions, leave the group and close all connections. It may be
-        called twice.
+        """Commit (`enable.auto.commit`), give up all partitions, leave the group and close all connections. A second `close`
+        has no effect.
 
         This takes at most `timeout` seconds, plus the time that a listener needs. A static member
         (`group.instance.id`) does not leave: the coordinator keeps its partitions for `session.timeout.ms`. If an

@@ -160,7 +160,7 @@ class IoThread:
         taken.wait(seconds_max)
 
     def close(self, drain_seconds_max: float = _DRAIN_SECONDS_MAX) -> None:
-        """End all operations, close all connections, and end the thread. Any thread may call this, also twice.
+        """End all operations, close all connections, and end the thread. Any thread may call this; a second call has no effect.
 
         Bytes that the kernel has not accepted yet may still be sent for `drain_seconds_max`.
         """

@@ -311,7 +311,7 @@ class Producer(FamiliarFace, known_as="Producer"):
     # Transactions
 
     def init_transactions(self) -> None:
-        """Fetch a producer id. It must be the first call of a producer with a `transactional.id`. Waits for at most
+        """Fetch a producer id. This must be the first call of a producer with a `transactional.id`. Waits for at most
         `max.block.ms`.
 
         If an earlier producer of this transactional id has an open transaction, it is aborted, and that producer is
@@ -406,8 +406,8 @@ class Producer(FamiliarFace, known_as="Producer"):
     def close(self, timeout: float | None = None) -> None:
         """Send all records, for at most `timeout` seconds (None: as long as it takes), then close all connections.
 
-        Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. It may be
-        called twice.
+        Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. A second `close`
+        has no effect.
         """
         timeout = as_seconds("timeout", timeout)
         self._abort_open_transaction(timeout)
