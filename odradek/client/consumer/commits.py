@@ -343,8 +343,8 @@ class Commits:
         return found
 
     def _note_gone(self, refusal: CommitRefused) -> None:
-        """Leave partitions whose commit was refused because their topic was deleted out of automatic commits, until
-        the topic has a new id.
+        """Exclude partitions from automatic commits if their commit was refused because the topic was deleted. They
+        stay excluded until the topic has a new id.
         """
         gone = [key for key, error in refusal.errors.items() if isinstance(error, TopicGone)]
         ids = self._topic_ids(gone)

@@ -265,7 +265,7 @@ class ConsumerMachine:
         handout.records.clear()
 
     def committed_by_hand(self) -> None:
-        """Record that the application has committed all positions. So even the record that was yielded last is
+        """Record that the application has committed all positions. So even the record that was yielded last counts as
         processed.
         """
         if self.handout is not None:
