@@ -397,7 +397,7 @@ class MetadataService:
             reached("controller.open_transaction_aborted")
             # The leader that began the transaction is gone. As in Kafka the next leader aborts it.
             self._logger.warning("metadata.transaction_aborted")
-            abort = AbortTransactionRecord(reason="the former leader had left it open")
+            abort = AbortTransactionRecord(reason="the previous leader left it open")
             quorum.decisions.append_batch(quorum.decisions.encode_batch([abort]))
             return
         image = publisher.image
@@ -438,7 +438,7 @@ class MetadataService:
             return
         if offset is None:
             self.quorum.fail(
-                InvalidMetadata("the controller could not write the records that begin a new cluster")
+                InvalidMetadata("the controller could not write the first records of a new cluster")
             )
             return
         self._is_active = True

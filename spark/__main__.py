@@ -12,7 +12,7 @@ from pathlib import Path
 JOBS = {
     "flights": (
         "odradek.spark.pipelines.flights",
-        "write the flights of 2013 to a topic, as data for the other jobs",
+        "write flights of 2013 into a topic, as test data for the other jobs",
     ),
     "offline-load": (
         "odradek.spark.pipelines.offline_load",
@@ -20,28 +20,28 @@ JOBS = {
     ),
     "derived-feed": (
         "odradek.spark.pipelines.derived_feed",
-        "compute sums over windows of a stream of flights, into another topic",
+        "sum a stream of flights by windows, into another topic",
     ),
     "changelog": (
         "odradek.spark.pipelines.changelog",
-        "keep a table of the latest value of each key of a topic",
+        "keep a table of the latest value of each key of a topic, updated step by step",
     ),
     "two-phase": (
         "odradek.spark.delivery.undecided",
-        "show or end open transactions of queries with delivery=two-phase (needs neither Spark nor Java)",
+        "show or end transactions that queries with delivery=two-phase have left open (needs neither Spark nor Java)",
     ),
     "quiet": (
         "odradek.spark.quiet",
-        'print the folder with settings that make Spark log only errors: export SPARK_CONF_DIR="$(odradek spark quiet)"',
+        'print the folder of settings that make Spark print only errors: export SPARK_CONF_DIR="$(odradek spark quiet)"',
     ),
     "pyspark-archive": (
         "odradek.spark.pyspark_archive",
-        "compile the Python modules in the archives of a Spark installation, so that Spark starts faster",
+        "compile the Python modules in Spark's archives, if Spark comes from a tarball",
     ),
     "mirror": ("odradek.spark.pipelines.mirror.command", "the same as `odradek mirror`"),
     "history-check": (
         "jepsen_tests.history_check",
-        "check a history of clients' operations for lost, doubled or reordered records (in a checkout)",
+        "check recorded histories of clients for lost, doubled or reordered records (only in a checkout)",
     ),
 }
 CHECKOUT_ONLY = "history-check"

@@ -37,68 +37,76 @@ SOURCE_OPTIONS: Final = (
     Option(
         "subscribePattern",
         "",
-        "topics to read, as a regular expression of Python (`re`) that must match the whole name; Java's `\\p{Alpha}` and "
-        "`&&` in classes are not supported",
+        "topics to read, as a regular expression of Python (`re`) that must match the whole name; Python lacks Java's `\\p{Alpha}`, and `&&` in classes",
     ),
-    Option("startingTimestamp", "", "start at the first record at or after this time (ms since 1970)"),
+    Option(
+        "startingTimestamp",
+        "",
+        "start at the first record with this timestamp or a later one (ms since 1970)",
+    ),
     Option(
         "startingOffsetsByTimestamp",
         "",
-        'as `startingTimestamp`, but for each partition, as JSON: `{"t": {"0": 1700000000000}}`',
+        'a startingTimestamp for each partition, as JSON: `{"t": {"0": 1700000000000}}`',
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
         "`error`",
-        "if no record is at or after the starting time: `error`, or `latest` to start at the end",
+        "if no record has the timestamp or a later one: `error`, or `latest` to start at the end",
     ),
     Option("startingOffsets", "`earliest` (batch), `latest` (stream)", f"where to start: {_BOUNDS}"),
     Option(
-        "endingTimestamp", "", "end before the first record at or after this time (ms since 1970)", "batch"
+        "endingTimestamp",
+        "",
+        "end before the first record with this timestamp or a later one (ms since 1970)",
+        "batch",
     ),
-    Option("endingOffsetsByTimestamp", "", "as `endingTimestamp`, but for each partition, as JSON", "batch"),
+    Option("endingOffsetsByTimestamp", "", "an endingTimestamp for each partition, as JSON", "batch"),
     Option("endingOffsets", "`latest`", f"where to end: {_BOUNDS}", "batch"),
     Option(
         "failOnDataLoss",
         "`true`",
-        "`true`: deleted records that were not read yet fail the query; `false`: a warning has their offsets, and the query continues",
+        "`true`: the query fails if records were deleted before it read them; `false`: a warning names their offsets, and the query continues",
     ),
     Option(
         "kafkaConsumer.pollTimeoutMs",
         "`120000`",
-        "milliseconds that a task waits without progress; `spark.network.timeout` has no effect",
+        "milliseconds after which a task without progress fails; `spark.network.timeout` has no effect on it",
     ),
     Option(
-        "fetchOffset.numRetries",
-        "`3`",
-        "the number of times that the driver repeats a request after a temporary error",
+        "fetchOffset.numRetries", "`3`", "how many times the driver repeats a request after a temporary error"
     ),
-    Option("fetchOffset.retryIntervalMs", "`1000`", "milliseconds between these repetitions"),
+    Option("fetchOffset.retryIntervalMs", "`1000`", "milliseconds between two of these attempts"),
     Option(
         "maxOffsetsPerTrigger",
         "",
-        "the most offsets of a micro-batch; a partition's share is in proportion to its backlog",
+        "the most offsets in a micro-batch, divided among partitions in proportion to their backlog",
         "stream",
     ),
-    Option("minOffsetsPerTrigger", "", "the number of new offsets that a micro-batch waits for", "stream"),
+    Option(
+        "minOffsetsPerTrigger", "", "a micro-batch waits until at least so many offsets are new", "stream"
+    ),
     Option(
         "maxTriggerDelay",
         "`15m`",
-        "the longest wait for `minOffsetsPerTrigger`: `30s`, `15m`, `1h`",
+        "how long a micro-batch waits for `minOffsetsPerTrigger`, at most: `30s`, `15m`, `1h`",
         "stream",
     ),
-    Option("minPartitions", "", "the least number of tasks: large ranges are split"),
-    Option("maxRecordsPerPartition", "", "the most offsets in a task's range: larger ranges are split"),
+    Option("minPartitions", "", "the least number of tasks: large ranges of offsets are split"),
+    Option(
+        "maxRecordsPerPartition", "", "the most offsets in the range of one task: larger ranges are split"
+    ),
     Option(
         "groupIdPrefix",
         "`spark-kafka-source`",
-        "the prefix of the name of the group to which offsets are committed",
+        "prefix of the name of the consumer group for which offsets are committed",
         "stream",
     ),
-    Option("includeHeaders", "`false`", "`true` adds the column `headers`"),
+    Option("includeHeaders", "`false`", "`true` adds a column `headers`; otherwise headers are ignored"),
     Option(
         "filterPushdown",
         "`true`",
-        "apply filters while reading, if the session pushes them down",
+        "apply the filters that Spark pushes down to the source",
         "batch",
         is_ours=True,
     ),
@@ -112,51 +120,49 @@ SOURCE_OPTIONS: Final = (
     Option(
         "maxBatchBytes",
         "`268435456`",
-        "the most decompressed bytes of a record batch that a task accepts; at most 1073741824",
+        "the most bytes of one decompressed record batch that a task accepts, up to 1073741824",
         is_ours=True,
     ),
 )
 
 SINK_OPTIONS: Final = (
-    Option("topic", "", "the topic to write to; it takes precedence over the column `topic`"),
+    Option("topic", "", "the topic to write to; takes precedence over the column `topic`"),
     Option(
         "delivery",
         "`exactly-once`",
-        "`exactly-once`: each task commits its rows with its progress; `two-phase`: all tasks of a batch commit together, "
-        "for any plan, on brokers with KIP-939; `at-least-once`: without transactions",
+        "`exactly-once`: each task commits its rows together with its progress; `two-phase`: all tasks of a batch commit together, for any plan, on brokers with KIP-939; `at-least-once`: no transactions",
         is_ours=True,
     ),
     Option(
         "decisionsTopic",
         f"`{DECISIONS_TOPIC}`",
-        "the compacted topic with the progress of queries; it is created if it does not exist",
+        "the compacted topic with the progress of queries; created if it is missing",
         is_ours=True,
     ),
     Option(
         "adoptCheckpoint",
         "`false`",
-        "set to `true` once: follow the checkpoint although the progress in the topic is older, or the topic was created again; "
-        "with `two-phase` also keep the rows of a decided batch whose repetition has other rows",
+        "`true` in one run: trust the checkpoint although the decisions topic lacks its batches, or the topic was created again; with `two-phase`, also keep the rows of a decided batch if its repetition has other rows",
         is_ours=True,
     ),
     Option(
         "txnAppId",
         "",
-        "the name that identifies a batch write when it is repeated; needs `txnVersion`",
+        "a name that identifies a batch write when it is repeated; needs `txnVersion`",
         "batch",
         is_ours=True,
     ),
     Option(
         "txnVersion",
         "",
-        "the number of the batch write, from 0 on: the same number is not written twice, a smaller number is refused",
+        "the number of the batch write, from 0 on: the same number is not written twice, a smaller one is refused",
         "batch",
         is_ours=True,
     ),
     Option(
         "metricsPath",
         "",
-        "a file on the driver to which a line of JSON is appended for each batch",
+        "a file on the driver, to which a line of JSON is appended for each batch",
         is_ours=True,
     ),
     Option("includeHeaders", "", "ignored: a column `headers` is always written"),

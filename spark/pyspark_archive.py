@@ -94,7 +94,7 @@ def main(words: Sequence[str] | None = None) -> int:
     read-only.
     """
     parser = argparse.ArgumentParser(
-        prog="odradek spark pyspark-archive", description="Add compiled modules to PySpark's archives."
+        prog="odradek spark pyspark-archive", description="Compile the modules in PySpark's archives."
     )
     parser.add_argument("directory", nargs="?", type=Path, help="python/lib of a Spark (default: this one's)")
     directory = parser.parse_args(words).directory or _installed()

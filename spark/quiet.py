@@ -16,7 +16,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Print the path of the folder, and return the exit status."""
     argparse.ArgumentParser(
         prog="odradek spark quiet",
-        description="Print the folder with settings that make Spark log only errors, for SPARK_CONF_DIR.",
+        description="Print the folder of settings that make Spark print only errors, for SPARK_CONF_DIR.",
     ).parse_args(words)
     print(Path(__file__).parent / "conf")
     return 0

@@ -32,6 +32,7 @@ class Ask:
 
     __slots__ = (
         "asked_at",
+        "check_pattern",
         "client_host",
         "client_id",
         "may_see",
@@ -50,6 +51,7 @@ class Ask:
         client_id: str = "",
         client_host: str = "",
         may_see: Callable[[str], bool] | None = None,
+        check_pattern: Callable[[str], None] | None = None,
     ) -> None:
         self.request = request
         self.version = version
@@ -60,6 +62,8 @@ class Ask:
         self.client_host = client_host
         self.may_see = may_see
         """True for a topic that the client may DESCRIBE; None: it may see all."""
+        self.check_pattern = check_pattern
+        """Raises the error that a worker has found in the request's regular expression; None: it is still to be read."""
         self.asked_at = 0.0
         """Monotonic seconds at which the coordinator took the request for a decision."""
 

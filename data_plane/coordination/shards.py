@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from odradek.data_plane.coordination.asking import Ask, Asks
+from odradek.data_plane.coordination.asking import Ask, Asks, Reply
 from odradek.data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost, Shard
 from odradek.data_plane.replication.partition import Partition
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta
@@ -84,19 +84,28 @@ class Shards(ABC, Generic[ShardT]):
         client may DESCRIBE.
         """
         delayed = Delayed()
-        self.submit(
-            key,
-            Ask(
-                request,
-                context.api_version,
-                delayed,
-                self._broker.agreed_clock.latest_ms(),
-                context.client_id or "",
-                f"/{context.client_address}",
-                may_see,
-            ),
-        )
+        self.submit(key, self.ask_of(context, request, delayed, may_see))
         return delayed if delayed.response is None else delayed.response
+
+    def ask_of(
+        self,
+        context: Context,
+        request: Any,
+        reply: Reply,
+        may_see: Callable[[str], bool] | None,
+        check_pattern: Callable[[str], None] | None = None,
+    ) -> Ask:
+        """Make the question of a client to a coordinator, at the present time."""
+        return Ask(
+            request,
+            context.api_version,
+            reply,
+            self._broker.agreed_clock.latest_ms(),
+            context.client_id or "",
+            f"/{context.client_address}",
+            may_see,
+            check_pattern,
+        )
 
     def follow(self, delta: MetadataDelta) -> None:
         """Follow the leadership if a change of the metadata may have moved it."""

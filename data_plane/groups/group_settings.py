@@ -48,6 +48,8 @@ class GroupSettings:
     consumer_group_size_max: int = setting("group.consumer.max.size")
     consumer_assignors: tuple[str, ...] = setting("group.consumer.assignors", _offered_assignors)
     """The assignors that members may name; the first is used where none does."""
+    consumer_members_per_partition_max: int = 100_000
+    """`odradek.group.consumer.members.max.per.partition`: the `consumer_weight` above which members are refused."""
     migration_policy: str = setting("group.consumer.migration.policy")
     """`group.consumer.migration.policy`, in any case: disabled, upgrade, downgrade, bidirectional."""
     consumer_regex_refresh_interval_ms: int = setting("group.consumer.regex.refresh.interval.ms")

@@ -68,6 +68,8 @@ class GroupsState:
     """Offsets that open transactions have committed, by the producer's id."""
     consumers: LayeredMap[str, ConsumerGroup] = attrs.field(factory=LayeredMap)
     """Groups of the consumer protocol. All others are groups of the classic protocol."""
+    consumer_weight: int = 0
+    """The room that the groups of the consumer protocol take in memory, in members of ordinary size."""
 
     def has_group(self, group_id: str) -> bool:
         return (
@@ -148,6 +150,8 @@ class GroupsState:
             self.offsets.changed(changed),
             self._overtaken(offsets),
             self.consumers.changed(consumers),
+            self.consumer_weight
+            + sum(_weight(after) - _weight(self.consumers.get(group)) for group, after in consumers.items()),
         )
 
     def _with_pending(
@@ -265,18 +269,22 @@ def state_of(latest: Latest, skipped: list[str]) -> GroupsState:
     for group in deleted:
         if not offsets.get(group, True):
             del offsets[group]
+    replayed_consumers = {
+        group: found
+        for group, some in consumers.items()
+        if (found := replayed(group, None, some)) is not None
+    }
     return GroupsState(
         LayeredMap(metadata),
         LayeredMap({group: LayeredMap(values) for group, values in offsets.items()}),
         LayeredMap(_pending(latest, skipped)),
-        LayeredMap(
-            {
-                group: found
-                for group, some in consumers.items()
-                if (found := replayed(group, None, some)) is not None
-            }
-        ),
+        LayeredMap(replayed_consumers),
+        sum(map(_weight, replayed_consumers.values())),
     )
+
+
+def _weight(group: ConsumerGroup | None) -> int:
+    return 0 if group is None else group.weight
 
 
 def _pending(latest: Latest, skipped: list[str]) -> dict[int, Pending]:

@@ -66,7 +66,7 @@ FIGURES = (
     ),
     *_times(
         "throttle_time",
-        "Time for which brokers made the client wait",
+        "Time that brokers made the client wait by quotas",
         "produce.throttle.time",
         "fetch.manager.fetch.throttle.time",
     ),
@@ -83,7 +83,7 @@ FIGURES = (
     Figure(
         "assigned_partitions",
         Way.SUM,
-        "Partitions that consumers have from their groups.",
+        "Partitions that groups have assigned to the consumers.",
         ("coordinator.assigned.partitions",),
     ),
     Figure(
@@ -94,7 +94,7 @@ FIGURES = (
     ),
     _count("connections_created", "Connections that the client has opened.", "connection.creation.total"),
     _count("records_sent", "Records that the producer has sent.", "record.send.total"),
-    _count("record_errors", "Records that the producer has given up.", "record.error.total"),
+    _count("record_errors", "Records that the producer could not deliver.", "record.error.total"),
     _count("record_retries", "Records that the producer has sent again.", "record.retry.total"),
     _count("records_consumed", "Records that the consumer has read.", "fetch.manager.records.consumed.total"),
     _count("consumed_bytes", "Their bytes.", "fetch.manager.bytes.consumed.total"),

@@ -141,7 +141,7 @@ class _Reader:
                 raise MalformedMetrics(f"wire type {wire}")
             stop = at + size
             if not number or stop > end:
-                raise MalformedMetrics("a field ends behind the message that holds it")
+                raise MalformedMetrics("a field is longer than the message that contains it")
             yield number, wire, at, stop
             at = stop
 
@@ -155,4 +155,4 @@ class _Reader:
             if byte < 0x80:
                 return value, at
             shift += 7
-        raise MalformedMetrics("a number without an end")
+        raise MalformedMetrics("a variable-length number is cut off")

@@ -20,10 +20,7 @@ __all__ = ["RECOVERY_EPOCHS_MIN", "LogLeftBehind", "check_answer", "parted"]
 
 RECOVERY_EPOCHS_MIN = 1_000_000
 """The least number of epochs by which a recovery raises the epoch."""
-_WAY_OUT = (
-    "if this node's metadata may be the right ones, keep them; otherwise `odradek quorum begin-anew CONFIG --execute` "
-    "sets them aside, and the node fetches the metadata of the quorum"
-)
+_WAY_OUT = "if this node's log may be the right one, keep it; otherwise run `odradek quorum begin-anew CONFIG --execute`, which sets the log aside, and the node then fetches the quorum's log"
 
 
 class LogLeftBehind(MetadataLogCorrupt):

@@ -107,7 +107,7 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
     copies = [each for each in copies if each.end.offset > 0]
     if not copies:
         refusals.append(
-            "no node has a copy of the metadata log: `odradek metadata rebuild` makes it anew from what lies on the disks"
+            "no node has a copy of the metadata log: `odradek metadata rebuild` rebuilds the log from the replicas on the disks"
         )
         return Choice((), None, {}, tuple(refusals))
     chosen = _chosen(copies, named, backup is not None)
@@ -133,10 +133,10 @@ def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
             continue
         if has_copy:
             refusals.append(
-                f"node {node.node_id} has a copy of the metadata log: `odradek quorum recover` begins with it"
+                f"node {node.node_id} has a copy of the metadata log: use `odradek quorum recover`, which restores the log from the copy"
             )
     if not cluster_ids:
-        refusals.append("no directory says which cluster this is: there is nothing to rebuild")
+        refusals.append("no directory that was read has a cluster id, so there is nothing to rebuild")
     if not any(each.is_controller for each in nodes):
         refusals.append("no controller was read, so nobody could vote: read one, which may be a new node")
     builder = ImageBuilder(MetadataImage.empty(cluster_ids[0] if cluster_ids else ""))
@@ -170,13 +170,14 @@ def _about_nodes(nodes: Sequence[FoundNode], named: Named) -> list[str]:
     refusals = []
     ids = [each.node_id for each in nodes]
     refusals += [
-        f"node {each} was read twice" for each in sorted({each for each in ids if ids.count(each) > 1})
+        f"node {each} was given twice: give its properties file or its report, not both"
+        for each in sorted({each for each in ids if ids.count(each) > 1})
     ]
     clusters = sorted({each.cluster_id for each in nodes if each.cluster_id})
     if len(clusters) > 1:
         refusals.append(f"the nodes belong to different clusters: {', '.join(clusters)}")
     refusals += [
-        f"node {each} was read, so it is neither absent nor gone"
+        f"node {each} was read, so it must not be named with --absent or --gone"
         for each in sorted({*named.absent, *named.gone})
         if each in ids
     ]
@@ -186,7 +187,7 @@ def _about_nodes(nodes: Sequence[FoundNode], named: Named) -> list[str]:
         if each.copy_problem == BROKEN_OFF
     ]
     both = sorted({*named.absent} & {*named.gone})
-    refusals += [f"node {each} is named as absent and as gone" for each in both]
+    refusals += [f"node {each} is named with both --absent and --gone: choose one" for each in both]
     return refusals
 
 
@@ -297,8 +298,7 @@ def _about_voters(
         if len(left) >= voters.majority:
             who = ", ".join(map(key_text, left))
             refusals.append(
-                f"{len(left)} of {len(voters.voters)} voters are left ({who}): start them, since a majority elects a leader "
-                "by itself"
+                f"{len(left)} of {len(voters.voters)} voters are left ({who}): start them instead, because a majority elects a leader without a recovery"
             )
     if chosen.voters is None and sets:
         recovered = [each for each in sets[-1].node_ids if each in by_id]

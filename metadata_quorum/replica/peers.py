@@ -299,7 +299,7 @@ class Peer:
             await known.attempt.wait()
             if known.failures > failures:
                 reached("peers.failed_with_another")
-                raise ConnectionLost(f"{self.address} has not answered for too long")
+                raise ConnectionLost(f"{self.address} has stopped answering")
         return await self._connect_now(known)
 
     async def _try_again(self, known: _Address) -> Conn:

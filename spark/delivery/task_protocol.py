@@ -142,9 +142,7 @@ class TaskProtocol:
             )
             raise ProgressError(
                 f"batch {self.batch} of {self.query} is committed for task {self.task} with {what}. "
-                "End this batch with the plan and the number of tasks with which it began. A plan that "
-                "cannot repeat its rows needs delivery=two-phase, from the next batch on; "
-                "delivery=at-least-once ends this batch, and doubles the rows that are committed."
+                "Repeat this batch with the same plan and number of tasks as at its beginning. If the plan cannot repeat its rows, end this batch with delivery=at-least-once, which doubles the committed rows, and then use delivery=two-phase."
             )
         self._leave(Step.COMPARE, Step.REPORT)
 

@@ -109,7 +109,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--end",
         metavar="QUERY",
-        help="commit the decided transactions of this query, and abort its others; only for a query that does not run any more",
+        help="commit the decided transactions of this query, and abort the others; only for a query that has stopped for good",
     )
     given = parser.parse_args(words)
     properties = {"bootstrap.servers": given.bootstrap}

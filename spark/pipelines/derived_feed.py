@@ -136,7 +136,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, help="the directory of the query's checkpoint")
     parser.add_argument("--window", default="1 hour", help="(%(default)s)")
     parser.add_argument(
-        "--watermark", default="1 day", help="how late the record of a flight may arrive (%(default)s)"
+        "--watermark", default="1 day", help="how late a flight may arrive and still count (%(default)s)"
     )
     parser.add_argument("--records-per-batch", type=int, default=50_000, help="(%(default)s)")
     parser.add_argument(
@@ -145,7 +145,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exactly-once, the default with the format odradek: no record is written again after a crash",
     )
     parser.add_argument(
-        "--every", type=float, metavar="SECONDS", help="run for ever, with a batch every SECONDS"
+        "--every", type=float, metavar="SECONDS", help="run until it is stopped, with a batch every SECONDS"
     )
     parser.add_argument(
         "--plot", type=Path, metavar="FILE.png", help="at the end, draw the delays by the hour of the day"

@@ -165,7 +165,9 @@ def _check_same_topic(wanted: Wanted, topic_id: str, last: Landed | None) -> Non
     if last is None:
         return
     if last.topic != wanted.topic:
-        raise Failed(f"{wanted.table} holds the topic '{last.topic}', not '{wanted.topic}'")
+        raise Failed(
+            f"{wanted.table} holds the topic '{last.topic}', not '{wanted.topic}': load into another table"
+        )
     if last.topic_id != topic_id:
         raise Failed(
             f"the topic '{wanted.topic}' was deleted and created again since the last load, so its "
@@ -234,9 +236,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", required=True, help="directory of the table; it is created if it does not exist"
     )
     parser.add_argument("--delta", action="store_true", help="a Delta table (needs the package deltalake)")
-    parser.add_argument(
-        "--max-records", type=int, help="most records in one load (default: all present records)"
-    )
+    parser.add_argument("--max-records", type=int, help="the most records in one load (default: all records)")
     parser.add_argument(
         "--json", metavar="COLUMNS", help="columns of the JSON values, as 'origin string, month int'"
     )

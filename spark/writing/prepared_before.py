@@ -46,8 +46,7 @@ def refuse_beside_prepared(plan: SinkPlan, query: str, client: Client | None = N
         ) from error
     if found:
         raise ProgressError(
-            f"{query} began with delivery=two-phase, and has {len(found)} prepared transactions. They "
-            f"would hide from committed readers what delivery={plan.delivery.value} writes. Start the "
+            f"{query} began with delivery=two-phase, and has {len(found)} prepared transactions. They would hide from read_committed consumers what delivery={plan.delivery.value} writes. Start the "
             "query with delivery=two-phase until the batch has ended, or end the transactions: odradek "
             f"spark two-phase --bootstrap {where} --end {query}"
         )

@@ -124,6 +124,7 @@ class ClassicMembers:
                 tuple((each.name, bytes(each.metadata)) for each in request.protocols),
             ),
         )
+        self._consumers.check_memory(turn, change.group, before, profile)
         owned = owned_by_id(subscription, self._consumers.image)
         member = self._consumers.advance(turn, change, before, profile, owned, may_assign=not becomes_classic)
         self._consumers.decided(turn, change)

@@ -32,11 +32,14 @@ from odradek.data_plane.groups.consumers.consumer_group import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
     STATIC_LEAVING_EPOCH,
+    WEIGHT_OF_PATTERN,
     ConsumerGroup,
     Epochs,
     Member,
     MemberState,
     Profile,
+    weight_of_member,
+    weight_of_topics,
 )
 from odradek.data_plane.groups.consumers.consumer_records import (
     current_record,
@@ -67,10 +70,10 @@ from odradek.data_plane.groups.consumers.migration import may_downgrade
 from odradek.data_plane.groups.consumers.migration import upgraded as upgrade
 from odradek.data_plane.groups.consumers.patterns import (
     FindTopics,
-    MaySee,
     Patterns,
     PatternStatus,
     TopicsFound,
+    check_new_pattern,
 )
 from odradek.data_plane.groups.consumers.reconciliation import OwnedPartitions, reconcile
 from odradek.data_plane.groups.consumers.target_assignment import may_compute, target_records, topic_ids
@@ -203,7 +206,8 @@ class ConsumerMembership:
         else:
             before = static_member(change, member_id, request.instance_id, joins, request)
         profile = _profile(before.profile, ask, request)
-        member = self.advance(turn, change, before, profile, request.topic_partitions, may_see=ask.may_see)
+        self.check_memory(turn, change.group, before, profile)
+        member = self.advance(turn, change, before, profile, request.topic_partitions, ask=ask)
         self.decided(turn, change)
         if change.classic is not None:
             self._take_over_classic(turn, change)
@@ -262,6 +266,23 @@ class ConsumerMembership:
             text = f"The consumer group has reached its maximum capacity of {size_max} members."
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
 
+    def check_memory(self, turn: Turn, group: ConsumerGroup, before: Member, profile: Profile) -> None:
+        """Refuse a member, or what it reports, that takes more memory than this partition has for members.
+
+        Raises GROUP_MAX_SIZE_REACHED; a member that takes no more than before is served in any case.
+        """
+        weight = weight_of_member(before.member_id, profile)
+        weight += WEIGHT_OF_PATTERN * (bool(profile.pattern) and profile.pattern not in group.pattern_counts)
+        if before.member_id in group.members:
+            weight -= weight_of_member(before.member_id, before.profile)
+        weight_max = self._settings.consumer_members_per_partition_max
+        if weight > 0 and turn.state.consumer_weight + weight > weight_max:
+            reached("consumer_groups.full_partition_refused")
+            text = (
+                f"The consumer groups of this coordinator have reached its maximum of {weight_max} members."
+            )
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+
     def advance(
         self,
         turn: Turn,
@@ -270,15 +291,16 @@ class ConsumerMembership:
         profile: Profile,
         owned: OwnedPartitions,
         *,
-        may_see: MaySee | None = None,
+        ask: Ask | None = None,
         may_assign: bool = True,
     ) -> Member:
         """Take the four steps with a member that was found or made; returns it as it is then.
 
+        `ask` is the request of a member that may name a pattern, and with which rights its topics are found.
         With `may_assign` false the target stays: the group is about to become a classic one.
         """
         image = self.image
-        member, has_new_topics = self._update_profile(turn, change, before, profile, may_see)
+        member, has_new_topics = self._update_profile(turn, change, before, profile, ask)
         group = change.group
         if group.target_epoch < group.epoch:
             if not may_assign:
@@ -314,7 +336,7 @@ class ConsumerMembership:
         change: GroupChange,
         before: Member,
         profile: Profile,
-        may_see: MaySee | None,
+        ask: Ask | None,
     ) -> tuple[Member, bool]:
         """Take over what the member says of itself, and raise the group's epoch if it reads other topics than before.
 
@@ -325,6 +347,9 @@ class ConsumerMembership:
         if profile is not known and profile != known:
             member = attrs.evolve(before, profile=profile)
             change.add([member_record(change.group.group_id, member)])
+        if profile.pattern != known.pattern:
+            check_new_pattern(change.group, profile.pattern, None if ask is None else ask.check_pattern)
+        may_see = None if ask is None else ask.may_see
         status = self._patterns.update(
             change, known.pattern, profile.pattern, self.image, may_see, turn.wall_ms
         )
@@ -405,7 +430,10 @@ class ConsumerMembership:
         self._patterns.topics_created(offset)
 
     def take_found_topics(self, turn: Turn, ask: Ask) -> None:
-        """Write the topics that a worker has found for a group's patterns."""
+        """Write the topics that a worker has found for a group's patterns.
+
+        A pattern whose topics would take more memory than this partition has for members matches none of them.
+        """
         request: TopicsFound = ask.request
         self._patterns.ended(request.group_id)
         group = turn.state.consumers.get(request.group_id)
@@ -413,10 +441,16 @@ class ConsumerMembership:
             return
         change = GroupChange(group)
         has_others = False
+        weight = turn.state.consumer_weight
         for pattern in sorted(request.found):
             if pattern not in group.pattern_counts:
                 continue
             known, found = group.resolved.get(pattern), request.found[pattern]
+            weight += weight_of_topics(found) - (0 if known is None else weight_of_topics(known))
+            if weight > self._settings.consumer_members_per_partition_max:
+                reached("consumer_groups.found_topics_dropped")
+                weight -= weight_of_topics(found)
+                found = attrs.evolve(found, topics=frozenset())
             has_others = has_others or found.topics != (frozenset() if known is None else known.topics)
             change.add([pattern_record(group.group_id, pattern, found)])
         if change.records:

@@ -24,18 +24,25 @@ from odradek.data_plane.groups.record_sizes import STRING_BYTES_MAX, utf8_size
 from odradek.env.pausing import pause
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.named_states import reached
+from odradek.serving.patterns import compile_pattern, forget_compiled
 from odradek.wire.errors import ErrorCode, KafkaError
 
-__all__ = ["FindTopics", "MaySee", "PatternStatus", "Patterns", "TopicsFound", "check_pattern", "find_topics"]
+__all__ = [
+    "FindTopics",
+    "MaySee",
+    "PatternStatus",
+    "Patterns",
+    "TopicsFound",
+    "check_new_pattern",
+    "check_pattern",
+    "find_topics",
+]
 
 REFRESH_INTERVAL_MS_MIN = 10_000
 NAMES_PER_PAUSE = 1_000
 
 MaySee: TypeAlias = Callable[[str], bool]
 """True for a topic that a client may DESCRIBE."""
-
-_QUIET = re2.Options()
-_QUIET.log_errors = False
 
 
 class PatternStatus(Enum):
@@ -76,23 +83,23 @@ class TopicsFound:
 def find_topics(work: FindTopics) -> TopicsFound:
     """Find the topics of each pattern. It takes time in proportion to patterns and topics, and belongs into a worker."""
     matched: dict[str, list[str]] = {pattern: [] for pattern in work.patterns}
-    compiled = []
-    for pattern in work.patterns:
+    visible: dict[str, bool] = {}
+    for pattern, names in matched.items():
         try:
-            compiled.append((matched[pattern], re2.compile(pattern, _QUIET)))
+            expression = compile_pattern(pattern)
         except re2.error:
             # Another program's log may hold any text. It matches nothing.
             reached("consumer_groups.unreadable_pattern_skipped")
-    visible: dict[str, bool] = {}
-    for number, name in enumerate(work.image.topics):
-        if number % NAMES_PER_PAUSE == 0:
-            pause()
-        for names, expression in compiled:
+            continue
+        for number, name in enumerate(work.image.topics):
+            if number % NAMES_PER_PAUSE == 0:
+                pause()
             if expression.fullmatch(name) is not None:
                 if name not in visible:
                     visible[name] = work.may_see is None or work.may_see(name)
                 if visible[name]:
                     names.append(name)
+        forget_compiled()
     offset = work.image.offset
     return TopicsFound(
         work.group_id,
@@ -134,9 +141,6 @@ class Patterns:
     ) -> PatternStatus:
         """Compare a member's pattern with its earlier one, when its profile is in the group already. Ask for a
         resolution where one is due.
-
-        Raises:
-            KafkaError: INVALID_REGULAR_EXPRESSION
         """
         status, is_new = PatternStatus.UNCHANGED, False
         if before != after:
@@ -152,8 +156,6 @@ class Patterns:
         """Return the change of the pattern, and True if the group has not had it so far."""
         group = change.group
         is_new = bool(after) and group.pattern_counts[after] == 1
-        if is_new:
-            check_pattern(after)
         if before and before not in group.pattern_counts and before in group.resolved:
             change.add([pattern_tombstone(group.group_id, before)])
         if after in group.resolved or not after:
@@ -176,8 +178,20 @@ class Patterns:
         )
 
 
+def check_new_pattern(group: ConsumerGroup, pattern: str, check: Callable[[str], None] | None) -> None:
+    """Refuse a pattern that nobody but its member has in the group, when its profile is there already.
+
+    `check` raises the error of a worker that has read the pattern; None: it is read here.
+
+    Raises:
+        KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR
+    """
+    if pattern and group.pattern_counts[pattern] == 1:
+        (check or check_pattern)(pattern)
+
+
 def check_pattern(pattern: str) -> None:
-    """Refuse a pattern that is too long for a record, or that RE2 cannot read.
+    """Refuse a pattern that is too long for a record, or that RE2 cannot read in some milliseconds.
 
     Raises:
         KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR
@@ -186,13 +200,15 @@ def check_pattern(pattern: str) -> None:
         # It fits no record's key.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     try:
-        re2.compile(pattern, _QUIET)
+        compile_pattern(pattern)
     except re2.error as error:
         reached("consumer_groups.invalid_pattern_refused")
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {_text(error)}.",
         ) from error
+    finally:
+        forget_compiled()
 
 
 def _text(error: Exception) -> str:

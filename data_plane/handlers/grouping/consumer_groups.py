@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from odradek.data_plane.groups.consumers.consumer_group import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -12,6 +10,7 @@ from odradek.data_plane.groups.consumers.consumer_group import (
 )
 from odradek.data_plane.groups.consumers.consumer_membership import heartbeat_refused
 from odradek.data_plane.groups.consumers.describing import describe_group
+from odradek.data_plane.groups.consumers.patterns import MaySee, check_pattern
 from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.listing import DescribeConsumerGroup
@@ -22,14 +21,17 @@ from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation, ResourceType
 from odradek.security.doors.door import rights_of
 from odradek.serving.contract import Context, Result
-from odradek.serving.steps import Steps
+from odradek.serving.steps import Answers, Steps, in_turn
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
-from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from odradek.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from odradek.wire.schema.anatomy import refuse
 from odradek.wire.schema.versions import CONSUMER_GROUP_HEARTBEAT_MEMBER_ID
 
@@ -62,14 +64,43 @@ class ConsumerGroupHeartbeatHandler:
         error = _fault_of(request, context.api_version, self._groups.settings.consumer_assignors)
         if error is not None:
             return heartbeat_refused(error)
-        may_see = None if self._authorizer is None else _sight_of(context, self._authorizer)
-        return self._groups.answer(context, request.group_id, request, may_see)
+        if request.subscribed_topic_regex:
+            return self._desk.steps.begin(self._with_pattern(context.for_later(), request))
+        return self._groups.answer(context, request.group_id, request, self._sight_of(context))
+
+    def _sight_of(self, context: Context) -> MaySee | None:
+        """Return a function that is true for a topic that the client may DESCRIBE; a worker may call it."""
+        if self._authorizer is None:
+            return None
+        rights = rights_of(context, self._authorizer)
+        return lambda name: rights.would_allow(Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+    def _with_pattern(
+        self, context: Context, request: ConsumerGroupHeartbeatRequest
+    ) -> Steps[ConsumerGroupHeartbeatResponse]:
+        """Let a worker read the pattern. The coordinator raises its error where Kafka does, after other checks."""
+        pattern = request.subscribed_topic_regex
+        error: KafkaError | None = yield in_turn(self._desk.long_work, _error_of, pattern)
+
+        def check(checked: str) -> None:
+            assert checked == pattern, "the coordinator asks about the pattern of this request"
+            if error is not None:
+                raise error
+
+        answers = Answers()
+        ask = self._groups.ask_of(context, request, answers.receiver(), self._sight_of(context), check)
+        self._groups.submit(request.group_id, ask)
+        responses: list[ConsumerGroupHeartbeatResponse] = yield answers
+        return responses[0]
 
 
-def _sight_of(context: Context, authorizer: Authorizer) -> Callable[[str], bool]:
-    """Return a function that is true for a topic that the client may DESCRIBE; a worker may call it."""
-    rights = rights_of(context, authorizer)
-    return lambda name: rights.would_allow(Operation.DESCRIBE, ResourceType.TOPIC, name)
+def _error_of(pattern: str) -> KafkaError | None:
+    """Find out in a worker whether a pattern can be read."""
+    try:
+        check_pattern(pattern)
+    except KafkaError as error:
+        return error
+    return None
 
 
 def _fault_of(

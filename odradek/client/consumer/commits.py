@@ -186,8 +186,8 @@ class Commits:
             yield Wait(until=deadline, signals=(self._turned,))
 
     def _send(self, batch: _Batch) -> Operation[None]:
-        """Wait until all earlier batches have been sent and answered, then send this batch."""
-        batch.error = ClientClosed("the application gave up the commit")
+        """Send a batch when all earlier batches have ended."""
+        batch.error = ClientClosed("the application cancelled the commit")
         try:
             while self._queue[0] is not batch:
                 if self._core.now >= batch.deadline:
@@ -259,7 +259,7 @@ class Commits:
         while membership is not None and membership.awaits_assignment and self._are_held(batch, batch.held):
             if self._core.now >= batch.deadline:
                 reached("client.commit_gave_up_on_assignment")
-                text = "the group was still assigning partitions when the time for the commit was up"
+                text = "the commit timed out while the group was still assigning partitions"
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, text)
             yield Wait(until=batch.deadline, signals=(self._arrived,))
 

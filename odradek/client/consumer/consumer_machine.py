@@ -212,7 +212,7 @@ class ConsumerMachine:
         changed = self.subscription.match(names)
         if self.membership is not None:
             if changed:
-                self.membership.subscription_changed("other topics match the subscription now")
+                self.membership.subscription_changed("the topics that match the subscription have changed")
                 self._arrived.notify()
             self.membership.topics_updated()
 

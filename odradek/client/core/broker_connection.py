@@ -148,7 +148,7 @@ class BrokerConnection:
         if len(self.waiting) >= self._waiting_max:
             call.fail(
                 LocalProtocolError(
-                    f"{len(self.waiting)} calls to {self.address_text} wait already, which is the most allowed"
+                    f"{len(self.waiting)} calls to {self.address_text} wait already, which is the limit"
                 )
             )
         else:

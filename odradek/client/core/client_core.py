@@ -202,7 +202,7 @@ class ClientCore:
             if connection.connection_id in self._by_id:
                 self._effects.append(Close(connection.connection_id))
                 self._end(
-                    connection, f"the client gave up its connection to {connection.address_text}: {reason}"
+                    connection, f"the client closed its connection to {connection.address_text}: {reason}"
                 )
 
     # Called by shells
@@ -224,8 +224,8 @@ class ClientCore:
             self._run_ready()
 
     def abandon(self, task: Task[Any]) -> None:
-        """Stop an operation whose result is no longer needed."""
-        task.cancel(ClientClosed("the caller gave the operation up"))
+        """End an operation whose result is no longer needed."""
+        task.cancel(ClientClosed("the caller cancelled the operation"))
         self._tasks.pop(task, None)
 
     def effects(self) -> list[Effect]:

@@ -105,7 +105,9 @@ def _refresh(
     response = yield from request(core, message, timeout=timeout, version_min=version_min)
     code = error_code(response.error_code)
     if code is ErrorCode.REBOOTSTRAP_REQUIRED and core.config.rebootstrap:
-        core.rebootstrap("a broker asks its clients to look for the cluster again")
+        core.rebootstrap(
+            "a broker asked the client to connect to the bootstrap servers again (REBOOTSTRAP_REQUIRED)"
+        )
         response = yield from request(core, message, timeout=deadline - core.now, version_min=version_min)
         code = error_code(response.error_code)
     core.metadata_came()

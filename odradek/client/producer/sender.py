@@ -518,7 +518,7 @@ class Sender:
         batch.last_error = error
         waited = self._core.now - batch.opened_at
         if waited >= _WORTH_A_NOTE_SECONDS:
-            text = f"the producer has sent records for {lane} again and again for {waited:.0f} s: {error}"
+            text = f"the producer has retried records for {lane} for {waited:.0f} s: {error}"
             self._core.notes.add(WARNING, text, key=("repeat", lane.topic, lane.partition))
         delay = 0.0 if at_once and batch.attempts < 3 else self._core.backoff(batch.attempts - 1)
         batch.not_before = self._core.now + delay
@@ -584,7 +584,7 @@ class Sender:
         batch.record_count = batch.record_count or len(batch.rows)
         batch.lane.records_failed += batch.record_count
         if not isinstance(error, (TransactionAborted, ClientClosed)):
-            text = f"the producer gave up {batch.record_count} records for {batch.lane}: {error}"
+            text = f"{batch.record_count} records for {batch.lane} were not delivered: {error}"
             self._core.notes.add(WARNING, text, key="given up")
         batch.error = error
         if not isinstance(error, TransactionAborted):

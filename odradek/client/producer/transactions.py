@@ -269,7 +269,7 @@ class Transactions:
                 raise
             finally:
                 if not done:
-                    self.machine.fail(RequestTimedOut(f"{call} was given up"))
+                    self.machine.fail(RequestTimedOut(f"{call} was cancelled"))
 
     def end(self, *, commit: bool, timeout: float) -> Operation[None]:
         """Wait until every record is written or has failed, then commit or abort the transaction."""

@@ -34,7 +34,7 @@ class _Elsewhere:
 
     def __get__(self, instance: object, owner: type) -> Any:
         raise AttributeError(
-            f"{owner.__name__!r} object has no attribute {self._name!r}: here it is {self._ours}"
+            f"{owner.__name__!r} object has no attribute {self._name!r}. In this client: {self._ours}"
         )
 
 
@@ -59,7 +59,9 @@ def knows_other_names(method_name: str) -> Callable[[F], F]:
         def called(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             for name in kwargs:
                 if name in known:
-                    raise TypeError(f"{method.__name__} has no argument {name!r}: here it is {known[name]}")
+                    raise TypeError(
+                        f"{method.__name__} has no argument {name!r}. In this client: {known[name]}"
+                    )
             return method(self, *args, **kwargs)
 
         return cast(F, called)

@@ -153,7 +153,7 @@ def _at_exit() -> None:
     left = sum(each.leaver.records_left for each in waiting)
     if left:
         text = (
-            f"{left} records were given up: the process ended, and they were not sent within "
+            f"{left} records were not delivered: the process ended, and they could not be sent within "
             f"{EXIT_SECONDS:g} s"
         )
         write_notes([Note(WARNING, text)])

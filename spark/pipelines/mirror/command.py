@@ -252,13 +252,15 @@ def _parser() -> argparse.ArgumentParser:
         "--plan",
         "--dry-run",
         action="store_true",
-        help="print what the job would create, and what it cannot copy",
+        help="print the topics, groups and ACLs that would be created, and what cannot be copied",
     )
-    parser.add_argument("--map", action="store_true", help="print the offset map of this name")
-    parser.add_argument("--follow", action="store_true", help="go on for ever")
+    parser.add_argument(
+        "--map", action="store_true", help="print the offset map of the mirror with this --name"
+    )
+    parser.add_argument("--follow", action="store_true", help="run until it is stopped")
     parser.add_argument("--no-acls", action="store_true", help="leave ACLs alone")
     parser.add_argument(
-        "--skip-lost", action="store_true", help="continue although the source has lost records"
+        "--skip-lost", action="store_true", help="continue even if the source has lost records"
     )
     parser.add_argument("--transaction-records", type=int, default=100_000, help="(%(default)s)")
     parser.add_argument("--transaction-seconds", type=float, default=5.0, help="(%(default)s)")

@@ -105,7 +105,7 @@ def matching(names: Iterable[str], patterns: Iterable[str]) -> tuple[str, ...]:
 def plan_of(source: ClusterFacts, target: ClusterFacts, *, group_patterns: Iterable[str] = ()) -> Plan:
     """Make the plan that prepares `target` for the topics of `source`, which has only the topics to copy."""
     losses = [
-        "transactions of the source: aborted records are not copied, and transactions are not atomic in the target"
+        "transactions of the source: aborted records are not copied, and the records of a transaction do not appear at once in the target"
     ]
     refusals: list[str] = []
     if source.cluster_id == target.cluster_id:
