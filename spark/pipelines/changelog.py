@@ -108,6 +108,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
     parser.add_argument("--topic", required=True)
     parser.add_argument(
+        "--table", required=True, help="directory of the table; it is created if it does not exist"
+    )
+    parser.add_argument(
         "--keep", type=int, default=2, help="number of versions of the table that are kept (%(default)s)"
     )
 

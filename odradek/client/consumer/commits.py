@@ -186,7 +186,7 @@ class Commits:
             yield Wait(until=deadline, signals=(self._turned,))
 
     def _send(self, batch: _Batch) -> Operation[None]:
-        """Send a batch when all earlier batches have ended."""
+        """Wait until all earlier batches have been sent and answered, then send this batch."""
         batch.error = ClientClosed("the application cancelled the commit")
         try:
             while self._queue[0] is not batch:

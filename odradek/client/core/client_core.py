@@ -224,7 +224,7 @@ class ClientCore:
             self._run_ready()
 
     def abandon(self, task: Task[Any]) -> None:
-        """End an operation whose result is no longer needed."""
+        """Stop an operation whose result is no longer needed."""
         task.cancel(ClientClosed("the caller cancelled the operation"))
         self._tasks.pop(task, None)
 
