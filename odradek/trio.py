@@ -65,7 +65,7 @@ async def _opened(
 
 @asynccontextmanager
 async def open_admin(config: Mapping[str, Any] | None = None, /, **keys: Any) -> AsyncIterator[Admin]:
-    """Open an administrator for an `async with` block; its calls are those of `odradek.Admin`, to be awaited.
+    """Open an admin client for an `async with` block. It has the methods of `odradek.Admin`, as async methods.
 
     `config` has Kafka's keys; keyword arguments are the same keys with underscores. Raises `ValueError` for a bad
     configuration.

@@ -1,4 +1,6 @@
-"""`odradek spark NAME ...`: jobs, which can be given to spark-submit, too, and tools. In a checkout `python -m spark` works."""
+"""The command `odradek spark NAME ...`: runs jobs (which spark-submit can run as well) and tools. In a checkout,
+`python -m spark` does the same.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ CHECKOUT_ONLY = "history-check"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the job that the words name, and return its exit status."""
+    """Run the job that `words` names, with its arguments, and return its exit status."""
     given = list(sys.argv[1:] if words is None else words)
     if not given or given[0] in ("-h", "--help"):
         print("usage: odradek spark NAME [--help]\n")
@@ -55,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0 if given else 2
     name, *rest = given
     if name not in JOBS:
-        print(f"the job {name!r} does not exist; there are {', '.join(JOBS)}", file=sys.stderr)
+        print(f"the job {name!r} does not exist; the jobs are {', '.join(JOBS)}", file=sys.stderr)
         return 2
     if name == CHECKOUT_ONLY and not (Path(__file__).parents[2] / "jepsen_tests").is_dir():
         print(f"the job {name} runs only in a checkout of the sources", file=sys.stderr)

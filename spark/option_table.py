@@ -1,4 +1,6 @@
-"""The options of source and sink: names, defaults and effects. docs/spark-options.md is made from this table. PURE."""
+"""The options of the data source and the sink: names, defaults and effects. docs/spark-options.md is generated from
+this table. PURE.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ __all__ = ["SINK_OPTIONS", "SOURCE_OPTIONS", "Option"]
 
 @attrs.frozen
 class Option:
-    """One option as its documentation spells it. Spark hands the name over in lower case."""
+    """One option, spelled as in the documentation. (Spark passes the name in lower case.)"""
 
     name: str
     default: str
-    """A value, or words; empty if there is none."""
+    """The default: a value, or a description; empty if there is none."""
     about: str
     queries: str = "both"
-    """`batch`, `stream` or both."""
+    """The queries that have the option: `batch`, `stream` or `both`."""
     is_ours: bool = False
     """True if Spark's own Kafka connector does not have the option."""
 
@@ -31,7 +33,7 @@ _BOUNDS: Final = (
 
 SOURCE_OPTIONS: Final = (
     Option("assign", "", 'partitions to read, as JSON: `{"t": [0, 1]}`'),
-    Option("subscribe", "", "topics to read, with commas between them"),
+    Option("subscribe", "", "topics to read, separated by commas"),
     Option(
         "subscribePattern",
         "",

@@ -1,9 +1,9 @@
 """Names that users of other Python clients know, and their equivalents here. PURE.
 
-One table makes the errors of this client and the page docs/coming-from.md. A key of another client is accepted only
-if its value, unit, default and result mean the same here (`ACCEPTED`). Keys that tune something that this client
-does by itself are ignored (`IGNORED`): one log line names them. For all others (`REFUSED`) the error names their
-replacement. Names have dots here, as in a configuration; keyword arguments have underscores.
+The error texts of this client and the page docs/coming-from.md are made from one table. A key of another client is
+accepted only if its value, unit, default and result mean the same here (`ACCEPTED`). Keys for settings that this
+client chooses by itself are ignored (`IGNORED`): one log line lists them. All other keys (`REFUSED`) raise an error
+that names the replacement. Names have dots here, as in a configuration; keyword arguments have underscores.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ALL = (KAFKA_PYTHON, AIOKAFKA, CONFLUENT)
 
 
 class Treatment(Enum):
-    """How a key of another client is treated."""
+    """The ways to treat a configuration key of another client."""
 
     ACCEPTED = "taken"
     IGNORED = "ignored"
@@ -43,19 +43,23 @@ class Treatment(Enum):
 
 @attrs.frozen
 class FamiliarKey:
-    """A key of other clients. `ours` is the equivalent key here if the key is accepted, otherwise advice."""
+    """A key of other clients. `ours` is this client's equivalent key if the key is accepted, otherwise advice for the
+    user.
+    """
 
     name: str
     clients: tuple[str, ...]
     treatment: Treatment
     ours: str
     also: tuple[tuple[str, str], ...] = ()
-    """Keys of this client that it also sets, with their values."""
+    """Further keys of this client that the key sets, with their values."""
 
 
 @attrs.frozen
 class FamiliarMethod:
-    """A method of other clients that has another name here. `of` is the class of this client that lacks it."""
+    """A method of other clients that has another name here. `of` is this client's class; `ours` names its own method,
+    or gives advice.
+    """
 
     of: str
     name: str
@@ -281,26 +285,26 @@ FAMILIAR_ARGUMENTS: tuple[FamiliarMethod, ...] = (
     FamiliarMethod("Consumer.close", "autocommit", (KAFKA_PYTHON,), "the key `enable.auto.commit`"),
     FamiliarMethod("Consumer.close", "timeout_ms", (KAFKA_PYTHON,), "`timeout`, in seconds"),
 )
-"""Keyword arguments of methods that both clients have; `of` names the method."""
+"""Keyword arguments of other clients' methods that this client's methods lack. `of` names the method."""
 
 _BY_NAME = {(each.name, AIOKAFKA in each.clients): each for each in FAMILIAR_KEYS}
 
 
 @attrs.frozen
 class Resolved:
-    """A configuration with this client's keys."""
+    """A configuration after other clients' keys were replaced by this client's keys."""
 
     values: dict[str, Any]
     spelled: dict[str, str]
-    """The spelling of each key of `values` that was given under another name."""
+    """The key as it was given, for each key of `values` that was given under another client's name."""
     ignored: list[str]
 
 
 def resolved(given: Mapping[str, Any], known: Collection[str], *, on_trio: bool) -> Resolved:
-    """Replace other clients' keys in a configuration by this client's keys; `known` are all keys that it may have.
+    """Replace other clients' keys in a configuration by this client's keys. `known` are all keys of this client.
 
-    Raises `ValueError` for a key that is refused, or given under two names. If two clients use a name differently,
-    a client on trio follows aiokafka, and a blocking client follows kafka-python.
+    Raises `ValueError` for a refused key, and for a setting that is given under two names. If two clients use a name
+    differently, a client on trio follows aiokafka, and a blocking client follows kafka-python.
     """
     found = Resolved({}, {}, [])
     implied: dict[str, tuple[str, str]] = {}

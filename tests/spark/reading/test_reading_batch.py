@@ -52,7 +52,7 @@ class TestBatch:
         with pytest.raises(ReadError, match=r"has no record with the timestamp 3000 of startingTimestamp"):
             offsets(startingTimestamp=3000)
         with pytest.raises(
-            ReadError, match=r"startingOffsets of .*-0 is 4, which lies behind endingOffsets, 2"
+            ReadError, match=r"startingOffsets of .*-0 is 4, which is after endingOffsets, 2"
         ):
             offsets(startingOffsets=at(4), endingOffsets=at(2))
 
