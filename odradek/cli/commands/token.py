@@ -38,37 +38,10 @@ _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 def register(groups: Groups) -> None:
     """Add the command group `token` to the parser of the command line."""
-    commands = groups.add_parser("token", help="make, list, renew, end delegation tokens").add_subparsers(
+    commands = groups.add_parser("token", help="create, list, renew, end delegation tokens").add_subparsers(
         metavar="COMMAND", required=True
     )
-    create = add_command(commands, "create", _create, "make a token, which logs in as its owner")
-    create.add_argument(
-        "--owner", metavar="USER", help="the owner, as whom the token logs in (default: yourself)"
-    )
-    create.add_argument(
-        "--renewer",
-        action="append",
-        default=[],
-        metavar="USER",
-        help="who else may renew it (repeat for more)",
-    )
-    create.add_argument(
-        "--max-lifetime",
-        metavar="SPAN",
-        type=span,
-        help=f"the lifetime that renewals cannot exceed: {_SPAN_HELP} (default: the cluster's)",
-    )
-    create.add_argument(
-        "--to",
-        metavar="FILE",
-        type=file_path,
-        help="write client keys with the token to a new file that only you can read, and do not print its secret",
-    )
-    create.add_argument(
-        "--mechanism", metavar="NAME", default="SCRAM-SHA-512", help="the mechanism in --to's file"
-    )
-    create.add_argument("--dry-run", action="store_true", help="only say what would be made")
-    add_connection_options(create)
+    _register_create(commands)
     listing = add_command(commands, "list", _list, "list the tokens that you may see")
     listing.add_argument(
         "--owner", action="append", metavar="USER", help="only those of this owner (repeat for more)"

@@ -66,6 +66,7 @@ def _add_password_options(parser: argparse.ArgumentParser, mechanism: str) -> No
         default=DEFAULT_ITERATIONS,
         help=f"SCRAM iterations, 4096 to 16384: more make it harder to guess the password (default: {DEFAULT_ITERATIONS})",
     )
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be written")
     add_connection_options(parser)
 
 
