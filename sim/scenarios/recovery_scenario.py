@@ -30,6 +30,7 @@ from random import Random
 import attrs
 
 from odradek.client.admin import NewTopic
+from odradek.client.admin.admin_partitions import alter_partition_reassignments, list_partition_reassignments
 from odradek.client.errors import ClientError
 from odradek.env.ports import Event
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
@@ -37,6 +38,7 @@ from odradek.metadata_quorum.raft.voters import VoterSet
 from odradek.metadata_quorum.recovery.choice import Named, choose
 from odradek.metadata_quorum.recovery.copies import MetadataCopy, greatest
 from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
 from sim.load.operators import Operator
@@ -62,6 +64,8 @@ STALE_SECONDS = (0.0, 6.0)
 """For how many seconds the cluster continues without the nodes whose copies become stale: shortest and longest."""
 LATE_SECONDS = (5.0, 5.0, 20.0)
 """Choices for the longest time in seconds between the starts of two nodes after the recovery."""
+MOVE_SECONDS_MAX = 10.0
+LOOK_AGAIN_SECONDS = 0.5
 REST_SECONDS = 3.0
 END_SECONDS_MAX = 120.0
 VIRTUAL_SECONDS_MAX = 3600.0
@@ -195,6 +199,8 @@ class RecoveryScenario:
                 workers = load.start((), [f"late-client-{number}"], ())
             client.close()
         operator = Operator(self.cluster, self._loads[0].partitions, self.shape.replicas, (), self.history)
+        if self._random.random() < 0.6:
+            await self._move_replicas()
         ends = self.world.now + self._random.uniform(*STALE_SECONDS)
         while self.world.now < ends:
             await operator.work(self._random)
@@ -203,6 +209,27 @@ class RecoveryScenario:
             await member.kill("all")
         self._watch.end()
         return workers
+
+    async def _move_replicas(self) -> None:
+        """Reassign a partition to other running brokers, and wait for a while until the reassignment ends."""
+        client = self.cluster.observer
+        up = [each.config.node_id for each in self.cluster.brokers if each.is_up()]
+        if len(up) < self.shape.replicas:
+            return
+        key = TopicPartition(TOPIC, self._random.randrange(PARTITIONS))
+        target = self._random.sample(up, self.shape.replicas)
+        ends = self.world.now + MOVE_SECONDS_MAX
+        try:
+            move = alter_partition_reassignments(client.core, {key: target}, timeout=REST_SECONDS)
+            if (await client.run(move))[key] is not None:
+                return self._count("move refused")
+            while self.world.now < ends:
+                looking = list_partition_reassignments(client.core, [key], timeout=REST_SECONDS)
+                if not await client.run(looking):
+                    return self._count("move ended")
+                await self.world.sleep(LOOK_AGAIN_SECONDS)
+        except (KafkaError, ClientError):
+            self._count("move unanswered")
 
     # --- the loss
 
@@ -459,7 +486,7 @@ def _shape(random: Random) -> Shape:
         "unclean.recovery.timeout.ms": random.choice(("500", "300000")),
     }
     shape = Shape(
-        nodes=random.choice((3, 3, 4)),
+        nodes=random.choice((3, 4, 4)),
         controllers=random.choice((0, 0, 3)),
         log_dirs=random.choice((1, 2)),
         dynamic_voters=random.random() < 0.7,
