@@ -1,4 +1,4 @@
-"""The metadata quorum: it decides all changes of the cluster, and replicates the log that holds these
+"""The metadata quorum: the nodes that decide all changes of the cluster, and replicate the log of these
 decisions.
 """
 

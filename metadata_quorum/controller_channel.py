@@ -1,12 +1,10 @@
 """The channel from a node to the active controller, on this or another node. PORTED.
 
-Theory of operation
--------------------
-The quorum knows which node leads. If this node leads and its controller is active, it decides the request;
-otherwise the request is sent to the leader's address. As in Kafka, a request is repeated until its deadline
-in three cases: there is no leader, the answer is NOT_CONTROLLER, or the connection breaks. So a broker's
-request may be performed twice. A client whose topic was created just before the controller failed gets
-TOPIC_ALREADY_EXISTS.
+Theory of operation ------------------- The quorum knows which node leads. If this node leads and its
+controller is active, it decides the request; otherwise the request is sent to the leader's address. As in
+Kafka, a request is repeated until its deadline in three cases: there is no leader, the answer is
+NOT_CONTROLLER, or the connection breaks. So a request may be performed twice. For example, the controller may
+create a client's topic and fail before it answers. Then the repeated request gets TOPIC_ALREADY_EXISTS.
 
 **A new leader ends requests to the old leader.** The old leader may be paused or cut off, and never answer.
 So when the quorum reports a new leader, requests that wait for the old leader fail here, and are sent to the
@@ -14,11 +12,11 @@ new leader.
 
 **A client's answer waits for this node's image**, which may be behind the controller's image by a fetch or
 two. The controller's answer has the offset of its image. The wait is at most `IMAGE_WAIT_SECONDS_MAX`. After
-that the client gets the answer anyway, as from a broker of Kafka, and may not yet find its change in this
-node's metadata.
+that time the client gets the answer although this node's metadata may not show the client's change yet. (A
+broker of Kafka never waits.)
 
 There are two kinds of requests: a broker's own (heartbeats, AlterPartition, ...), and clients' requests,
-which are sent in an Envelope (`forward`). Requests that the quorum itself decides (DescribeQuorum, changes of
+which are sent in an Envelope (`forward`). Requests that the quorum itself answers (DescribeQuorum, changes of
 voters) are sent in the same way.
 """
 
@@ -74,8 +72,8 @@ __all__ = [
 
 RETRY_SECONDS_MIN = 0.02
 RETRY_SECONDS_MAX = 0.1
-"""The longest pause between two attempts while the leader is inactive or out of reach. The pause doubles from one
-attempt to the next. A change of leadership ends it.
+"""The longest pause between two attempts while the leader is inactive or out of reach. The pause doubles from
+one attempt to the next, and ends early if the leadership changes.
 """
 
 IMAGE_WAIT_SECONDS_MAX = 0.5
@@ -117,8 +115,8 @@ SENT_PLAIN = frozenset(
 """Requests that nodes send in their own name, never in an envelope."""
 
 LONG_BYTES = 4_000
-"""The size, in bytes, from which on the content of an envelope is encoded and decoded in a worker. This takes
-a millisecond or more.
+"""The size, in bytes, from which on the content of an envelope is encoded and decoded in a worker. Such work
+takes a millisecond or more.
 """
 LONG_ELEMENTS = 400
 """The number of elements from which on a message is copied in a worker."""
@@ -199,10 +197,9 @@ def _submitted(
     service: Service, request: Any, version: int, sender: Sender
 ) -> tuple[Deferred[Any, Any], Callable[[Any], Any]]:
     """Decide the part of a request that the sender's quota allows. Returns the deferred answer to this part,
-    and a function that adds the refusals to it.
+    and a function that adds the refused things to the answer.
 
-    The quota is charged for the same state on which the decision is made, because no other task runs in
-    between.
+    No other task runs between the charge and the decision, so both use the same state.
     """
     charged = None if sender is NODE_ITSELF else service.charge_changes(sender, request, version)
     if charged is None:
@@ -424,13 +421,13 @@ class ControllerChannel:
         if address is None:
             return None
         if message.API_KEY in SENT_PLAIN or (sender is NODE_ITSELF and service.doors is not None):
-            # With an authorizer, the controller must check this node's rights, so the request is not sent in
-            # a client's envelope.
+            # The controller must check this node's own rights, so the request is not sent in an envelope for
+            # a client.
             peer = self._peers.channel(*address)
             response = await self._ask_there(peer, message, version, deadline)
             return None if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER else response
-        # Clients' requests have a connection of their own. A large decision takes long, and heartbeats must
-        # neither wait for it nor lose their connection because of it.
+        # Clients' requests have a connection of their own. A large decision takes long. Heartbeats on the
+        # same connection would have to wait for it, and might lose the connection.
         peer = self._peers.channel(*address, "clients")
         envelope = await self._piece(_is_long(message), seal_request, message, version, sender)
         sealed = await self._ask_there(peer, envelope, 0, deadline)
@@ -472,7 +469,7 @@ class ControllerChannel:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
         if not isinstance(response, response_class(message.API_KEY)):
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        # NOT_CONTROLLER in the response shows that the controller has resigned meanwhile.
+        # If the controller has resigned meanwhile, the response has the error NOT_CONTROLLER.
         if not self._service.is_active and await self._piece(
             _is_long(response), carries_code, response, version, ErrorCode.NOT_CONTROLLER
         ):
@@ -507,7 +504,7 @@ class ControllerChannel:
 
     def statistics(self) -> dict[str, int]:
         """Return figures for metrics: requests under way, retries, answers that waited for this node's image,
-        and waits that ended too early.
+        and such waits that ended too early for the image.
         """
         return {
             "waiting": len(self._calls),

@@ -1,5 +1,5 @@
-"""The table of requests that a controller's listener serves: to the quorum, to the controller, and in
-envelopes.
+"""The table of requests that a controller's listener serves: requests to the quorum, requests to the
+controller, and envelopes.
 
 As in Kafka, this listener advertises its own set of APIs. If another node is the active controller, the
 answer is NOT_CONTROLLER, and names the leader if the response has a field for it. Requests are never
@@ -263,10 +263,10 @@ class EnvelopeHandler:
 
 
 def _image_offset(service: Service, enclosed: Enclosed) -> int:
-    """Return the offset of the committed image that the answer to this request shows. It is published before
-    the answer is released.
+    """Return the offset of the committed image that the answer to this request shows. The image is published
+    before the answer is released.
 
-    Returns -1 for the quorum's answers and for lists, since they change nothing in the image.
+    Returns -1 for answers of the quorum and for lists, since such requests do not change the image.
     """
     if enclosed.api_key in QUORUM_APIS or enclosed.api_key == ApiKey.LIST_PARTITION_REASSIGNMENTS:
         return -1

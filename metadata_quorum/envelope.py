@@ -1,12 +1,13 @@
 """Envelopes (KIP-590), in which a broker forwards a client's request to the controller and gets its answer.
 PURE.
 
-The envelope contains the complete request with its header, as on the client's connection; so does the answer
-with the response. The envelope also has the client's principal and address.
+The envelope contains the complete request with its header, in the form that it has on a client's connection.
+It also has the client's principal and address. The envelope's answer contains the complete response with its
+header.
 
-The answer also has a field of our own, which Kafka skips (KIP-482): the offset of the metadata image that the
-response shows. The broker sends the response to its client when its own image has reached this offset. So a
-client that has created a topic finds it in the broker's metadata.
+The envelope's answer also has a field of Odradek, which Kafka skips (KIP-482): the offset of the metadata
+image that the response shows. The broker sends the response to its client when its own image has reached this
+offset. So a client that has created a topic finds it in the broker's metadata.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ epoch for each transaction (KIP-890).
 GROUP_VERSION = "group.version"
 """The feature of groups. Level 1: groups of the consumer protocol are served (KIP-848)."""
 EPOCHS_GROW_LEVEL = 2
-"""The lowest level of `transaction.version` in which each transaction has a new epoch, and its marker a
-higher one (KIP-890).
+"""From this level of `transaction.version` on, each transaction has a new epoch. The transaction's marker has
+a higher epoch than its records (KIP-890).
 """
 
 METADATA_VERSION_4_3 = 30
@@ -40,8 +40,8 @@ implemented.
 
 REPLICA_LOG_INFO = "odradek.replica.log.info"
 OWN_FEATURES: dict[str, tuple[int, int]] = {REPLICA_LOG_INFO: (0, 1)}
-"""Features that nodes report only to each other, when they register. They have no finalized level, and are
-hidden from clients. Each means that a node understands some tagged fields of ours
+"""Features that nodes report only to each other, when they register. These features have no finalized level,
+and are hidden from clients. Each of them means that a node understands certain tagged fields of Odradek
 (docs/internals/own-fields.md).
 """
 
@@ -64,9 +64,9 @@ class Release:
     """The versions and feature levels that nodes of one release support. During an upgrade a cluster has
     nodes of two releases.
 
-    `versions_behind` says by how many versions the newest version of each client API is lower than in the
-    present release. The APIs in `versions_kept` are exempt. So are requests between nodes: nodes do not
-    negotiate, and the finalized `metadata.version` fixes these versions.
+    To act as an older release, a release lowers the newest version of each client API by `versions_behind`.
+    The APIs in `versions_kept` are exempt, and so are requests between nodes. Nodes never negotiate versions
+    among themselves, because the finalized `metadata.version` fixes the versions.
     """
 
     features: Mapping[str, tuple[int, int]]

@@ -1,1 +1,1 @@
-"""Configuration keys, their values, and the rules by which one value of several is in force."""
+"""Configuration keys, their values, and the rules that choose one value if a key is set in several places."""

@@ -1,4 +1,6 @@
-"""Client metrics subscriptions as configurations (KIP-714): which metrics clients push, how often, and which clients."""
+"""Client metrics subscriptions as configurations (KIP-714): which metrics are pushed, how often, and by which
+clients.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +63,10 @@ def validate_client_metrics(name: str, configs: Mapping[str, str]) -> None:
 
 
 def parse_patterns(texts: Iterable[str]) -> dict[str, Pattern]:
-    """Parse the patterns of `match`.
+    """Parse the patterns of `match`. The result maps the name of each client property to the pattern for its
+    value.
 
-    The result has each pattern by the client property that it is compared with. As in Kafka, a later pattern
-    for the same property replaces an earlier one. Raises `InvalidConfiguration`.
+    As in Kafka, a later pattern for the same property replaces an earlier one. Raises `InvalidConfiguration`.
     """
     return dict(map(_parsed, texts))
 

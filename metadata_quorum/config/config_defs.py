@@ -1,9 +1,11 @@
-"""Kafka's configuration keys: types, defaults, valid values, synonyms; and how a text becomes a value.
+"""Kafka's configuration keys: their types, defaults, valid values and synonyms, and the parser of their
+values.
 
 The facts are rows of `config_defs.tsv` (Apache Kafka 4.3.0). Their columns are scope (broker, topic, group,
-client-metrics), name, type, default, valid values, importance, visibility and update. Keys of visibility `internal`
-are never described. Keys of update `dynamic` may be altered while a node runs. Texts are parsed as Kafka's
-ConfigDef does, so that a refused value gets Kafka's message, which names the key, the value and the allowed values.
+client-metrics), name, type, default, valid values, importance, visibility and update. DescribeConfigs never
+shows keys of visibility `internal`. Keys of update `dynamic` may be altered while a node runs. Texts are
+parsed as Kafka's ConfigDef parses them. So a refused value gets Kafka's message, which names the key, the
+value and the allowed values.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ class ConfigMissing(ConfigError):
 
 
 class InvalidConfiguration(ConfigError):
-    """Raised if a configuration is refused for another reason than one key's syntax or range, e.g. an unknown
-    key or contradicting keys.
+    """Raised if a configuration is refused although the syntax and range of each value may be right. Examples
+    are an unknown key, or keys that contradict each other.
     """
 
     def __init__(self, key: str, value: object, message: str) -> None:
@@ -131,8 +133,8 @@ def _java_text(value: object) -> str:
 
 
 def _java_double(value: float) -> str:
-    """Return a number as Java's Double.toString prints it: scientific outside [1e-3, 1e7), with at least one
-    digit after the point.
+    """Return a number as Java's Double.toString prints it: in scientific notation outside [1e-3, 1e7), and
+    with at least one digit after the point.
     """
     plain = repr(value)
     if plain.lstrip("-") in ("nan", "inf"):
@@ -156,7 +158,8 @@ def _integer_parser(kind: str) -> Callable[[str, str], int]:
     limit = 1 << (_INTEGER_BITS[kind] - 1)
 
     def parse(name: str, text: str) -> int:
-        # The length check comes first, because int() on a text of a million digits takes long.
+        # The length is checked before `int()` is called, because `int()` takes long for a text of a million
+        # digits.
         if _INTEGER_TEXT.match(text) and len(text) <= 64 and -limit <= int(text) < limit:
             return int(text)
         raise ConfigError(name, text, f"Not a number of type {kind.upper()}")
@@ -193,7 +196,9 @@ _PARSERS: dict[str, Callable[[str, str], ConfigValue]] = {
 
 @functools.cache
 def _parsed_default(type: str, name: str, default: str) -> ConfigValue:
-    """Return a parsed default, which all callers share. It is never a list, as a caller could change it."""
+    """Return a parsed default. All callers share the returned object, so it is never a list, which a caller
+    could change.
+    """
     return _PARSERS[type](name, default)
 
 
@@ -332,8 +337,8 @@ THROTTLE_DEFS: Mapping[str, ConfigDef] = {
         "replica.alter.log.dirs.io.max.bytes.per.second",
     )
 }
-"""The definitions of keys that brokers accept as dynamic configurations, but not in their files (KIP-73,
-KIP-113).
+"""The definitions of keys that brokers accept as dynamic configurations, but not in their properties files
+(KIP-73, KIP-113).
 """
 DISCONNECT_PREFIX = "odradek.disconnect."
 """The prefix of one of our own keys: a new value of `odradek.disconnect.PRINCIPAL` makes running brokers
@@ -342,8 +347,8 @@ close that principal's connections.
 
 
 def running_def(name: str) -> ConfigDef | None:
-    """Return the definition of a key that is accepted only as a dynamic configuration of brokers; None for
-    other keys.
+    """Return the definition of a key that brokers accept only as a dynamic configuration; None for all other
+    keys.
     """
     if name.startswith(DISCONNECT_PREFIX):
         return ConfigDef("broker", name, "string", None, "", "low", False, True)
@@ -352,9 +357,8 @@ def running_def(name: str) -> ConfigDef | None:
 
 @attrs.frozen
 class Synonym:
-    """A broker key from which a topic key takes its value.
-
-    `milliseconds` is the factor that converts the broker key's unit.
+    """A broker key from which a topic key takes its default. `milliseconds` is the number of milliseconds in
+    the broker key's unit.
     """
 
     name: str
@@ -424,8 +428,8 @@ def group_synonym(name: str) -> str | None:
 def validate_topic_configs(configs: Mapping[str, str], *, remote_storage: bool = False) -> None:
     """Check the overrides of one topic. The order of checks is Kafka's (LogConfig.validate).
 
-    First unknown names are refused, then each key is checked in the order of the table, then rules between
-    keys. Raises `ConfigError` with Kafka's message.
+    First, unknown names are refused. Then each value is checked, in the order of the table. Finally the rules
+    between keys are checked. Raises `ConfigError` with Kafka's message.
     """
     defs = topic_defs()
     for name in configs:

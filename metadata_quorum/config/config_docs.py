@@ -1,8 +1,8 @@
-"""The purpose of each configuration key in one sentence. `config_docs.tsv` has the sentences, by key or by a
-pattern for several keys.
+"""The purpose of each configuration key in one sentence.
 
-For a broker key that is the default of a topic's key, the sentence is derived from that key. So are those of
-the limits and defaults of groups.
+`config_docs.tsv` has the sentences, by key or by a pattern for several keys. A broker key that is the default
+of a topic's key has no sentence there: its sentence is made from the topic key's sentence. The sentences of
+limits and defaults of groups are made from the group keys' sentences in the same way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _table() -> dict[str, tuple[dict[str, str], dict[str, str]]]:
 
 @functools.cache
 def _topics_behind() -> dict[str, str]:
-    """Return topic keys by the broker keys from which they take their defaults."""
+    """Return the topic keys that take their defaults from broker keys, by the name of the broker key."""
     return {synonym.name: name for name in topic_defs() for synonym in topic_synonyms(name)}
 
 

@@ -1,4 +1,4 @@
-"""Types of resources that have configurations, and the operations of IncrementalAlterConfigs."""
+"""Types of resources that have configurations, and the kinds of changes in an IncrementalAlterConfigs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The check whether a resource's key may have a value, by its type and valid values. PURE.
+"""The check of one configuration value against the type and the valid values of its key. PURE.
 
 Three parts call `check_value`: the broker that gets a request, the controller before it writes, and every
-node when it replays the log. So nodes can apply each accepted value. If another program has written a value
-that this version cannot apply, all nodes detect this at the same offset, from the text alone.
+node when it replays the log. So nodes can apply each accepted value. The check needs nothing but the text. So
+if another program has written a value that this version cannot apply, all nodes notice it at the same offset.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _COUNT = re.compile(r"[+-]?[0-9]{1,10}\Z")
 
 
 def check_value(kind: int, key: str, text: str) -> None:
-    """Check that a node of this version can apply a value; raises `ConfigError` otherwise. `kind` is the type
-    of the resource.
+    """Check that a node of this version can apply a value; raises `ConfigError` otherwise.
 
-    Unknown keys, and resources of an unknown type, may have any value, since no node reads them.
+    `kind` is the type of the resource. Every value passes for an unknown key, or for a resource of an unknown
+    type, since no node reads such a value.
     """
     if kind == RESOURCE_BROKER:
         _check_broker_value(key, text)
@@ -80,8 +80,8 @@ def _check_broker_value(key: str, text: str) -> None:
 def _check_metrics_value(key: str, text: str) -> None:
     """Check one value of a client metrics subscription.
 
-    The patterns of `match` are not checked here, but by the node that gets the change. (A subscription
-    without its patterns would apply to all clients.)
+    The patterns in `match` are checked only by the node that receives the change. A replay keeps even
+    patterns that this node cannot compile, because a subscription without them would apply to all clients.
     """
     if key == "match":
         client_metrics_defs()[key].parse(text)
@@ -93,8 +93,8 @@ def _check_metrics_value(key: str, text: str) -> None:
 
 
 def broker_def(key: str) -> ConfigDef | None:
-    """Return the definition of a broker's key, whether it may be in the file or only be set dynamically; None
-    if it is unknown.
+    """Return the definition of a broker's key, both of a key for the properties file and of a key that can
+    only be set dynamically. Returns None for an unknown key.
     """
     return broker_defs().get(key) or running_def(key)
 
@@ -108,7 +108,7 @@ def listener_of(key: str) -> str:
 
 
 def _topic_keys_of(broker_key: str) -> list[tuple[str, Synonym]]:
-    """List the topic keys that inherit the broker key's value if they have none of their own."""
+    """List the topic keys that take the value of this broker key unless the topic overrides them."""
     return [
         (name, synonym)
         for name in topic_defs()

@@ -1,10 +1,10 @@
 """The check of changes to a running broker's configuration (KIP-226): keys and values, in Kafka's order.
 
-The check is made on the whole configuration that the broker would have afterwards. It consists of the
-properties file, the dynamic values for all brokers, and the broker's own dynamic values; later layers
-override earlier ones. Kafka can change more keys in a running broker than this version: the listeners, and
-most of their security. Such changes are refused here, since the stored value would have no effect. Key and
-trust stores of single listeners, and limits of listeners, can be changed.
+The check looks at the whole configuration that the broker would have after the change. This configuration has
+three layers: the properties file, the dynamic values for all brokers, and the broker's own dynamic values.
+Later layers override earlier ones. Kafka can also change the listeners of a running broker, and most of their
+security settings. Here such changes are refused, since the stored value would have no effect. Key and trust
+stores of single listeners, and limits of listeners, can be changed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ _PERSONAL = frozenset(
     ("listeners", "listener.security.protocol.map", "principal.builder.class", "cordoned.log.dirs")
 )
 _OF_ALL_BROKERS = frozenset(("max.connections", "max.connection.creation.rate", "num.network.threads"))
-"""The listener keys that can be set for all listeners and brokers together."""
+"""The listener keys that can also be set without a listener's name, for all listeners and all brokers
+together.
+"""
 _OF_LISTENERS = _KEY_STORES | {"max.connections", "max.connection.creation.rate"}
 """The keys that can be set for a single listener of a running broker."""
 _THREAD_COUNTS = (
@@ -71,10 +73,10 @@ _THREAD_COUNTS = (
 def check_broker_change(
     after: Mapping[str, str], layers: BrokerConfigLayers, *, per_broker: bool, log_dirs: Collection[str]
 ) -> None:
-    """Check a change of dynamic broker values.
+    """Check a change of dynamic broker values. Raises `KafkaError` INVALID_REQUEST.
 
-    `after` has the values afterwards, for this broker if `per_broker` is set, otherwise for all brokers.
-    `layers` has the present values. Raises `KafkaError` INVALID_REQUEST.
+    `after` has the dynamic values after the change: those of this broker if `per_broker` is set, otherwise
+    those of all brokers. `layers` has the values before the change.
     """
     _check_keys(after)
     try:
@@ -109,9 +111,8 @@ def check_broker_change(
 
 
 def has_key_stores(after: Mapping[str, str]) -> bool:
-    """True if some key is about the key or trust store of a single listener.
-
-    Only the broker itself can check such stores.
+    """True if some key configures the key store or trust store of a single listener. Only the broker itself
+    can check these stores.
     """
     return any(
         name.startswith(LISTENER_PREFIX) and name.removeprefix(listener_of(name)) in _KEY_STORES

@@ -31,11 +31,11 @@ from odradek.metadata_quorum.config.config_values import as_topic_text, broker_d
 
 MIN_ISR = "min.insync.replicas"
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-"""The SASL mechanisms whose names, in lower case, may precede a key of a listener."""
+"""The names of SASL mechanisms. In lower case, such a name may precede a key of a listener."""
 
 
 class ConfigSource(IntEnum):
-    """The source of a value, with the numbers of DescribeConfigs."""
+    """The source of a value. The numbers are those of DescribeConfigs."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -58,12 +58,12 @@ CONFIG_TYPES = {
     "class": 8,
     "password": 9,
 }
-"""For each type of values, its number in DescribeConfigs."""
+"""The number of each value type in DescribeConfigs."""
 
 
 @attrs.frozen
 class ConfigSynonym:
-    """A value that a key has in one source."""
+    """The value of a key in one source."""
 
     name: str
     value: str | None
@@ -74,8 +74,8 @@ class ConfigSynonym:
 class ConfigEntry:
     """The description of one key.
 
-    A sensitive value is None. `synonyms` lists the key's values in all sources, the value in force first,
-    each text as it was given.
+    A sensitive value is None. `synonyms` lists the key's values in all sources as they were given. The value
+    in force comes first.
     """
 
     name: str
@@ -98,8 +98,8 @@ class BrokerConfigLayers:
     dynamic_default: Mapping[str, str] = attrs.field(factory=dict)
 
     one_min_isr: bool = False
-    """True if `min.insync.replicas` is taken from the cluster-wide dynamic value only, so that it is the same
-    for all brokers (KIP-966).
+    """True if brokers and controllers use only the cluster-wide dynamic value of `min.insync.replicas`, so
+    that all of them use the same value (KIP-966).
     """
 
     def layers(self) -> Iterator[tuple[ConfigSource, Mapping[str, str]]]:
@@ -110,9 +110,8 @@ class BrokerConfigLayers:
 
 
 def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
-    """Return the typed value in force of a broker key, ignoring its synonyms.
-
-    If a layer has a malformed text, the next layer is used.
+    """Return the typed value in force of a broker key. The key's synonyms are ignored. A malformed text is
+    skipped, and the next layer is used.
     """
     definition = broker_def(name)
     assert definition is not None, f"brokers have no configuration key {name}"
@@ -156,9 +155,8 @@ def _resolve(
 
 
 def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
-    """Return the text that a topic inherits from its broker for this key, also if it is invalid for topics.
-
-    The key must have a default.
+    """Return the text that a topic inherits from its broker for this key, even if the text is invalid for
+    topics. The key must have a default.
     """
     text, _ = _resolve(topic_defs()[name], {}, broker)
     assert text is not None, f"the configuration key {name} has no default"
@@ -166,7 +164,8 @@ def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
 
 
 def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
-    """Return the typed value in force of a topic's key. Leaders and the controller use this function alike.
+    """Return the typed value in force of a topic's key. Both the leaders and the controller use this
+    function.
 
     If a layer has a malformed text, the next layer is used.
     """
@@ -191,7 +190,7 @@ def group_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLay
 def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
     """List the configuration of a new topic as CreateTopics reports it, sorted by name.
 
-    Texts are as they were given.
+    Values are shown as they were given.
     """
     entries = []
     for name, definition in sorted(topic_defs().items()):
@@ -208,11 +207,11 @@ def describe_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLaye
 
 
 def inherited_topic_entries(broker: BrokerConfigLayers) -> dict[str, ConfigEntry]:
-    """Return the entries of all topic keys without overrides, by name and sorted. They are the same for all
-    topics of a broker.
+    """Return the entries of all topic keys for a topic without overrides, by key and sorted by key. They are
+    the same for all topics of a broker.
 
-    As in Kafka, only the main broker key counts as a synonym. So a retention that `log.retention.hours` sets
-    is described without synonyms, and its source is the default.
+    As in Kafka, only the main broker key counts as a synonym. So if `log.retention.hours` sets the retention,
+    the entry has no synonyms, and its source is the default.
     """
     entries = {}
     for name, definition in sorted(topic_defs().items()):
@@ -227,7 +226,7 @@ def inherited_topic_entries(broker: BrokerConfigLayers) -> dict[str, ConfigEntry
 
 
 def _shown(definition: ConfigDef, text: str) -> str | None:
-    """Return a value in the form that DescribeConfigs shows. A malformed value is returned as it is."""
+    """Return a value in the form that DescribeConfigs shows. A malformed value is returned unchanged."""
     try:
         return definition.canonical(text)
     except ConfigError:
@@ -260,9 +259,9 @@ def describe_broker_config(
     """List a broker's configuration as DescribeConfigs shows it, sorted by name. Internal keys are included
     only if they are set.
 
-    `computed` has values that a node derives for keys without a value, e.g. the advertised listeners. With
-    `for_all`, only the dynamic values for all brokers are listed. Unknown keys are listed without their
-    values, which may be secrets.
+    `computed` has values that a node derives for keys without a value, e.g. the advertised listeners. If
+    `for_all` is set, only the dynamic values for all brokers are listed. Unknown keys are listed without
+    their values, which may be secrets.
     """
     if for_all:
         broker = BrokerConfigLayers({}, {}, broker.dynamic_default)
@@ -284,9 +283,8 @@ def describe_broker_config(
 
 
 def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """List the keys in the layers that are not defined for files.
-
-    The value of a completely unknown key is hidden, as it may be a password.
+    """List the keys in the layers that have no definition for the properties file. The value of a completely
+    unknown key is hidden, as it may be a password.
     """
     names = {name for _, layer in broker.layers() for name in layer if name not in broker_defs()}
     entries = []
@@ -364,9 +362,8 @@ _BROKER_ALTERNATIVES = {
 
 
 def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[ConfigSynonym]:
-    """List all values that a broker key has, in the order of precedence.
-
-    They are followed by values of keys over which it has precedence.
+    """List the values of a broker key in all layers, in the order of precedence. They are followed by the
+    values of alternative keys, over which this key has precedence.
     """
     names = next(
         (group for group in _BROKER_ALTERNATIVES.values() if definition.name in group), (definition.name,)
@@ -377,9 +374,10 @@ def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[
 def _synonyms(
     names: tuple[str, ...], broker: BrokerConfigLayers, *, is_hidden: bool, wanted: str = ""
 ) -> list[ConfigSynonym]:
-    """List the values of the keys in `names`, which replace each other, by layer and then by key.
+    """List the values of alternative keys, layer by layer, and within a layer in the order of `names`.
 
-    Values before the first one of `wanted` (default: the first key) are left out.
+    The list begins with the first value of the key `wanted`, or if `wanted` is empty, of the first key in
+    `names`. Values before that one are left out.
     """
     defs = broker_defs()
     found = []

@@ -56,9 +56,8 @@ def _parse(name: str, text: str) -> ConfigValue:
 
 
 def limit_keys(name: str) -> tuple[str, str]:
-    """Return the names of the broker keys for the minimum and the maximum of a group's key.
-
-    Such keys may not exist.
+    """Return the names of two broker keys: the minimum and the maximum of a group's key. Either of the broker
+    keys may be undefined.
     """
     kind, _, rest = name.partition(".")
     rest = _LIMITED_AS.get(rest, rest)

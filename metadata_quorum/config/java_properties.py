@@ -46,7 +46,7 @@ def escape_value(text: str) -> str:
     escaped = [
         _ESCAPED.get(char) or (char if " " <= char <= "~" else f"\\u{ord(char):04X}") for char in whole
     ]
-    # White space before a value would be skipped, so escape it.
+    # A reader would skip white space before a value, so escape it.
     return "".join(f"\\{char}" if char == " " and not at else char for at, char in enumerate(escaped))
 
 

@@ -15,13 +15,13 @@ LEVELS = {"TRACE": 0, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL":
 
 
 class LogLevels:
-    """The level from which on lines are logged. As in Kafka, a change lasts until the node stops."""
+    """The lowest level of log lines that this node writes. As in Kafka, a change lasts until the node stops."""
 
     def __init__(self, level: str = "INFO") -> None:
         self._level = level
 
     def described(self) -> dict[str, str]:
-        """Return the name of each logger's level, as DescribeConfigs lists them."""
+        """Return the level of each logger by the logger's name, as DescribeConfigs shows it."""
         return {ROOT: self._level}
 
     def shows(self, severity: int) -> bool:

@@ -3,7 +3,7 @@ force. PURE.
 
 A class of settings is an attrs class. Each field for a key of Kafka is made by `setting` or `topic_setting`,
 so that its default is only in `config_defs.tsv`. `settings_of` creates an object of the class from the layers
-of configuration (`effective_config.py`). A part of a node gets this object, and needs to know nothing of
+of configuration (`effective_config.py`). Each part of a node gets such an object, so it does not depend on
 keys, texts and layers.
 """
 
@@ -61,7 +61,9 @@ class Setting:
 
 
 def setting(key: str, convert: Convert | None = None) -> Any:
-    """Make an attrs field that gets its value from a broker's key. Its default is that of the key."""
+    """Make an attrs field that gets its value from a broker's key. The default of the key is also the default
+    of the field.
+    """
     return _field(broker_defs()[key], convert)
 
 
@@ -100,7 +102,7 @@ def settings_of(
 
 @functools.cache
 def _followed(kind: Any) -> tuple[tuple[str, Setting], ...]:
-    """List the fields of a settings class that have a key, with their names."""
+    """List the settings of those fields of a class that have a key, each with the field's name."""
     found = ((field.name, setting_of_field(field)) for field in attrs.fields(kind))
     return tuple((name, followed) for name, followed in found if followed is not None)
 

@@ -1,1 +1,3 @@
-"""The controller: it decides requests with metadata records, and replays the records to the next image."""
+"""The controller: it decides requests by making metadata records, and computes the next image by replaying
+the records.
+"""

@@ -1,5 +1,5 @@
-"""Entries of the audit log about records of the metadata log: the client that requested them, and their
-offsets. PURE.
+"""Entries of the audit log about records of the metadata log: the client that requested the records, and the
+records' offsets. PURE.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Broker sessions: the time of each broker's last heartbeat, and the metadata offset that the broker has
-read. They are soft state of the active controller, and are not replicated.
+read. Sessions are soft state of the active controller, and are not replicated.
 
-A new active controller gives every unfenced broker a full session, from the moment when it becomes active. It
-gets a broker's metadata offset with the broker's first heartbeat.
+When a controller becomes active, it begins a full session for every unfenced broker. It gets a broker's
+metadata offset with the broker's first heartbeat.
 
 A broker that shuts down may stop only when all active brokers know the leaders that replace it. So the
-controller stores the log end offset after it has moved the leaderships, and compares it with the offsets that
+controller moves the leaderships, stores the log end offset, and compares this offset with the offsets that
 other brokers report.
 
 A session alone does not prove that the broker is alive, since a new controller gives a session to every
 unfenced broker. `heard_since` counts only heartbeats. A broker that stops may stay in some ISR until the
-other members have sent heartbeats. Such a broker is listed here as waiting
+other members have sent heartbeats. This module lists such a broker as waiting
 (`odradek.metadata_quorum.controller.brokers.leaving_isrs`).
 """
 
@@ -21,8 +21,8 @@ import attrs
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
 SLEEPS_PER_TIMEOUT = 3
-"""If a timer is late by more than this fraction (1/3) of the session timeout, this process is assumed to have
-been paused.
+"""The fraction of the session timeout (1/3) by which a timer may be late. If it is later, this process is
+assumed to have been paused.
 """
 
 
@@ -32,17 +32,19 @@ NEVER = -(1 << 62)
 
 @attrs.define
 class _Wait:
-    """A broker that leaves, but stays in some ISR because other members have sent no heartbeats since."""
+    """A broker that has left, but stays in some ISR until the other members have sent heartbeats."""
 
     since_ms: int
     silent: tuple[int, ...] | None = None
-    """The active brokers without a heartbeat at the last check; None before the first check."""
+    """The active brokers that had sent no heartbeat at the last check; None before the first check."""
 
 
 @attrs.define
 class _Contact:
     heard_ms: int
-    """The time at which the session last began: by a heartbeat, a registration, or a new controller."""
+    """The time at which the session last began. A session begins with a heartbeat, with a registration, or
+    when a controller becomes active.
+    """
     beat_ms: int = NEVER
     """The time of the last heartbeat."""
     was_prolonged: bool = False
@@ -71,12 +73,12 @@ class BrokerSessions:
         self._started_ms = now_ms
 
     def begin(self, broker_id: int, now_ms: int) -> None:
-        """Begin the session of a new registration. Heartbeats of earlier registrations no longer count."""
+        """Begin the session of a new registration. Heartbeats under earlier registrations no longer count."""
         self._contacts[broker_id] = _Contact(now_ms)
 
     def touch(self, broker_id: int, now_ms: int, metadata_offset: int) -> None:
-        """Record a broker's heartbeat: its session begins again, and it has read the metadata log up to this
-        offset.
+        """Record a broker's heartbeat: begin its session again, and store the offset up to which it has read
+        the metadata log.
         """
         contact = self._contacts.setdefault(broker_id, _Contact(now_ms))
         contact.heard_ms = contact.beat_ms = now_ms
@@ -122,10 +124,11 @@ class BrokerSessions:
         return NEVER if known is None else known.since_ms
 
     def waiting(self, image: MetadataImage) -> dict[int, int]:
-        """List the waiting brokers to check now, each with the time at which it began to wait. Only those are
-        listed for which the set of silent brokers has changed since the last call.
+        """List the waiting brokers that must be checked now, each with the time at which it began to wait.
 
-        Once no active broker is silent, the waiting broker is listed for the last time.
+        A broker is silent if it is active and has sent no heartbeat since that time. A waiting broker is
+        listed only if its set of silent brokers has changed since the last call. If this set has become
+        empty, the waiting broker is listed for the last time.
         """
         due: dict[int, int] = {}
         for broker_id, wait in sorted(self._waiting.items()):

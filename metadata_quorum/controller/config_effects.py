@@ -1,16 +1,16 @@
 """Changes of partitions that follow at once from changes of the configuration, in the same decision.
 
 * A lower `min.insync.replicas` may make an ISR large enough to commit. The high watermark then advances
-  again, so eligible replicas may lack committed records, and stop being eligible. (Kafka removes all eligible
-  replicas with each change, also the last replicas of a partition without a leader.)
+  again, and eligible replicas may lack the newly committed records. So they stop being eligible. (Kafka
+  removes all eligible replicas with each change, also the last replicas of a partition without a leader.)
 * If `unclean.leader.election.enable` becomes true, partitions without a leader get one at once, before the
   timer elects one.
-* If a broker reports that a directory takes no records now, leaderships move away from that directory, if
+* If a broker reports that a directory takes no records now, each replica in it loses its leadership, if
   another replica is in sync (`odradek.serving.disk_troubles`).
 
-A decision with more than 10,000 records takes several batches. If the controller fails, only the first of
-these may be committed. So records that end eligibility come before the configuration that causes it, and
-elections come after the configuration that permits them.
+A decision with more than 10,000 records is written as several batches. If the controller fails, only the
+first batches may be committed. So records that end eligibility come before the configuration that causes it,
+and elections come after the configuration that permits them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _moved_leaderships(image: MetadataImage, acceptable: Acceptable, basis: Deci
 
 
 def _affected_topics(image: MetadataImage, records: Iterable[Message]) -> list[str]:
-    """List the topics whose rules may change with these records, sorted by name."""
+    """List the topics whose rules (`TopicRules`) these records may change, sorted by name."""
     names: set[str] = set()
     for record in records:
         if isinstance(record, ConfigRecord) and record.name in (MIN_ISR, UNCLEAN_ELECTION):

@@ -1,10 +1,11 @@
 """IncrementalAlterConfigs and AlterConfigs: check and store the configuration of resources (KIP-226,
 KIP-339).
 
-Each resource is decided separately: it changes as a whole or gets an error. The broker that forwards the
-request has checked its form. For its own values it has also checked that a running node can change them
-(`odradek.metadata_quorum.config.dynamic_broker_config`). The controller checks the rules that concern the
-cluster.
+Each resource is decided separately: either all its changes are made, or it gets an error. The broker that
+forwards a request has checked the form of the request. If the request changes this broker's own values, the
+broker has also checked that they can change while it runs
+(`odradek.metadata_quorum.config.dynamic_broker_config`). The controller checks the rules that depend on the
+state of the cluster.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from odradek.wire.messages.metadata_records import ConfigRecord
 from odradek.wire.structure import Message
 
 VALUE_BYTES_MAX = 32_767
-"""The largest size of a value in a record, in bytes. After APPEND a list may be longer than any value in a
+"""The largest size of a value in a record, in bytes. APPEND can make a list longer than any value in a
 request.
 """
 
@@ -244,9 +245,8 @@ def _in_force(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]:
 
 
 def _unreadable(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]:
-    """Return the resource's values that another program wrote and this version cannot parse.
-
-    A change of such a key removes its value.
+    """Return the resource's values that another program wrote and this version cannot parse. A change of a
+    key also removes such a value of the key.
     """
     values: Mapping[str, str] = image.unreadable_configs.get((kind, name), {})
     return values

@@ -1,8 +1,8 @@
 """The controller as a state machine for the runtime in `state_machine.py`. Its state is a `MetadataImage`.
 
 `decide` looks up a pure function by the request's class. Each function is in the module of its subject
-(`topics`, `brokers`, `producer_ids`). Besides the image it may use `DecisionBasis`, i.e. the controller's
-settings and soft state.
+(`topics`, `brokers`, `producer_ids`). The function gets the image, and also a `DecisionBasis`: the
+controller's settings and soft state.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ SESSION_CHECKS_PER_TIMEOUT = 18
 class Activate:
     """The request for a new leader's first decision.
 
-    `bootstrap` has the first records of a new cluster, for a log that has none. The response is the image's
-    offset before the decision.
+    `bootstrap` has the first records of a cluster. They are written only if the log has no records yet. The
+    response is the image's offset before the decision.
     """
 
     bootstrap: tuple[Message, ...]
@@ -81,13 +81,16 @@ class Activate:
 
 @attrs.frozen
 class PeriodicTask:
-    """A request that the active controller sends itself every `period_ms`, and again at once if
-    `has_more(response)`. Each answer is committed before the next request.
+    """A request that the active controller sends itself every `period_ms` milliseconds. If
+    `has_more(response)` is true, the controller repeats it at once. The next request is sent only when the
+    previous answer is committed.
     """
 
     name: str
     request_at: Callable[[int], Any]
-    """Makes the request. The argument is the earliest time that it may be now, in milliseconds since 1970."""
+    """A function that makes the request. Its argument is the earliest possible value of the present time, in
+    milliseconds since 1970.
+    """
     period_ms: int
     has_more: Callable[[Any], bool]
 
@@ -130,8 +133,8 @@ class Controller:
         return self._table[type(request)](state, request, context, self._basis)
 
     def long_request(self, state: MetadataImage, request: Any, weight_max: int) -> LongRequest | None:
-        """Return the request as a `LongRequest` if it must be decided in parts, each of at most this weight;
-        otherwise None.
+        """Return the request as a `LongRequest` if it must be decided in parts; otherwise None. `weight_max`
+        is the largest weight of a part.
         """
         return long_request(state, request, self.settings, weight_max)
 
@@ -140,7 +143,7 @@ class Controller:
     ) -> tuple[MetadataImage, MetadataDelta]:
         """Replay `records` to the next image.
 
-        Raises `InvalidMetadata`; that would be a bug, because this controller decided them.
+        Raises `InvalidMetadata` if they do not fit. This controller decided them, so that would be a bug.
         """
         builder = ImageBuilder(state, self._interned)
         for offset, record in enumerate(records, base_offset):
@@ -155,7 +158,7 @@ class Controller:
         self, state: MetadataImage, request: Any, decision: Decision, context: DecisionContext
     ) -> Any:
         """Make the response in place of a decision that could not be written: one error for the whole
-        request. Sessions stay as they are, because the heartbeats did arrive.
+        request. Broker sessions are not reset, because the heartbeats did arrive.
         """
         return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -178,7 +181,7 @@ class Controller:
 
 
 def session_check_ms(settings: ControllerSettings) -> int:
-    """Return the interval at which `FenceExpiredBrokers` is due, in milliseconds."""
+    """Return the interval between two checks of sessions (`FenceExpiredBrokers`), in milliseconds."""
     return max(1, settings.broker_session_timeout_ms // SESSION_CHECKS_PER_TIMEOUT)
 
 

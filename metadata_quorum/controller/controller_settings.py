@@ -13,9 +13,8 @@ from odradek.security.tokens import TokenSecrets
 
 @attrs.frozen
 class ControllerSettings:
-    """The settings of a controller.
-
-    `static_config` has the values of the node's properties file, from which topics inherit.
+    """The settings of a controller. `static_config` has the values of the node's properties file. Topics
+    inherit from these values.
     """
 
     num_partitions: int = setting("num.partitions")
@@ -28,8 +27,8 @@ class ControllerSettings:
     )
     unclean_leader_election_interval_ms: int = setting("unclean.leader.election.interval.ms")
     unclean_recovery_manager_enabled: bool = True
-    """True if, after all in-sync replicas may have lost records, the replica with the longest log is elected
-    (KIP-966).
+    """True if unclean recovery is enabled (KIP-966): if all in-sync replicas may have lost records, the
+    replica with the longest log is elected.
     """
     unclean_recovery_timeout_ms: int = 300_000
     """The longest time, in milliseconds, for which an unclean recovery waits for the reports of replicas."""
@@ -38,8 +37,8 @@ class ControllerSettings:
     token_expiry_check_interval_ms: int = setting("delegation.token.expiry.check.interval.ms")
     quota_windows: int = setting("controller.quota.window.num")
     quota_window_seconds: int = setting("controller.quota.window.size.seconds")
-    """The length of a quota window, in seconds. A client's burst is its quota of changes over all windows
-    (KIP-599).
+    """The length of a quota window, in seconds. A client's burst is the number of changes that its quota
+    allows in all windows together (KIP-599).
     """
     remote_storage_enable: bool = setting("remote.log.storage.system.enable")
     static_config: Mapping[str, str] = attrs.field(factory=dict)

@@ -41,9 +41,8 @@ class TokenIds:
         return token_id
 
     def held(self, owner: str, at_least: int, tokens: Tokens, secrets: TokenSecrets) -> list[str]:
-        """List the ids of an owner's tokens, the oldest first.
-
-        If the owner surely has fewer than `at_least`, the list is empty.
+        """List the ids of an owner's tokens, the oldest first. The list may be empty if the owner has fewer
+        than `at_least` tokens.
         """
         self._made_of(tokens, secrets)
         known = self._of_owner.get(owner, {})
@@ -60,13 +59,13 @@ class TokenIds:
         return self._ids
 
     def add(self, secret: bytes, token_id: str, owner: str) -> None:
-        """Add a token that the present decision creates to the index."""
+        """Add a token to the index, because the present decision creates it."""
         if self._ids is not None:
             self._ids[secret] = token_id
             self._of_owner.setdefault(owner, {})[token_id] = None
 
     def forget(self, secret: bytes, owner: str) -> None:
-        """Remove a token that the present decision removes from the index."""
+        """Remove a token from the index, because the present decision removes it."""
         if self._ids is not None:
             token_id = self._ids.pop(secret, None)
             known = self._of_owner.get(owner, {})
@@ -78,7 +77,8 @@ class TokenIds:
 
 @attrs.frozen
 class DecisionBasis:
-    """The settings and the soft state of an active controller, made for one term of leadership.
+    """The settings and the soft state of an active controller. A new object is made each time a controller
+    becomes active.
 
     The soft state consists of the sessions, the index of tokens and the reports of logs.
     """

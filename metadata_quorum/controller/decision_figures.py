@@ -1,6 +1,6 @@
 """Counters of the decisions of this node's active controller, since the start of the process. PURE.
 
-Elections are counted in committed state, by comparing the images before and after a decision.
+Elections are counted when a decision is committed, by comparing the images before and after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class DecisionFigures:
 
     decisions: int = 0
     decision_seconds: float = 0.0
-    """The time spent to decide and replay, on the event loop, in seconds."""
+    """The time that the event loop has spent on deciding and replaying, in seconds."""
     commits: int = 0
     """The number of committed decisions with records."""
     commit_seconds: float = 0.0

@@ -1,4 +1,5 @@
-"""The doors of all APIs that a controller decides or answers. A door checks the client's rights. PURE.
+"""The doors of all APIs that a controller decides or answers. A door checks the client's rights to a request.
+PURE.
 
 A client sends a request directly to the controller, or a broker forwards it (in an Envelope, or within one
 process). In both cases `ControllerDoors.admit` gets the client's own principal and address (KIP-590,
@@ -92,8 +93,8 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
 
     The refusal reveals a topic's existence only to clients that may DESCRIBE the topic.
     """
-    # A refused entry is not passed to the decision, which might find a topic that this image does not have
-    # yet.
+    # A refused entry is not passed to the decision. The decision uses a newer image, and might find a topic
+    # that this image does not have yet.
     named = Counter(request.topic_names)
     named.update(each.name for each in request.topics if each.name is not None and each.topic_id == ZERO_UUID)
     ids = Counter(each.topic_id for each in request.topics if each.name is None)
@@ -120,9 +121,8 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
 
 
 def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResult | None:
-    """Make the refusal of one topic id: the client may not delete the topic, or it does not exist.
-
-    None if the entry is allowed.
+    """Make the refusal of one topic id, because the topic does not exist or the client may not delete it.
+    Returns None if the entry is allowed.
     """
     name = asked.name_of(topic_id)
     if times > 1:
@@ -139,9 +139,8 @@ def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResu
 
 
 def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult | None:
-    """Make the refusal of one topic name: the client may not delete the topic, whether or not it exists.
-
-    None if the entry is allowed.
+    """Make the refusal of one topic name that the client may not delete, whether or not the topic exists.
+    Returns None if the entry is allowed.
     """
     if times > 1:
         return DeletableTopicResult(name, ZERO_UUID, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

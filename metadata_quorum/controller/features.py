@@ -1,8 +1,8 @@
 """UpdateFeatures: change finalized feature levels (KIP-584, KIP-1022), with the further changes that a new
 level requires. PURE.
 
-A level is finalized only if this controller and every registered node support it. Checks, their order and their texts
-are Kafka's.
+A level is finalized only if this controller and every registered node support it. The checks, their order and
+the error messages are Kafka's.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _update(
 
 
 def _nodes(image: MetadataImage, name: str, release: Release) -> Iterator[tuple[str, int, int]]:
-    """Yield for each node its name and its lowest and highest supported level of a feature: this controller,
-    brokers, other controllers.
+    """Yield the range of levels of a feature that each node supports, as (node's name, lowest level, highest
+    level). The nodes are this controller, the brokers, and the other controllers.
     """
     yield "Local controller", *release.features.get(name, (0, 0))
     for broker_id, broker in sorted(image.brokers.items()):
@@ -143,10 +143,11 @@ def enables_eligible_replicas(records: Iterable[Message]) -> bool:
 
 
 def cluster_wide_min_isr(image: MetadataImage, settings: ControllerSettings) -> list[Message]:
-    """Make the records that set one cluster-wide `min.insync.replicas`, which eligible leader replicas need,
-    and remove the values of single brokers.
+    """Make the records that set one cluster-wide `min.insync.replicas`, and remove the values of single
+    brokers. Eligible leader replicas need this.
 
-    Without them, a controller with a different properties file would choose different eligible replicas.
+    Without these records, a controller with a different properties file would choose different eligible
+    replicas.
     """
     records: list[Message] = []
     if MIN_ISR not in image.broker_configs(None):

@@ -13,14 +13,14 @@ RECORDS_PER_REQUEST_MAX = 10_000
 """Kafka's limit for the records of one request. A request beyond it gets POLICY_VIOLATION as a whole."""
 
 NAMED_PER_REQUEST_MAX = 2 * RECORDS_PER_REQUEST_MAX
-"""The most items (topics, partitions, ...) that one request may name. Each record is about one item, which
-has at most one item around it.
+"""The most items (topics, partitions, ...) that one request may name. Each record is about one item, e.g. a
+partition. This item is inside at most one other item, e.g. a topic.
 """
 _OF_ONE_THING = frozenset(("broker_ids", "replicas"))
 
 ELECTIONS_PER_TURN_MAX = 1_000
-"""The most leaderships that one turn of the balancer moves (Kafka's number). Other requests are handled
-between two turns.
+"""The most leaderships that one turn of the balancer moves (Kafka's number). Between two turns the controller
+handles other requests.
 """
 
 
@@ -39,15 +39,15 @@ def check_named(request: Structure) -> None:
     """Refuse a client's request that names too many items to be decided in time. Raises `KafkaError`
     POLICY_VIOLATION.
 
-    A valid request with more items would write more than `RECORDS_PER_REQUEST_MAX` records, or change
-    nothing.
+    Such a request would be refused later, because of more than `RECORDS_PER_REQUEST_MAX` records, or it would
+    change nothing.
     """
     if names_more_than(request, NAMED_PER_REQUEST_MAX):
         raise batch_too_large()
 
 
 def names_more_than(message: Structure, things_max: int) -> bool:
-    """True if a message contains more than `things_max` items. The count stops there."""
+    """True if a message contains more than `things_max` items. Counting stops as soon as this is known."""
     left = things_max
     structures = [message]
     while structures:

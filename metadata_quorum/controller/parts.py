@@ -1,20 +1,22 @@
 """Long requests: they are decided in parts of some milliseconds each, and the answers are joined. PURE.
 
-A request names things (topics, resources, partitions), and gets a result for each. So it can be split into
-several consecutive requests of the same kind. Each part is a decision of its own, and other requests may be
-decided in between. Parts are refused independently, just as things are.
+A request names things (topics, resources, partitions), and its response has a result for each thing. So the
+request can be split into several consecutive requests of the same kind. Each part is a decision of its own,
+and other requests may be decided between two parts. If one part is refused, the other parts are still
+decided.
 
-* **Things that must be decided together are in one part.** They have the same key. So duplicates are found as
-  if there were no parts.
+* **Things that must be decided together are in one part.** Such things have the same key. So duplicates are
+  found as if there were no parts.
 * **Limits of a request are checked for the whole request**: how many things it names, and how many records it
   would write. If the sum may be too large, every part is tried before the first one is decided (`Trial`).
-* **There is one result per thing**, in the order of the request. If Kafka lists refused things separately, so
-  does each part.
+* **There is one result per thing**, in the order of the request. If Kafka lists refused things separately,
+  each part lists them separately, too.
 
 A row for each API says where its things are, and how answers are joined (`odradek.wire.schema.anatomy`). This
-module adds the weight of each thing, its number of records, and which things are decided together.
+module computes the weight of each thing and its number of records, and finds the things that must be decided
+together.
 
-A part shares its things with the original request, so neither may be changed.
+A part and the original request share the objects of their things. So no code may change these objects.
 """
 
 from __future__ import annotations
@@ -43,19 +45,18 @@ from odradek.wire.structure import Message
 __all__ = ["PART_WEIGHT_MAX", "LongRequest", "Parts", "Trial", "long_request"]
 
 PART_WEIGHT_MAX = 400
-"""The largest weight of one part, which takes about 10 ms. A topic, resource or partition has weight 1, and
-so has each thing in it.
+"""The largest weight of one part. To decide such a part takes about 10 ms. A topic, resource or partition has
+weight 1, and each thing inside it adds 1.
 """
 
 ACCESS_WEIGHT = 2
-"""The weight of an ACL or a credential: to replay it costs as much as to decide it."""
+"""The weight of an ACL or a credential. It is 2, because the replay costs as much as the decision."""
 
 
 @attrs.frozen
 class Trial:
-    """A question before a long request is decided: how many records would `request` write now?
-
-    The response is this number, or None if this node is not the active controller.
+    """A request without effect, sent before a long request is decided: how many records would `request` write
+    now? The response is this number, or None if this node is not the active controller.
     """
 
     request: Message
@@ -139,7 +140,8 @@ def long_request(
 class _Things:
     """The things that a request names, with their keys and weights.
 
-    Things with the same key must be decided together. A thing with the key None is independent of all others.
+    Things with the same key must be decided together. A thing with the key None may be decided without any
+    other thing.
     """
 
     leaves: Sequence[Leaf]
@@ -171,9 +173,8 @@ def _divided(things: _Things, weight_max: int) -> list[list[int]]:
 
 
 class _Kind:
-    """The knowledge about one kind of request that is needed to split it.
-
-    This base class is for things of equal weight that write one record each.
+    """The facts about one kind of request that are needed to split such a request. This base class is for
+    things of equal weight that write one record each.
     """
 
     def __init__(self, key: Callable[[Leaf], Hashable] | None = None, *, weight: int = 1) -> None:
@@ -328,7 +329,9 @@ class _Elections(_Kind):
 
 
 _OF_NODES = frozenset((ApiKey.ALTER_PARTITION, ApiKey.ASSIGN_REPLICAS_TO_DIRS))
-"""Requests of nodes, which may name as many things as the node has. They have no limits, and so no trials."""
+"""Requests of nodes. Such a request may name as many things as the node has. There are no limits, so no
+trials are needed.
+"""
 
 _KINDS: Mapping[int, _Kind] = {
     ApiKey.CREATE_TOPICS: _NewTopics(),

@@ -42,8 +42,8 @@ from odradek.wire.schema.versions import DELETE_TOPICS_DISABLED
 from odradek.wire.structure import ZERO_UUID, Message
 
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-"""The configurations of new topics for the response, by their overrides. Topics with the same overrides share
-one list.
+"""The configurations of new topics for the response. The key of an entry is a topic's overrides. Topics with
+the same overrides share one list.
 """
 
 
@@ -260,7 +260,7 @@ def delete_topics(
 def _find_topics(
     image: MetadataImage, names: dict[str, int], ids: dict[bytes, int], results: list[DeletableTopicResult]
 ) -> list[TopicImage]:
-    """Find the topics to delete. For each topic that is refused, a result is appended to `results`."""
+    """Find the topics to delete. For each refused topic, append a result to `results`."""
     invalid = ErrorCode.INVALID_REQUEST
     found: dict[bytes, TopicImage | None] = {}
     for name, count in names.items():

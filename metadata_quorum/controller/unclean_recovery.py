@@ -2,29 +2,29 @@
 longest log is elected.
 
 After a power failure each machine has lost its unsynced bytes. A broker that restarts leaves ISR and ELR. If
-both are empty then, the partition waits, and `last_known_elr` names the replicas to wait for. With their
-heartbeats, brokers report the end of such replicas' logs: the leader epoch of the last record, and the log
-end offset. (Brokers register after they have recovered their logs, so the report covers only records that
-were not lost.) The replica with the highest epoch is elected, and among several the one with the highest
+ISR and ELR are then both empty, the partition waits for the replicas in `last_known_elr`. With their
+heartbeats, brokers report where the logs of such replicas end: the leader epoch of the last record, and the
+log end offset. (Brokers register after they have recovered their logs, so the report counts only records that
+are still there.) The replica with the highest epoch is elected, and among several the one with the highest
 offset. docs/internals/replication.md ("All lose power at once") has the argument.
 
 * **An election waits** for the reports of all registered members of `last_known_elr`, and of all other
   replicas whose brokers are alive. A broker is alive if it is active, or fenced with a heartbeat in the last
-  session timeout. (A new controller assumes for one session timeout that all are alive.) It waits for at most
-  `unclean.recovery.timeout.ms` after the first report. Then the present reports are enough, if one of them is
-  from a member of `last_known_elr`.
+  session timeout. (A new controller assumes for one session timeout that all are alive.) The election waits
+  for at most `unclean.recovery.timeout.ms` after the first report. After that time the reports so far are
+  enough, if one of them is from a member of `last_known_elr`.
 * **A report is valid** for one registration of the broker and one leader epoch of the partition. The logs do
   not change until a replica leads.
 * **Reports are soft state.** Brokers repeat them until a replica leads. A new controller begins without
   reports, and starts the timeout again.
 * **After a recovery of the quorum, elections wait without a time limit.** The recovered log does not say
   which replicas were in sync. `AWAITED_BROKERS` lists the brokers whose disks may have acknowledged records.
-  A partition without a leader waits for those of them that are in its `last_known_elr`, whatever
-  `unclean.leader.election.enable` says. An operator may remove a broker from the list, or request an
+  A partition without a leader waits for those of these brokers that are in its `last_known_elr`. This is so
+  even with `unclean.leader.election.enable`. An operator may remove a broker from the list, or request an
   election. When no partition waits any more, the controller removes the list.
-* **All nodes must support it.** A controller or a replica's broker may lack the feature, because it runs
-  Apache Kafka or an earlier release. Then Kafka's rule applies: the last known leader is elected when it is
-  back.
+* **All nodes must support unclean recovery.** A controller or a replica's broker may lack the feature,
+  because it runs Apache Kafka or an earlier release. Then Kafka's rule applies: the last known leader is
+  elected when it is back.
 
 In KIP-966 the controller asks with GetReplicaLogInfo, which Kafka 4.3 does not have. The fields here have its names.
 """
@@ -53,8 +53,8 @@ from odradek.wire.topic_partition import TopicIdPartition
 __all__ = ["AWAITED_BROKERS", "Recovery", "UncleanRecovery", "awaited_brokers", "is_held_back"]
 
 AWAITED_BROKERS = "odradek.recovery.awaited.brokers"
-"""The name of a dynamic configuration for all brokers: a list of broker ids, separated by commas. `odradek
-quorum recover` writes it.
+"""The name of a dynamic configuration for all brokers: a list of broker ids, separated by commas. The command
+`odradek quorum recover` writes this list.
 """
 
 
@@ -95,7 +95,7 @@ def awaited_brokers(image: MetadataImage) -> frozenset[int]:
 
 
 def is_held_back(partition: PartitionImage, awaited: frozenset[int]) -> bool:
-    """True if a partition waits for the log of an awaited broker, whatever its topic's rules say."""
+    """True if a partition waits for the log of an awaited broker. Then the rules of its topic play no part."""
     return (
         bool(awaited) and waits_for_recovery(partition) and not awaited.isdisjoint(partition.last_known_elr)
     )
@@ -129,7 +129,7 @@ class UncleanRecovery:
     def note(
         self, image: MetadataImage, broker: BrokerImage, topics: Iterable[TopicPartitionLogInfo]
     ) -> list[TopicIdPartition]:
-        """Store a broker's reports, except outdated ones. Returns the partitions that they are about."""
+        """Store a broker's reports, except outdated ones. Returns the partitions of the stored reports."""
         named: list[TopicIdPartition] = []
         for topic in topics:
             known: TopicImage | None = image.topics_by_id.get(topic.topic_id)

@@ -24,7 +24,8 @@ __all__ = ["NO_AUTHORIZER", "DescribeAclsHandler"]
 
 NO_AUTHORIZER = "No Authorizer is configured on the broker"
 ACLS_PER_UNIT = 20
-"""The number of ACLs that are compared with the filter in one unit of work, the time to describe a partition.
+"""The number of ACLs that one unit of work compares with the filter. A unit of work takes as long as the
+description of one partition.
 """
 
 

@@ -1,5 +1,5 @@
-"""DescribeConfigs and ListConfigResources: the values in force with their sources and synonyms, and the
-resources that have values.
+"""DescribeConfigs describes the values in force, with their sources and synonyms. ListConfigResources lists
+the resources that have values.
 """
 
 from __future__ import annotations
@@ -64,19 +64,20 @@ _DOC_SCOPES = {
     RESOURCE_GROUP: "group",
 }
 RESOURCE_UNITS = 20
-"""The cost of describing one resource, in units of work: to describe a partition costs 1."""
+"""The cost of describing one resource, in units of work. The description of one partition costs 1."""
 REFUSED_UNITS = 3
 ENTRY_BYTES = 80
 NAMED_FREELY = (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
-"""The resource types of which every name is described. All names without values of their own get the same
-description.
+"""The resource types for which every name is described, even if no such resource exists. All resources
+without values of their own get the same description.
 """
 Owner = tuple[int, str | None]
-"""The type and name of a resource. The name None stands for all resources of the type without values of their
-own.
+"""The type and name of a resource. With the name None, it stands for all resources of this type that have no
+values of their own.
 """
 _MARKS = (RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, DEMOTED_LOG_DIRS, RATE_BEFORE)
-"""Keys of broker resources that have no definition, because commands about directories write them."""
+"""Keys of broker resources that need no definition, because only commands about log directories write them.
+"""
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
@@ -132,7 +133,7 @@ class DescribeConfigsHandler:
         return in_slices(self._broker.long_work, self._answer(request))
 
     def _answer(self, request: DescribeConfigsRequest) -> Work[DescribeConfigsResponse]:
-        # As in Kafka, one resource of an unknown type makes the whole request fail.
+        # As in Kafka, a single resource of an unknown type makes the whole request fail.
         sound = all(resource.resource_type in RESOURCES for resource in request.resources)
         answered = _Answered()
         results = []

@@ -23,7 +23,8 @@ from odradek.wire.messages.describe_delegation_token import (
 __all__ = ["DescribeTokensHandler"]
 
 TOKEN_UNITS = 6
-"""The cost of checking a token and computing its secret, in units of work: to describe a partition costs 1.
+"""The cost of checking a token and computing its secret, in units of work. The description of one partition
+costs 1.
 """
 
 
@@ -43,9 +44,8 @@ class DescribeTokensHandler:
         self._secrets = secrets
 
     def handle(self, context: Context, request: DescribeDelegationTokenRequest) -> Result:
-        """Describe the tokens that the client may see.
-
-        Without a list of owners, these are the tokens of all owners.
+        """Describe the tokens that the client may see. A request without a list of owners is about the tokens
+        of all owners.
         """
         if not context.may_ask_for_tokens:
             return DescribeDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)

@@ -1,10 +1,10 @@
 """Access rules and limits in the metadata image: ACLs, SCRAM credentials, delegation tokens and client quotas.
 PURE.
 
-The authorizer enforces the ACLs, brokers and the controller enforce the quotas, and users log in with
-credentials and tokens. All entries in the log are kept, so that Kafka's directories can be opened, and
-snapshots are complete. With `odradek.start.without.acls` the operator allows a start without an authorizer
-(`odradek/node/node.py`).
+The authorizer enforces the ACLs. Brokers and the controller enforce the quotas. Users log in with credentials
+and tokens. The image keeps all entries in the log, even if this node does not use them. So directories of
+Kafka can be opened, and snapshots are complete. With `odradek.start.without.acls` the operator allows a start
+without an authorizer (`odradek/node/node.py`).
 
 The `repr` of these values does not show secrets.
 """
@@ -79,7 +79,7 @@ class AccessImage:
     acls: LayeredMap[bytes, Acl] = attrs.field(factory=LayeredMap)
     """The ACLs by id."""
     acl_ids: LayeredMap[Acl, bytes] = attrs.field(factory=LayeredMap, eq=False)
-    """The ids of ACLs, by ACL. With it, an existing ACL is not created again."""
+    """The id of each ACL. This map shows whether an ACL exists already, so that it is not created again."""
     acl_index: AclIndex = attrs.field(factory=AclIndex, eq=False)
     """An index of the same ACLs for access decisions. It changes from image to image, so do not keep a
     reference to it.
@@ -91,7 +91,9 @@ class AccessImage:
     client_quotas: LayeredMap[tuple[QuotaEntity, str], float] = attrs.field(factory=LayeredMap)
     """The values of quotas, by entity and key."""
     salt_forms: SaltForms = attrs.field(default=NO_USERS, eq=False)
-    """The form of the stored credentials' salts. Challenges to unknown users imitate it."""
+    """The form of the salts in the stored credentials. A challenge to an unknown user has a salt of the same
+    form.
+    """
 
     def records(self) -> Iterator[Message]:
         """Yield the records that give this value when they are replayed over an empty one.
@@ -128,7 +130,7 @@ def _forms(
 
 
 def _quota_order(known: tuple[QuotaEntity, str]) -> tuple[list[tuple[str, bool, str]], str]:
-    """Return the sort key of a quota. The default of a type comes before its names."""
+    """Return the sort key of a quota. The default of a type comes before the names of that type."""
     entity, key = known
     return [(kind, name is not None, name or "") for kind, name in entity], key
 

@@ -3,12 +3,12 @@
 * **Replay is deterministic and strict.** The same records give the same image on the leader, on followers, on
   brokers and after a restart, however they are divided into batches. A record that does not fit (e.g. a
   partition of an unknown topic) means that the log is wrong. `InvalidMetadata` is raised, and the node stops.
-  So it is for an unknown record type, since its meaning is unknown. (Kafka 4 writes no records about the
-  migration from ZooKeeper, and ignores those of older releases; so does Odradek.)
+  A record of an unknown type also stops the node. (Kafka 4 writes no records about the migration from
+  ZooKeeper, and ignores those of older releases; so does Odradek.)
 * **The base image is never changed.** Changes are collected beside it, and the cost of `build` depends only
   on the changes.
-* **Metadata transactions** (KIP-868) become visible as a whole: no image can be built while one is open. They
-  consist of Begin, End and Abort records around a change that is too large for one batch.
+* **Metadata transactions** (KIP-868) become visible as a whole: no image can be built while a transaction is
+  open. A change that is too large for one batch is written between a Begin record and an End or Abort record.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ T = TypeVar("T")
 
 
 class Interned:
-    """Replaces equal tuples by one shared tuple.
-
-    Most partitions of a cluster have one of only a few replica lists, so this saves memory.
+    """An object that replaces equal tuples by one shared tuple. Most partitions of a cluster have one of a
+    few replica lists, so this saves memory.
     """
 
     __slots__ = ("_seen",)
@@ -181,10 +180,8 @@ class ImageBuilder:
             self._visible_epoch = max(epoch, self._visible_epoch)
 
     def build(self) -> tuple[MetadataImage, MetadataDelta]:
-        """Build the image after all records so far. Returns it, and its difference from the image that was
-        built before.
-
-        The new image is the base for further records.
+        """Build the image after all records so far. Returns the image, and its difference from the previously
+        built image. Later records are applied to the new image.
         """
         pending = self._changes
         if self._before_transaction is not None:
@@ -398,8 +395,8 @@ def merge_partition(
 ) -> PartitionImage:
     """Return a partition after a change record.
 
-    Every change raises the partition epoch. A record with a leader, even the same leader or "none", also
-    raises the leader epoch.
+    Every change raises the partition epoch. A record that names a leader also raises the leader epoch, even
+    if it names the same leader or "none".
     """
     replicas = before.replicas if record.replicas is None else share(record.replicas)
     if record.directories is not None:

@@ -2,9 +2,10 @@
 
 When they are replayed over an empty image, they give an equal image. Equal images give the same records in
 the same order, so all nodes write the same snapshot for an offset. The order is Kafka's. First come the
-feature levels, `metadata.version` before all, so that a reader knows the formats of what follows. Then come
-brokers, controllers, topics with their partitions, configurations, producer ids, quotas, ACLs, users and
-tokens. Where Kafka's order depends on a hash table, Odradek sorts by name or number.
+feature levels. The level of `metadata.version` is the very first record, so that a reader knows the formats
+of the later records. Then come brokers, controllers, topics with their partitions, configurations, producer
+ids, quotas, ACLs, users and tokens. Where Kafka's order depends on a hash table, Odradek sorts by name or
+number.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def records_of(image: MetadataImage) -> Iterator[Message]:
         yield _controller(controller)
     for name in sorted(image.topics):
         yield from _topic(image.topics[name])
-    # A value that this version cannot read comes after the value in force, as it did in the log.
+    # A value that this version cannot read comes after the value in force, in the same order as in the log.
     for configs in (image.configs, image.unreadable_configs):
         for kind, name in sorted(configs):
             for key, value in sorted(configs[kind, name].items()):

@@ -38,7 +38,9 @@ RESERVED_DIRECTORIES = frozenset(bytes(15) + bytes([number]) for number in range
 
 
 def is_subset(replicas: Sequence[int], of: Sequence[int]) -> bool:
-    """True if all of `replicas` are in `of`. Usually both are the same object, so this is checked first."""
+    """True if all of `replicas` are in `of`. Usually both arguments are the same object, so this case is
+    checked first.
+    """
     return replicas == of or set(of).issuperset(replicas)
 
 
@@ -160,8 +162,8 @@ class MetadataImage:
     topics: LayeredMap[str, TopicImage] = attrs.field(factory=LayeredMap)
     topics_by_id: LayeredMap[bytes, TopicImage] = attrs.field(factory=LayeredMap)
     colliding_names: LayeredMap[str, tuple[str, ...]] = attrs.field(factory=LayeredMap)
-    """Topic names with a '.' or '_', by the name in which '_' replaces both. Kafka refuses a new topic whose
-    name collides in this form.
+    """Topic names with a '.' or '_', by the form of the name in which each '.' is replaced by '_'. Kafka
+    refuses a new topic if an existing name has the same form.
 
     The names are sorted: like a snapshot, the image must not depend on the order in which topics were created.
     """
@@ -170,7 +172,7 @@ class MetadataImage:
     configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
     """Configuration values by (resource type, resource name). The values for all brokers have the empty name.
 
-    Each value passes `config_values.check_value`: it is the last readable value of its key in the log.
+    Each value is the last value of its key in the log that passes `config_values.check_value`.
     """
     unreadable_configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
     """For each resource, the newest values in the log that this version cannot read. They are not in force.
@@ -180,8 +182,8 @@ class MetadataImage:
     """Finalized feature levels. A feature with level 0 has no entry."""
     next_producer_id: int = 0
     troubled_directories: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict)
-    """Directories that take no records now, by the broker that reports them. They are not in `configs`
-    (`odradek.serving.disk_troubles`).
+    """Directories that take no records now, by the broker that reports them. These values are not in
+    `configs` (`odradek.serving.disk_troubles`).
     """
     access: AccessImage = attrs.field(factory=AccessImage)
 
@@ -204,7 +206,7 @@ class MetadataImage:
         return overrides
 
     def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
-        """Return the dynamic values of one broker, or with None those for all brokers."""
+        """Return the dynamic values of one broker. For None, return the dynamic values for all brokers."""
         name = "" if broker_id is None else str(broker_id)
         overrides: Mapping[str, str] = self.configs.get((RESOURCE_BROKER, name), {})
         return overrides
@@ -263,5 +265,7 @@ _NOTHING = MetadataDelta()
 
 
 def collision_key(name: str) -> str | None:
-    """Return the form of a topic name in which names collide; None if the name has neither '.' nor '_'."""
+    """Return a topic name with each '.' replaced by '_': names with the same result collide. Returns None if
+    the name has neither '.' nor '_'.
+    """
     return name.replace(".", "_") if "." in name or "_" in name else None

@@ -1,4 +1,5 @@
-"""Configuration values in the metadata log that this node cannot read: each is logged once and counted. PURE.
+"""Configuration values in the metadata log that this node cannot read. Each such value is logged once and
+counted. PURE.
 
 Kafka counts values that its controllers and brokers fail to apply as MetadataErrorCount.
 """

@@ -1,6 +1,7 @@
 """CreateAcls and DeleteAcls: add and remove ACLs (KIP-140, KIP-290). PURE.
 
-An existing ACL is not written again. A request is refused as a whole only because of its size.
+If a new ACL already exists, no record is written for it. A request is refused as a whole only if it is too
+large.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ __all__ = ["create_acls", "delete_acls"]
 
 NO_AUTHORIZER = "No Authorizer is configured."
 COMPARED_PER_REQUEST_MAX = 100_000
-"""The most comparisons of a filter with an ACL in one request."""
+"""The most pairs of a filter and an ACL that are compared for one request."""
 COMPARED_PER_FILTER = 8
-"""The cost of reading a filter and looking up its candidates, measured in comparisons."""
+"""The cost of reading a filter and finding the ACLs that it may match. The unit is one comparison."""
 
 
 def create_acls(
@@ -125,9 +126,8 @@ def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[byte
 
 
 def _as_acl(asked: AclFilter) -> Acl:
-    """Make the ACL that an exact filter matches.
-
-    A filter that leaves fields open gives an ACL that cannot exist.
+    """Make the ACL that an exact filter matches. For a filter with open fields, the result is an ACL that
+    cannot exist.
     """
     return Acl(
         asked.resource_type,

@@ -1,8 +1,9 @@
 """Decisions about delegation tokens (KIP-48): create, renew and expire. PURE.
 
-The log has the tokens without their secrets. A token's secret is computed from its id and a key that all
-nodes have (`odradek/security/tokens.py`). A decision depends on the client, so it gets the request together
-with the requester. Checks and their order are Kafka's. The doors have checked the client's rights before.
+The metadata log has the tokens without their secrets. A token's secret is computed from its id and a key that
+all nodes have (`odradek/security/tokens.py`). A decision depends on the client, so a `TokenRequest` has the
+client's request together with its principal. The checks and their order are Kafka's. The client's rights are
+not checked here, since the doors (`doors.py`) have already checked them.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ EXPIRED_PER_TURN_MAX = 1_000
 """The most tokens that are removed in one turn of the timer, so that other requests are handled in between.
 """
 PRINCIPAL_BYTES_MAX = 32_767
-"""The largest size of a principal in a record, in bytes. (A request has its type and name in two fields, each
-of which may be as long.)
+"""The largest size of a principal in a record, in bytes. (A request has the principal's type and name in two
+fields. Each field alone may have this size.)
 """
 Asked: TypeAlias = CreateDelegationTokenRequest | RenewDelegationTokenRequest | ExpireDelegationTokenRequest
 
 
 @attrs.frozen
 class TokenRequest:
-    """A client's request about tokens, together with the requester's principal and the time.
+    """A client's request about tokens, with the client's principal and the present time.
 
-    The time is an interval. A token may not be used any more once it has expired by the latest possible time.
-    It is deleted once it has expired by the earliest possible time.
+    The clock is not exact, so the time is an interval. A token is refused if it has expired at the end of
+    this interval. It is deleted only if it has expired at the beginning of the interval.
     """
 
     message: Any
@@ -176,9 +177,10 @@ def _create(
 def _room(
     image: MetadataImage, owner: str, earliest_ms: int, basis: DecisionBasis, secrets: TokenSecrets
 ) -> list[Message] | None:
-    """Make records that remove the owner's expired tokens if it has the largest allowed number of tokens.
+    """Make room for a new token of `owner`: make the records that remove the owner's expired tokens.
 
-    Returns None if too many of them are still valid.
+    The list is empty if the owner has fewer tokens than the limit. The result is None if the owner has as
+    many unexpired tokens as the limit allows.
     """
     tokens, most = image.access.delegation_tokens, basis.settings.tokens_per_owner_max
     held = basis.token_ids.held(owner, most, tokens, secrets)

@@ -1,23 +1,23 @@
 """Joining and leaving of brokers: registration, heartbeats, fencing, controlled shutdown.
 
 A broker registers, and is fenced at first. It reads the metadata log, and asks with its heartbeats to be
-unfenced. It is fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch
-is the offset of its registration record.
+unfenced. It is fenced again when its session expires, when it shuts down, or when it asks to be fenced. Its
+epoch is the offset of its registration record.
 
-**Controlled shutdown.** The broker loses its leaderships and leaves ISRs. It may stop when all active brokers
-have read the metadata with the new leaders.
+**Controlled shutdown.** The controller moves the broker's leaderships to other brokers, and removes it from
+ISRs. The broker may stop when all active brokers have read the metadata with the new leaders.
 
-**Unclean restarts.** A broker sends the epoch of the registration that it last shut down cleanly. If its last
-registration has another epoch, the broker may have lost acknowledged records. (Acknowledged records may not
-be synced yet.) So it leaves every ISR before it can be unfenced.
+**Unclean restarts.** A broker that registers also sends the epoch under which it last shut down cleanly. If
+its last registration has another epoch, the broker did not stop cleanly and may have lost acknowledged
+records. (Such records may not be synced yet.) So it leaves every ISR before it can be unfenced.
 
 **A directory that is back.** A broker may register again, with the same incarnation, to add a directory that
-it had reported as offline. Its epoch stays, and it is not fenced. A partition without a leader, whose replica
-is in this directory, gets a leader at once. (In Kafka it waits for the next election.)
+it had reported as offline. The broker keeps its epoch and is not fenced. If a partition with a replica in
+this directory has no leader, it gets one at once. (In Kafka it waits for the next election.)
 
-**A difference from Kafka.** There a new incarnation waits until the session of the old one has expired (9 s).
-Here the new incarnation is accepted at once if it has one of the old incarnation's log directories. (A
-process holds the locks of its directories until it ends, so the old process has ended.) Other new
+**A difference from Kafka.** In Kafka a new incarnation waits until the session of the old one has expired (9
+s). In Odradek a new incarnation is accepted at once if it has one of the old incarnation's log directories.
+(A process holds the locks of its directories until it ends, so the old process has ended.) Other new
 incarnations get DUPLICATE_BROKER_REGISTRATION, as in Kafka.
 """
 
@@ -100,7 +100,8 @@ def register_broker(
     amended = existing is not None and existing.incarnation_id == request.incarnation_id
     records: list[Message] = []
     if not amended:
-        # An unregistered broker may still be an eligible leader, and cannot prove that it stopped cleanly.
+        # If the broker is not registered, it cannot prove that it stopped cleanly. It may still be an
+        # eligible leader.
         clean = existing is not None and existing.epoch == request.previous_broker_epoch
         if existing is not None and not clean:
             reached("controller.broker_came_back_uncleanly")
@@ -135,9 +136,8 @@ def _check_registration(
     context: DecisionContext,
     sessions: BrokerSessions,
 ) -> BrokerImage | None:
-    """Check a registration request.
-
-    Returns the registration that it replaces or amends; None if the broker is new. Raises `KafkaError`.
+    """Check a registration request. Returns the existing registration that the request replaces or amends;
+    None if the broker is new. Raises `KafkaError`.
     """
     if request.cluster_id != image.cluster_id:
         raise KafkaError(
@@ -222,18 +222,18 @@ def heartbeat(
     records = _directories_offline(image, broker, request.offline_log_dirs, basis)
     records += _directories_cordoned(broker, request.cordoned_log_dirs)
     if records:
-        # The records below must not elect a replica in a directory that has just failed.
+        # A directory has just failed. The records below must not elect a replica in it.
         reached("controller.directory_lost")
         image = _after(image, records, context)
         broker = image.brokers[broker.broker_id]
     reported = basis.recovery.note(image, broker, request.topic_partition_log_info_list)
     shut_down = False
     fenced, stopping = broker.fenced, broker.in_controlled_shutdown
-    # A registration record must have a directory, so a broker without any is fenced instead. It could serve
-    # nothing.
+    # A registration record must name a directory. So if all directories have failed, the registration
+    # stays, and the broker is fenced.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
-        # A broker that was allowed to stop can only return by a new registration.
+        # The broker was allowed to stop before, so it can only return with a new registration.
         if request.want_shut_down or stopping:
             reached("controller.fenced_broker_may_stop")
             shut_down = True
@@ -273,11 +273,11 @@ def fence(
     *,
     is_stopping: bool = False,
 ) -> list[Message]:
-    """Make the records that fence brokers. They lose their leaderships, and leave every ISR whose other
-    members are alive.
+    """Make the records that fence brokers. The brokers lose their leaderships, and leave every ISR whose
+    other members are alive.
 
-    `is_stopping` is set for a broker that stops without a controlled shutdown. Then the record also says so,
-    for readers of the log. (Kafka's record says only that the broker is fenced.)
+    `is_stopping` is set for a broker that stops without a controlled shutdown. Then its record also says that
+    the broker stops, for readers of the log. (Kafka's record says only that the broker is fenced.)
     """
     since_ms = basis.sessions.recently(now_ms)
     records = leave_isrs(image, {broker.broker_id: since_ms for broker in brokers}, basis)
@@ -323,8 +323,8 @@ def _elect_where_nobody_leads(
 def _elect_reported(
     image: MetadataImage, reported: list[TopicIdPartition], basis: DecisionBasis
 ) -> list[Message]:
-    """Elect leaders for the partitions about which a broker has just reported, as far as no other report is
-    missing.
+    """Elect leaders for the partitions about which a broker has just reported. If a partition still needs
+    reports of other brokers, no leader is elected.
     """
     records: list[Message] = []
     acceptable = acceptable_leaders(image)
@@ -353,11 +353,12 @@ def _begin_controlled_shutdown(
 def fence_expired(
     image: MetadataImage, request: FenceExpiredBrokers, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Fence all brokers whose sessions have expired, in one decision. The timer repeats the request until
-    none has expired.
+    """Fence all brokers whose sessions have expired, in one decision. The timer repeats the request until no
+    session has expired.
 
-    All these brokers leave the ISRs at once, so each of them has all records that were committed before. If
-    no session has expired, waiting brokers leave ISRs, if they may.
+    All these brokers leave the ISRs in one change, so each of them has all records that were committed
+    before. If no session has expired, the decision removes waiting brokers from the ISRs that they may leave
+    now.
     """
     sessions = basis.sessions
     sessions.prolong(request.slept_ms, context.now_ms)
@@ -382,9 +383,8 @@ def _leads_anything(image: MetadataImage, broker_id: int) -> bool:
 def _directories_offline(
     image: MetadataImage, broker: BrokerImage, offline: list[bytes], basis: DecisionBasis
 ) -> list[Message]:
-    """Store which directories a broker has reported as failed.
-
-    Replicas in them leave their ISRs. Returns the records.
+    """Make the records that remove failed directories from a broker's registration, and the replicas in these
+    directories from their ISRs.
     """
     newly_offline = [directory for directory in broker.log_dirs if directory in offline]
     remaining = [directory for directory in broker.log_dirs if directory not in offline]
@@ -416,9 +416,8 @@ def _directories_offline(
 
 
 def _directories_cordoned(broker: BrokerImage, cordoned: list[bytes] | None) -> list[Message]:
-    """Store which directories get no new replicas (KIP-1066).
-
-    None comes from a broker of an older release, and changes nothing.
+    """Make the record that says which directories get no new replicas (KIP-1066). `cordoned` is None if the
+    broker has an older release; then nothing changes.
     """
     if cordoned is None or tuple(cordoned) == broker.cordoned_log_dirs:
         return []

@@ -25,9 +25,8 @@ def register_controller(
     context: DecisionContext,
     _basis: DecisionBasis,
 ) -> Decision:
-    """Register a controller's addresses and supported feature levels.
-
-    A repetition of the same registration writes no record.
+    """Register a controller's addresses and supported feature levels. A record is written only if the
+    registration has changed.
     """
     try:
         check_contents(request.controller_id, request.incarnation_id, request.listeners, request.features)

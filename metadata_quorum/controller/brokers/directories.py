@@ -1,18 +1,20 @@
-"""The log directory of each replica (KIP-858): what brokers report, and how it affects partitions.
+"""The log directory of each replica (KIP-858): the reports of brokers about directories, and their effects on
+partitions.
 
 If a broker has one directory, its replicas are assigned to this directory when they are created. A broker
 with several directories chooses one for each replica, and reports it by AssignReplicasToDirs. Until then the
 directory is UNASSIGNED, and the replica counts as online. A replica in a directory that its broker has not
 registered is offline: it loses the leadership and leaves the ISR.
 
-LOST is a reserved id, by which a broker reports that the replica is useless. If other replicas are in sync
-and active, this replica also stops being eligible, because it will begin anew. The leader epoch rises, so
-that fetches from its old log cannot bring its new, empty log into the ISR.
+A broker reports the reserved id LOST for a replica whose log is useless. If other replicas are in sync and
+active, this replica also stops being eligible, because it will begin anew. The leader epoch rises, so that
+fetches from its old log cannot bring its new, empty log into the ISR.
 
 A replica also begins anew if its broker no longer has the old directory, and reports another one
-(`begins_anew`). It leaves the ISR and the eligible replicas, and no longer counts as the last leader. If no
-replica can lead then, the partition waits until an operator requests an unclean election. For this replica is
-empty, but the others may have nearly all records. (Kafka elects the empty replica.)
+(`begins_anew`). Such a replica leaves the ISR and the eligible replicas, and no longer counts as the last
+leader. If then no replica can lead, the partition waits until an operator requests an unclean election. The
+reason is that the new replica is empty, while the other replicas may have nearly all records. (Kafka elects
+the empty replica.)
 """
 
 from __future__ import annotations
@@ -55,9 +57,8 @@ def assign_replicas_to_dirs(
     _context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    """Store the directories of replicas as a broker reports them.
-
-    An error of one partition does not affect other partitions.
+    """Store the directories of replicas as a broker reports them. An error for one partition does not affect
+    the other partitions.
     """
     try:
         check_broker_epoch(image, request.broker_id, request.broker_epoch)
@@ -109,7 +110,7 @@ def _assign(
     active = acceptable_leaders(image, without=() if online else (broker.broker_id,))
 
     def acceptable(partition: PartitionImage, replica: int) -> bool:
-        # A partition without a leader may have waited for this replica, which is now in an online directory.
+        # If a partition has no leader, it may have waited for this replica, whose directory is now online.
         return active(partition, replica) if replica != broker.broker_id else online and broker.is_active
 
     anew = begins_anew(partition, broker, directory)
@@ -123,7 +124,7 @@ def _assign(
         rules,
         Change(
             removed=() if online else (broker.broker_id,),
-            # The broker sets the log of a lost replica aside, so no partition may wait for that log.
+            # The broker sets the log of a lost replica aside. So the partition must not wait for this log.
             begun_anew=broker.broker_id if anew or is_given_up else None,
             directories={broker.broker_id: directory},
         ),
@@ -134,11 +135,11 @@ def _assign(
 
 
 def begins_anew(partition: PartitionImage, broker: BrokerImage, directory: bytes) -> bool:
-    """True if the broker's replica in `directory` is a new, empty one, because the metadata names another
-    directory that is gone.
+    """True if the broker's replica in `directory` is new and empty. This is so if the metadata names another
+    directory for the replica, and that directory is gone.
 
-    A directory is gone if the broker does not register it any more, e.g. because the disk was replaced. A
-    disk that was moved keeps its id. A reserved id is no directory.
+    A directory is gone if the broker no longer registers it, e.g. because the disk was replaced. A disk that
+    was moved keeps its directory id. A reserved id stands for no directory.
     """
     before = partition.directory_of(broker.broker_id)
     if before == directory or before in RESERVED_DIRECTORIES or directory == LOST_DIRECTORY:

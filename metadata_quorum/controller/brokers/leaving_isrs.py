@@ -1,19 +1,19 @@
 """The removal of brokers that stop or fail from ISRs, in favour of members that are alive.
 
-A replica that has left an ISR cannot be elected when the remaining members are lost, because it may lack
-records that they committed. But a member whose machine has lost power commits nothing, although its session
-lasts a while longer. So three rules hold. The argument is in docs/internals/replication.md ("Leaving in
-favour of the living").
+A replica that has left an ISR may lack records that the remaining members committed. So if the remaining
+members are lost, it cannot be elected. But a member whose machine has lost power commits nothing, although
+its session lasts a while longer. So three rules hold. The argument is in docs/internals/replication.md
+("Leaving in favour of the living").
 
 * **A broker leaves an ISR only in favour of members that have sent heartbeats.** Until all remaining members
-  have sent one, the broker is fenced, leads nothing, and stays in the ISR. The leader still counts it, so it
-  misses no committed record.
-* **All absent brokers leave together**, with one record. No leader sees an intermediate ISR. So all of them
-  become eligible if the remaining ISR is too small to commit.
-* **If no member is active, all leave** and become eligible.
+  have sent a heartbeat, the broker is fenced, leads nothing, and stays in the ISR. The leader still counts
+  this broker's replica, so each committed record is in this replica, too.
+* **All absent brokers leave together**, with one record per partition. No leader sees an intermediate ISR. So
+  all the absent brokers become eligible if the remaining ISR is too small to commit.
+* **If no member is active, all members leave** and become eligible.
 
-These rules do not apply to a replica that may lack acknowledged records (after an unclean restart). It leaves
-at once, even alone.
+These rules do not apply to a replica that may lack acknowledged records (after an unclean restart). Such a
+replica leaves at once, even as the only one.
 
 The set of waiting brokers is soft state (`BrokerSessions.wait`). A new controller derives the set from the
 ISRs: all inactive members are waiting.
@@ -43,7 +43,7 @@ from odradek.wire.structure import Message
 __all__ = ["AT_ONCE", "begin_waiting", "go_on_leaving", "leave_isrs", "sorted_topics"]
 
 AT_ONCE = NEVER - 1
-"""A special value for the time of heartbeats in `leave_isrs`: the broker leaves without waiting for
+"""A special value of a heartbeat time in `leave_isrs`: the broker leaves at once, and does not wait for
 heartbeats of other members.
 """
 
@@ -107,8 +107,8 @@ def _removed(
     leaving: Mapping[int, int],
     sessions: BrokerSessions,
 ) -> tuple[int, ...] | None:
-    """Return the members that leave the ISR now; None if they must wait for heartbeats of the remaining
-    members.
+    """Return the members that leave the ISR now; None if no member may leave before the remaining members
+    have sent heartbeats.
     """
     staying = [each for each in partition.isr if each not in away]
     since_ms = max(leaving[each] for each in gone)
@@ -128,9 +128,8 @@ def _is_active(image: MetadataImage, broker_id: int) -> bool:
 
 
 def _is_homeless(partition: PartitionImage, broker_id: int, log_dirs: Collection[bytes] | None) -> bool:
-    """True if the broker returns without the directory of this replica.
-
-    In another directory the replica may be empty.
+    """True if the broker registers without the directory that had this replica. In another directory the
+    replica may be empty.
     """
     directory = partition.directory_of(broker_id)
     return log_dirs is not None and directory not in log_dirs and directory not in RESERVED_DIRECTORIES
@@ -146,9 +145,8 @@ def go_on_leaving(image: MetadataImage, basis: DecisionBasis) -> list[Message]:
 
 
 def begin_waiting(image: MetadataImage, now_ms: int, basis: DecisionBasis) -> None:
-    """Mark inactive brokers that are still in an ISR as waiting.
-
-    A new controller calls this, because the previous one let them wait.
+    """Mark inactive brokers that are still in an ISR as waiting. A new controller calls this, because its
+    predecessor's list of waiting brokers is lost.
     """
     for broker_id in sorted(set(_inactive_members(image))):
         basis.sessions.wait(broker_id, now_ms)

@@ -1,10 +1,10 @@
 """Rules for the registration of a broker or of a controller. PURE.
 
-A registration is written to the metadata log as it is. From there its contents get into every node's memory,
-disk and Metadata responses. Kafka 4.3 checks little: it accepts a negative id, a missing incarnation, names
-of 30 KB or 3,000 features. An unknown security protocol even ends Kafka's controller, now and at each later
-start. Here all of these get INVALID_REGISTRATION. An invalid range of feature levels gets
-UNSUPPORTED_VERSION, as in Kafka.
+A registration is written to the metadata log without changes. From the log its contents get into every node's
+memory, disk and Metadata responses. Kafka 4.3 checks little: it accepts a negative id, a missing incarnation,
+names of 30 KB or 3,000 features. An unknown security protocol even makes Kafka's controller stop, now and at
+each later start. Odradek answers all of these with INVALID_REGISTRATION. An invalid range of feature levels
+gets UNSUPPORTED_VERSION, as in Kafka.
 """
 
 from __future__ import annotations

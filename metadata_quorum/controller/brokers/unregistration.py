@@ -15,10 +15,11 @@ from odradek.wire.structure import Message
 def unregister_broker(
     image: MetadataImage, request: UnregisterBrokerRequest, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Remove a broker's registration. The broker loses its leaderships and leaves ISRs. Assignments of
-    replicas keep its id until they are changed.
+    """Remove a broker's registration. The broker loses its leaderships and leaves ISRs. Partitions keep the
+    broker's id among their replicas until they are reassigned.
 
-    Stop the broker first: a running broker registers again when its next heartbeat is refused.
+    Stop the broker before this request, because a running broker registers again when its next heartbeat is
+    refused.
     """
     broker = image.brokers.get(request.broker_id)
     if broker is None:

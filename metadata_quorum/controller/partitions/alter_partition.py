@@ -1,9 +1,9 @@
 """AlterPartition: a leader proposes new in-sync replicas, and the controller decides (KIP-497, KIP-841,
 KIP-903).
 
-The leader may have an outdated view of its leadership, of the partition or of the brokers. Each case gets its
-own error; the order of checks is Kafka's. A whole request is one atomic batch. A refused partition does not
-affect the others.
+The leader may not know yet that it has lost its leadership, or that the partition or the brokers have
+changed. Each of these cases gets its own error. The order of checks is Kafka's. A whole request is one atomic
+batch. A refused partition does not affect the others.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ from odradek.wire.structure import Message
 from odradek.wire.topic_partition import TopicIdPartition
 
 UNKNOWN_BROKER_EPOCH = -1
-"""The broker epoch in requests of leaders that do not know with which registration the replica fetched. The
-epoch is then not checked.
+"""The broker epoch that a leader sends if it does not know under which registration the replica fetched. The
+controller then does not check the epoch.
 """
 
 
 def alter_partition(
     image: MetadataImage, request: AlterPartitionRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Decide the new state of each partition, or return the error for which it stays as it is."""
+    """Decide the new state of each partition. A partition whose change is refused stays as it is, and the
+    response has its error.
+    """
     try:
         check_broker_epoch(image, request.broker_id, request.broker_epoch)
     except KafkaError as error:
@@ -88,8 +90,8 @@ def alter_partition(
             if record is not None:
                 records.append(record)
                 partition = changed[key] = merge_partition(partition, record)
-            # With this change a reassignment may be complete, which may move the leadership away. Then there
-            # are both a record and an error, so that the former leader waits for the metadata.
+            # This change may complete a reassignment, and so move the leadership to another broker. Then the
+            # change is written, but the former leader gets an error, so that it waits for the metadata.
             if record is not None and record.leader not in (request.broker_id, NO_LEADER_CHANGE):
                 reached("controller.leader_moved_by_its_own_change")
                 answers.append(_refused(number, ErrorCode.NEW_LEADER_ELECTED))
@@ -128,10 +130,12 @@ def _check(
     data: AlterPartitionRequestPartitionData,
     isr: list[BrokerState],
 ) -> ErrorCode:
-    """Check one partition of the request, in Kafka's order. Returns NONE or the error."""
+    """Check one partition of the request, in Kafka's order. Returns the error, or NONE if the change is
+    allowed.
+    """
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    # If the leader knows a higher epoch than this controller, it got it from a newer controller.
+    # If the leader knows a higher epoch than this controller, a newer controller has set that epoch.
     if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
         reached("controller.asked_by_a_later_state")
         return ErrorCode.NOT_CONTROLLER

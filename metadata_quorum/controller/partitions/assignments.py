@@ -15,9 +15,8 @@ Assignment = tuple[list[int], list[int]]
 
 
 def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignment]:
-    """Add to each list of placed replicas those that are in sync at once.
-
-    No ISR is empty, since the placement gives every partition an active broker.
+    """Make an assignment from each list of placed replicas: add the replicas that are in sync when the
+    partition is created. No ISR is empty, since the placement gives every partition an active broker.
     """
     found: dict[tuple[int, ...], Assignment] = {}
     assignments = []
@@ -35,10 +34,8 @@ def active_replicas(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
 
 
 def check_given_replicas(image: MetadataImage, replicas: list[int], factor: int | None) -> None:
-    """Check the manual assignment of one partition.
-
-    `factor` is the required number of replicas; None means any. Raises `KafkaError`
-    INVALID_REPLICA_ASSIGNMENT.
+    """Check the manual assignment of one partition. `factor` is the required number of replicas; None means
+    that any number is allowed. Raises `KafkaError` INVALID_REPLICA_ASSIGNMENT.
     """
     if not replicas:
         raise bad_assignment("The manual partition assignment includes an empty replica list.")
@@ -68,10 +65,10 @@ def bad_assignment(message: str) -> KafkaError:
 def partition_records(
     image: MetadataImage, topic_id: bytes, first: int, assignments: Iterable[Assignment]
 ) -> list[PartitionRecord]:
-    """Make the records of new partitions, numbered from `first` on. Records share equal lists.
+    """Make the records of new partitions, numbered from `first` on. Records with equal lists share one list.
 
-    The first in-sync replica leads, unless its directory is troubled (`odradek.serving.disk_troubles`) and
-    that of another in-sync replica is not.
+    The first in-sync replica whose directory is not troubled leads (`odradek.serving.disk_troubles`). If all
+    these directories are troubled, the first in-sync replica leads.
     """
     troubled = {each for ids in image.troubled_directories.values() for each in ids}
     directories = {broker_id: default_directory(image, broker_id) for broker_id in image.brokers}
@@ -100,9 +97,8 @@ def partition_records(
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """Return the directory of a broker that has only one, otherwise `UNASSIGNED_DIRECTORY`.
-
-    A broker with several directories reports its choice later.
+    """Return the directory of a broker that has only one directory, otherwise `UNASSIGNED_DIRECTORY`. A
+    broker with several directories chooses one and reports it later.
     """
     directories = image.brokers[broker_id].log_dirs
     return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

@@ -1,4 +1,6 @@
-"""CreatePartitions: add partitions to a topic. They are placed like those of a new topic."""
+"""CreatePartitions: add partitions to a topic. The new partitions are placed in the same way as those of a
+new topic.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def create_partitions(
     """Create the partitions of all valid topics in one atomic batch. Other topics get errors.
 
     If a topic would bring the request above `RECORDS_PER_REQUEST_MAX` records, the topic is refused, and
-    later topics are still tried. (Kafka writes as many as fit and answers with an unknown server error.)
+    later topics are still tried. (Kafka writes as many records as fit, and answers with an unknown server
+    error.)
     """
     counts: dict[str, int] = {}
     for topic in request.topics:
@@ -55,7 +58,7 @@ def create_partitions(
 
 
 def new_partitions_asked(image: MetadataImage, asked: CreatePartitionsTopic) -> int:
-    """Count the partitions that would be added to a topic; 0 if the request is invalid."""
+    """Count the partitions that the request would add to a topic; 0 if the request is invalid."""
     topic: TopicImage | None = image.topics.get(asked.name)
     additional = 0 if topic is None else max(0, asked.count - len(topic.partitions))
     return additional if asked.assignments is None or len(asked.assignments) == additional else 0

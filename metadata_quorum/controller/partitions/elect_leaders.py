@@ -1,9 +1,10 @@
-"""ElectLeaders, and the periodic elections of the controller: preferred leaders, and leaders for partitions
-without one.
+"""ElectLeaders, and the controller's periodic elections of preferred leaders, and of leaders for partitions
+without a leader.
 
-Elections because brokers come and go are in `brokers`. Here leaders change for three other reasons. A request
-asks for it. The preferred replica is in sync again (`auto.leader.rebalance.enable`). Or a topic prefers the
-loss of records to being unavailable (`unclean.leader.election.enable`).
+The package `brokers` has the elections that follow when a broker joins or leaves. Here a leader is elected
+for three other reasons. A client requests it. The preferred replica is in sync again
+(`auto.leader.rebalance.enable`). Or the topic's configuration prefers the loss of records to an unavailable
+partition (`unclean.leader.election.enable`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class BalanceLeaders:
 
 @attrs.frozen
 class ElectLeaderless:
-    """A request of the controller to itself: elect leaders for partitions without one.
+    """A request of the controller to itself: elect leaders for partitions without a leader.
 
     The response is the number of changed partitions.
     """
@@ -146,7 +147,9 @@ def _elect(
 def balance_leaders(
     image: MetadataImage, _request: BalanceLeaders, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Elect preferred leaders for partitions that another replica leads, at most `ELECTIONS_PER_TURN_MAX`."""
+    """Elect the preferred leader for partitions that another replica leads. One decision changes at most
+    `ELECTIONS_PER_TURN_MAX` partitions.
+    """
     records = []
     acceptable = acceptable_leaders(image)
     for topic, number, partition in _partitions(image):
@@ -169,11 +172,12 @@ def balance_leaders(
 def elect_leaderless(
     image: MetadataImage, _request: ElectLeaderless, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Elect leaders for partitions without one, also uncleanly if the topic allows it.
+    """Elect leaders for partitions without a leader, also uncleanly if the topic allows it.
 
-    A replica that may lead cleanly is normally elected when its broker becomes active. This decision also
-    elects those that a failure of the controller during a large change has left out. After a recovery of the
-    quorum, partitions may wait for brokers in a list. When none waits any more, the list is removed.
+    A replica that may lead cleanly is normally elected when its broker becomes active. But if the controller
+    fails during such a large change, some partitions get no leader then; they get one here. After a recovery
+    of the quorum, partitions may wait for the brokers in the list `AWAITED_BROKERS`. When no partition waits
+    any more, the list is removed.
     """
     basis.recovery.forget_settled(image)
     records: list[Message] = []
@@ -185,15 +189,16 @@ def elect_leaderless(
             continue
         is_awaiting = is_awaiting or is_held_back(partition, awaited)
         if not any(acceptable(partition, replica) for replica in partition.replicas):
-            # No replica may lead. There may be thousands of such partitions while a broker is away, and to
-            # try each costs as much as an election.
+            # No replica may lead, so skip the partition: an attempt costs as much as an election. While a
+            # broker is away, there may be thousands of such partitions.
             continue
         rules = topic_rules(image, basis, topic)
         record = change_partition(topic.topic_id, number, partition, acceptable, rules)
         if record is not None:
             records.append(record)
             if len(records) >= ELECTIONS_PER_TURN_MAX:
-                # The remaining partitions were not checked, so assume that one of them waits.
+                # The remaining partitions were not checked, so assume that one of them still waits for a
+                # broker.
                 is_awaiting = True
                 break
     elections = len(records)

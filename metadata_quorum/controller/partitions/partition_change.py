@@ -5,25 +5,27 @@ each other. The rules are those of Kafka's PartitionChangeBuilder, with KIP-455 
 for the rest:
 
 * **Leader.** The leader is a replica that is in sync and acceptable (its broker is active, its directory
-  online). It is the present leader if it still qualifies, else the first in the order of assignment. A
-  replica in a directory that takes no records now (`odradek.serving.disk_troubles`) leads only if all others
-  are in such directories, too. If the ISR is empty, an eligible replica (ELR) leads. If there is none, the
-  replica with the longest log leads (`unclean_recovery.py`), or the last known leader. Otherwise any
-  acceptable replica leads, if `unclean.leader.election.enable` allows it. The last three kinds of leaders may
-  lack acknowledged records. Then the ISR has only this leader, and the partition is RECOVERING until the
-  leader reports otherwise.
+  online). The present leader stays if it still qualifies. Otherwise the first such replica in the order of
+  assignment is elected. A replica in a directory that takes no records now (`odradek.serving.disk_troubles`)
+  leads only if all others are in such directories, too. If the ISR is empty, an eligible replica (ELR) leads.
+  If there is none, the replica with the longest log leads (`unclean_recovery.py`), or the last known leader.
+  Otherwise any acceptable replica leads, if `unclean.leader.election.enable` allows it. A leader with the
+  longest log, a last known leader and any other acceptable replica may lack acknowledged records. After such
+  an election the ISR has only the leader, and the partition is RECOVERING until the leader reports otherwise.
 * **Eligible replicas.** The high watermark does not advance while the ISR is below `min.insync.replicas`. So
   a replica that leaves such an ISR has all committed records, and becomes eligible. If the ISR has
   `min.insync.replicas` or more members, there are no eligible replicas.
 * **Without the feature of eligible replicas**, the last in-sync replicas stay in the ISR when their brokers
   go away. If several brokers go away at once, the first broker that returns leads, and is the only one in sync.
 * **Unclean restarts.** A broker that may have lost acknowledged records leaves ISR and ELR, even as the last
-  member. If both are empty then, the last known leader is recorded, and elected when it is active again.
-  (Kafka does this only with the feature, Odradek always.)
+  member. If ISR and ELR are then both empty, the last known leader is recorded, and is elected when it is
+  active again. (Kafka does this only with the feature, Odradek always.)
 * **Replaced disks.** A replica that begins anew is empty. It leaves ISR and ELR, so clean elections skip it.
-  If there is no leader then, it is moved to the end of the assignment, where an unclean election looks last.
-* **Reassignment.** `replicas` has the old and the new replicas, until all that stay are in sync. Then the
-  others are removed. The leader epoch rises, so that the removed replicas notice it.
+  If the partition then has no leader, the empty replica is moved to the end of the assignment. So an unclean
+  election tries it last.
+* **Reassignment.** During a reassignment, `replicas` has the old and the new replicas. When all replicas that
+  will stay are in sync, the other replicas are removed. The leader epoch rises, so that the removed replicas
+  notice it.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ Acceptable = Callable[[PartitionImage, int], bool]
 
 
 class Election(Enum):
-    """The kind of an election, by its preferred leader."""
+    """The kind of an election, named by the leader that it prefers."""
 
     ONLINE = "the leader stays while it can"
     PREFERRED = "the first of the assignment, if it is in sync"
@@ -63,9 +65,9 @@ class Election(Enum):
 def acceptable_leaders(
     image: MetadataImage, *, also: int | None = None, without: Collection[int] = ()
 ) -> Acceptable:
-    """Make a function that says whether a broker may lead a partition in `image`.
+    """Return a function that says whether a broker may lead a partition in `image`.
 
-    The broker `also` counts as active, the brokers `without` as inactive.
+    This function treats the broker `also` as active, and the brokers `without` as inactive.
     """
     brokers = image.brokers
 
@@ -80,7 +82,7 @@ def acceptable_leaders(
 
 @attrs.define
 class _Target:
-    """The state of the partition after the change, while it is computed."""
+    """The state of a partition after a change, while this state is computed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -99,18 +101,18 @@ class Change:
 
     isr: tuple[int, ...] | None = None
     removed: Collection[int] = ()
-    """Replicas that leave the ISR at once. They still have all records, so all of them become eligible if too
-    few replicas stay in sync.
+    """Replicas that leave the ISR at once. They still have all committed records. So if too few replicas stay
+    in sync, the removed replicas become eligible.
     """
     lost: int | None = None
-    """A replica that may lack records that it acknowledged. It leaves the ISR, even as the last member, and
-    the eligible replicas.
+    """A replica that may lack records that it has acknowledged. It leaves the eligible replicas and the ISR,
+    even if it is the last member.
     """
     unclean: bool = False
     """True if `isr` may become empty although there is no eligible replica."""
     begun_anew: int | None = None
-    """A replica that is empty, or whose log is about to be set aside. It leaves all sets, and does not count
-    as a former leader.
+    """A replica that is empty, or whose log is about to be set aside. It leaves the ISR and all other sets of
+    candidates, and does not count as a former leader.
     """
     replicas: tuple[int, ...] | None = None
     adding: tuple[int, ...] | None = None
@@ -123,7 +125,7 @@ class Change:
 
 
 NO_CHANGE = Change()
-"""The change to use when nothing is requested: only brokers or rules have changed."""
+"""A change that requests nothing. It is used when only the brokers or the rules have changed."""
 
 
 def change_partition(
@@ -234,9 +236,8 @@ def _least_loss(
     election: Election,
     rules: TopicRules,
 ) -> int | None:
-    """Choose a leader that may lack records.
-
-    None if no replica may lead, or the election still waits for a better one.
+    """Choose a leader although it may lack records. Returns None if no replica may lead, or if the election
+    still waits for a better replica.
     """
     at_once = election is Election.UNCLEAN
     has_candidates = bool(target.isr or target.elr)
@@ -272,7 +273,7 @@ def _recovery(target: _Target, rules: TopicRules) -> Recovery | None:
 
 
 def _empty_last(target: _Target) -> tuple[int, ...]:
-    """Return the replicas in the order in which an unclean election tries them: an empty replica is last."""
+    """Return the replicas in the order in which an unclean election tries them: an empty replica comes last."""
     return tuple(sorted(target.replicas, key=lambda each: each == target.begun_anew))
 
 
@@ -292,12 +293,13 @@ def _lead_uncleanly(target: _Target, leader: int) -> None:
 
 
 def _remember_last(target: _Target, partition: PartitionImage, rules: TopicRules) -> None:
-    """Update `last_known`: the replicas that were last in sync or eligible. It is cleared when it is no
-    longer needed.
+    """Update `last_known`: the replicas that were last in sync or eligible. When it is no longer needed, it
+    becomes empty.
 
-    With unclean recovery, it has all replicas that have left since the ISR became too small to commit, the
-    last leader first. Without unclean recovery, it has only the last leader. If the last leader is unknown,
-    because a node without unclean recovery has joined since, it has the replica that was eligible last.
+    With unclean recovery, it has all replicas that have left since the ISR became too small to commit. The
+    last leader is the first of them. Without unclean recovery, it has only the last leader. The last leader
+    may be unknown, because a node without unclean recovery has joined the cluster. Then `last_known` has one
+    of the replicas that were last eligible.
     """
     if _recovery(target, rules) is not None:
         _remember_members(target, partition, rules)

@@ -1,11 +1,11 @@
 """The placement of the replicas of new partitions on brokers.
 
 Brokers are put in a ring. Neighbours are in different racks and, within a rack, on different hosts (a host
-may run one node per disk). Partition p is led by the p-th broker of the ring, counted from a random start.
-Its other replicas are taken from the ring in an order that shifts by one after each complete round of
-leaders. So when a broker fails, its load is spread over all other brokers. Each replica is placed where the
-partition has the fewest replicas so far: first by rack, then by host. Leaders are active brokers. Fenced
-brokers get replicas only if there are too few active ones.
+may run one node per disk). The leader of partition p is the p-th broker of the ring, counted from a random
+start. The partition's other replicas are taken from the ring in an order that shifts by one after each
+complete round of leaders. So when a broker fails, its load is spread over all other brokers. Each replica is
+placed in the rack, and there on the host, in which the partition has the fewest replicas so far. Leaders are
+active brokers. Fenced brokers get replicas only if there are too few active ones.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ new replica to the ISR when it has caught up. When the last one is added (`parti
 replicas are removed, and the reassignment is complete. A reassignment that copies no data is complete at
 once.
 
-`adding` has all replicas that the partition did not have when the reassignment began, also if a second
-reassignment replaces the first. If it is cancelled, all of them are removed. (Kafka does not remove those of
-the first reassignment.)
+`adding` has all replicas that the partition did not have before the reassignment. A second reassignment may
+replace the first one before its end. Then `adding` has the new replicas of both, and a cancellation removes
+all of them. (Kafka does not remove those of the first reassignment.)
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def alter_partition_reassignments(
             responses.append(ReassignableTopicResponse(topic.name, answers))
     except KafkaError as error:
         return Decision([], refuse(request, error.code, error.message))
-    # Kafka answers a request without topics before it sets the error message, so the message is empty instead
-    # of null.
+    # If a request names no topics, Kafka answers before it sets the error message to null. So the message is
+    # empty.
     text = None if request.topics else ""
     response = AlterPartitionReassignmentsResponse(0, allow_factor_change, ErrorCode.NONE, text, responses)
     return Decision(records, response)
@@ -145,9 +145,8 @@ def _reassign(
 
 
 def _check_factor(partition: PartitionImage, wanted: list[int]) -> None:
-    """Check the number of wanted replicas (KIP-860).
-
-    During a reassignment it is compared with the target's number.
+    """Check the number of wanted replicas (KIP-860). It must equal the present replication factor. During a
+    reassignment, replicas that are about to be removed do not count.
     """
     factor = len(set(partition.replicas) - set(partition.removing_replicas))
     if factor != len(wanted):
@@ -167,7 +166,7 @@ def _cancel(
         raise bad_assignment("Invalid replica assignment: addingReplicas contains all replicas.")
     isr = tuple(each for each in partition.isr if each in replicas)
     if not isr and not any(each in replicas for each in partition.elr):
-        # No old replica has all records, so cancelling would lose records.
+        # None of the old replicas has all records, so a cancellation would lose records.
         if not rules.unclean_election:
             raise bad_assignment(
                 f"Unable to revert partition assignment for {topic.name}:{number} because it would require an "

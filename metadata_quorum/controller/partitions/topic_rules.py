@@ -20,21 +20,23 @@ class TopicRules:
     """The rules for all partitions of one topic."""
 
     min_isr: int = topic_setting(MIN_ISR)
-    """The configured `min.insync.replicas`. A partition with fewer replicas needs all of them."""
+    """The configured `min.insync.replicas`. For a partition with fewer replicas than this number, all
+    replicas must be in sync.
+    """
     unclean_election: bool = topic_setting(UNCLEAN_ELECTION)
     """True if a replica that may lack committed records may lead when no better replica is available."""
     eligible_replicas: bool = False
     """True if replicas that leave an ISR below `min_isr` become eligible leaders (KIP-966)."""
     troubled_directories: frozenset[bytes] = frozenset()
-    """Directories that take no records now. A replica in one of them leads only if no replica with all
-    records is elsewhere.
+    """Directories that take no records now. A replica in such a directory leads only if no replica in another
+    directory has all records.
     """
     recovery: Recovery | None = None
-    """The election of the replica with the longest log, if no replica certainly has all records. None: the
-    last known leader is elected.
+    """The election of the replica with the longest log, for a partition of which no replica certainly has all
+    records. If it is None, the last known leader is elected instead.
     """
     awaited: frozenset[int] = frozenset()
-    """After a recovery of the quorum, the brokers whose logs partitions wait for without a time limit."""
+    """The brokers for whose logs a partition waits without a time limit, after a recovery of the quorum."""
 
 
 def topic_rules(image: MetadataImage, basis: DecisionBasis, topic: TopicImage) -> TopicRules:
