@@ -504,7 +504,7 @@ class ControllerChannel:
 
     def statistics(self) -> dict[str, int]:
         """Return figures for metrics: requests under way, retries, answers that waited for this node's image,
-        and such waits that ended too early for the image.
+        and such waits that reached their time limit.
         """
         return {
             "waiting": len(self._calls),

@@ -2,8 +2,8 @@
 
 There are two kinds of logs. `ReplicatedLog` is the storage below a quorum: bytes with offsets and epochs.
 `odradek.data_plane.metadata_log` implements it with the log class that topics use; tests implement it in
-memory. `DecisionLog` is the log above a quorum, to which a replicated state machine appends records. A high
-watermark says which of them are final. `QuorumLeader` is such a log, and so are the partitions of
+memory. `DecisionLog` is the log above a quorum: a replicated state machine appends records to it. All records
+below its high watermark are final. `QuorumLeader` is a `DecisionLog`, and so are the partitions of
 `__consumer_offsets`.
 """
 
@@ -50,8 +50,8 @@ class Snapshot:
     last_contained_log_timestamp: int
     control_records: tuple[Message, ...]
     records: Sequence[Message]
-    """The records of the snapshot. Each iteration over a stored snapshot decodes them again, because decoded
-    they take ten times the memory.
+    """The records of the snapshot. For a stored snapshot, each iteration decodes the records again, because
+    decoded records take ten times the memory.
     """
 
 
@@ -97,7 +97,7 @@ class ReplicatedLog(Protocol):
         """Read whole batches, beginning with the batch that has `offset`. At least one batch is returned,
         unless `offset` is the end.
 
-        With `upper_bound`, only batches that end below it.
+        With `upper_bound`, only batches that end below `upper_bound` are returned.
         """
 
     def flush(self) -> int:
@@ -107,13 +107,12 @@ class ReplicatedLog(Protocol):
         """Remove all records from `end_offset` on, durably: they do not come back after a crash. Blocks."""
 
     def drop_prefix(self, offset: int) -> int:
-        """Remove records below `offset`, which a snapshot covers, and older snapshots, as far as they need
-        not be kept. Returns the new log start offset. Blocks.
+        """Remove the records below `offset`, which a snapshot covers, and older snapshots. Records and
+        snapshots that the retention requires stay. Returns the new log start offset. Blocks.
         """
 
     def expire(self, offset: int) -> int:
-        """Remove records below `offset`, where a snapshot ends, if they are older than the retention allows.
-
+        """Remove the records below `offset`, at which a snapshot ends, if they are older than the retention.
         Returns the new log start offset. Blocks.
         """
 
@@ -204,9 +203,8 @@ CommitListener = Callable[[int], None]
 
 
 class DecisionLog(Protocol):
-    """A log to which one leader appends decisions.
-
-    A record gets its offset at once; it becomes durable later.
+    """A log to which one leader appends decisions. A record gets its offset when it is appended; it becomes
+    durable later.
     """
 
     @property
@@ -224,9 +222,8 @@ class DecisionLog(Protocol):
         """True if decisions may be appended; False while too many bytes wait to be written to the disk."""
 
     def encode_batch(self, records: Sequence[Any]) -> Any:
-        """Encode the records of one decision for `append_batch`; nothing is written.
-
-        Raises `LocalProtocolError` for a value that does not fit into a record.
+        """Encode the records of one decision for `append_batch`. Nothing is written. Raises
+        `LocalProtocolError` if a value does not fit into a record.
         """
 
     def append_batch(self, batch: Any) -> int:
@@ -244,8 +241,8 @@ class PeerChannel(Protocol):
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
         """Send a request in this version (None: the newest), and return the response message.
 
-        `deadline` is a time of the node's monotonic clock. Raises `KafkaError` REQUEST_TIMED_OUT when it
-        passes, or `ConnectionLost` if the peer cannot be reached. In both cases the peer may have performed
+        `deadline` is a time of the node's monotonic clock. Raises `KafkaError` REQUEST_TIMED_OUT at the
+        deadline, or `ConnectionLost` if the peer cannot be reached. In both cases the peer may have performed
         the request.
         """
 
@@ -270,10 +267,12 @@ class ControllerPort(PeerChannel, Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of the newest leader that this node knows; -1 if it has not known any."""
+        """The epoch of the newest leader that this node knows; -1 before it knows a leader."""
 
     async def forward(self, sender: Sender, message: Any, version: int, deadline: float) -> Any:
-        """Send a request as `request` does, in an Envelope that names the client (KIP-590)."""
+        """Send a request for a client: in an Envelope that names the client (KIP-590), and otherwise like
+        `request`.
+        """
 
 
 __all__ = [

@@ -1,3 +1,3 @@
-"""Client quotas in the metadata: the choice of the quota for a client, and the controller's own quotas
-(KIP-599).
+"""Client quotas in the metadata: the choice of the quota that applies to a client, and the quotas that the
+controller itself enforces (KIP-599).
 """

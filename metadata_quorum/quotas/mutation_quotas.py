@@ -4,17 +4,18 @@ second. PURE.
 The active controller keeps a token bucket for each client with a quota of `controller_mutation_rate`. The
 buckets are soft state, and a new controller starts with full ones. There are two kinds of clients:
 
-* **Strict**: CreateTopics since 6, DeleteTopics since 5, CreatePartitions since 3. While the client is in
-  debt, each change is refused with THROTTLING_QUOTA_EXCEEDED, and the answer says how long to wait. The
-  client then retries.
-* **Permissive**: older versions. The change is made, and the answer says how long to wait.
+* **Strict**: clients that send CreateTopics from version 6 on, DeleteTopics from version 5 on, or
+  CreatePartitions from version 3 on. While such a client is in debt, each change is refused with
+  THROTTLING_QUOTA_EXCEEDED. The answer says how long the client must wait before it retries.
+* **Permissive**: clients that send older versions. The change is made, and the answer says how long the
+  client should wait.
 
-Requests about delegation tokens have no such versions. Each counts as one change, and is refused while the
-client is in debt. (Kafka does not count them.)
+Requests about delegation tokens are strict in all versions. Each of them counts as one change, and is refused
+while the client is in debt. (Kafka does not count them.)
 
-Only possible changes are charged: to create an existing topic costs nothing. A request for too many
-partitions is refused, and also costs nothing. Otherwise one such request could block all clients that share
-the quota for years.
+Only changes that are possible are charged. So the attempt to create an existing topic costs nothing. A
+request for too many partitions is refused, and also costs nothing. Otherwise one such request could block all
+clients that share the quota for years.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ from odradek.wire.structure import Message
 __all__ = ["MutationQuotas"]
 
 BUCKETS_MAX = 10_000
-"""The most clients with their own buckets. Further clients share one bucket for each value of a quota. When
-the limit is reached, full buckets are dropped, because new ones would be equal.
+"""The most clients with their own buckets. Further clients share buckets: all clients with the same value of
+a quota have one. When the limit is reached, full buckets are dropped, because a new bucket would be full,
+too.
 """
 SWEEP_SECONDS_MIN = 1.0
 """The shortest time between two searches for full buckets, in seconds."""

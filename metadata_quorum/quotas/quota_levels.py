@@ -13,10 +13,10 @@ For each key separately, the most specific level with a value applies:
 | 7 | | this client id |
 | 8 | | default |
 
-The level also decides which connections share the quota. At levels with both columns, these are all
-connections of one user with one client id. At levels with only a user, these are all connections of one user;
-with only a client id, all connections with one client id. With a default, each user or client id has a quota
-of its own.
+The level also decides which connections share the quota. If the level has both columns, all connections of
+one user with one client id share it. If it has only a user, all connections of one user share it. If it has
+only a client id, all connections with one client id share it. At a level with a default, each user or client
+id still has a quota of its own.
 """
 
 from __future__ import annotations

@@ -13,15 +13,14 @@ __all__ = ["WAIT_MS_MAX", "TokenBucket", "wait_ms"]
 WAIT_MS_MAX = (1 << 31) - 1
 """The longest wait, in milliseconds, that fits into the 32-bit field of an answer."""
 _RATE_MIN = 1e-12
-"""The smallest rate of a bucket. A quota may be any positive number. Divided among brokers, the smallest one
-would become 0, and a debt would never be repaid.
+"""The smallest rate of a bucket. A quota may be any positive number. If a very small quota were divided among
+brokers, the rate could become 0, and a debt would never be repaid.
 """
 
 
 def wait_ms(seconds: float) -> int:
-    """Convert a wait to milliseconds for the client, rounded up and at most `WAIT_MS_MAX`.
-
-    With a quota near 0 the wait could be infinite.
+    """Convert a wait to milliseconds for the client, rounded up and at most `WAIT_MS_MAX`. (With a quota near
+    0 the wait in seconds could be infinite.)
     """
     return min(WAIT_MS_MAX, int(min(seconds, WAIT_MS_MAX / 1000) * 1000) + 1)
 
@@ -67,16 +66,17 @@ class TokenBucket:
         return min(self.tokens + (now - self.charged_at) * self.rate, self.burst) >= amount
 
     def set_rate(self, rate: float, burst: float, now: float) -> None:
-        """Change the rate and the burst. A debt stays, but is reduced to at most one burst, because at a
-        lower rate it could last for hours.
+        """Change the rate and the burst. A debt stays, but is reduced to at most one burst. At a lower rate,
+        a larger debt could last for hours.
 
-        The same values again change nothing, also if the rate is below the smallest rate of a bucket.
+        A call with the present rate and burst changes nothing. A rate below the smallest rate of a bucket
+        counts as the smallest rate.
         """
         rate = max(rate, _RATE_MIN)
         if (rate, burst) == (self.rate, self.burst):
             return
         tokens = self.tokens
-        # In no time no units are added, even at an infinite rate (0 * infinity is no number).
+        # If no time has passed, no tokens are added, even at an infinite rate (0 * infinity is not a number).
         if now != self.charged_at:
             tokens = min(tokens + (now - self.charged_at) * self.rate, self.burst)
             self.charged_at = now

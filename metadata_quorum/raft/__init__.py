@@ -1,1 +1,1 @@
-"""The Raft core of the metadata quorum: PURE. Start reading in `core.py`."""
+"""The Raft core of the metadata quorum. Start reading in `core.py`. PURE."""

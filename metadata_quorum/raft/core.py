@@ -6,26 +6,27 @@ The driver reports each event with its time (`receive_request`, `receive_respons
 `append`, `flushed`, `snapshot_installed`, `tick`). Afterwards it performs the `effects`, in order. The core
 knows offsets and epochs of the log (`LogState`), but not its bytes.
 
-Followers fetch records: a follower asks for the records after the end of its log. The offset in its Fetch is
-a promise that all earlier records are on its disk. So a follower syncs each batch before its next Fetch, and
-the leader counts its own log only up to its synced offset. The high watermark is the largest offset that a
-majority of voters has promised. It advances only if a record of the leader's own epoch is below it (Raft,
-5.4.2).
+Followers fetch records: a follower asks for the records after the end of its log. With the offset in its
+Fetch, the follower promises that all earlier records are on its disk. So a follower syncs each batch before
+its next Fetch. The leader counts its own log only up to its synced offset. The high watermark is the largest
+offset that a majority of voters has promised. It advances only if a record of the leader's own epoch is below
+it (Raft, 5.4.2).
 
 Parts: `roles.py` defines the roles of a replica, `election.py` elects leaders. `replication.py` sends the log
-to the other replicas, `membership.py` decides whether voters may change. All act on one `CoreState`
-(`core_state.py`), which imports none of them: role, time, saved state, requests under way. This module
-receives the driver's reports.
+to the other replicas. `membership.py` decides whether voters may change. All these modules act on one
+`CoreState` (`core_state.py`): role, time, saved state, requests under way. The module `core_state.py` imports
+none of them. This module receives the driver's reports.
 
 Rules
 -----
-* A transition goes through `enter`; it alone emits `SaveState`, and no message about the new role precedes
-  that.
+* Each change of role goes through `enter`. Only `enter` emits `SaveState`, and it does so before any message
+  about the new role.
 * An answer from an earlier epoch, or to a request that is no longer under way, is dropped.
 * At most one request of each kind is under way to a node. A failed request is repeated after a pause, as long
   as the role needs it.
 
-Deliberately absent: bytes, addresses, leases (reads are released by the high watermark, see `state_machine.py`).
+The core deliberately has no bytes, no addresses, and no leases (the high watermark releases reads, see
+`state_machine.py`).
 """
 
 from __future__ import annotations
@@ -58,9 +59,11 @@ from odradek.wire.errors import ErrorCode
 __all__ = ["RaftCore"]
 
 EPOCHS_AHEAD_MAX = RECOVERY_EPOCHS_MIN - 1
-"""The most epochs by which a request (except a Fetch) may be ahead of this replica; beyond it, the request is
-refused. One forged request must not use up the epochs. An election takes a second, so no honest replica is so
-far ahead. A replica that really is so far behind gets the epoch from the answers to its own requests
+"""The most epochs by which a request may be ahead of this replica. A request that is further ahead is
+refused, unless it is a Fetch.
+
+Otherwise one forged request could use up the epochs. An election takes a second, so no honest replica is so
+far ahead. If this replica really is so far behind, it gets the epoch from the answers to its own requests
 (`recoveries.py`).
 """
 
@@ -92,7 +95,9 @@ class RaftCore(CoreState):
         self._ask()
 
     def receive_request(self, request_id: int, request: Request, now: float) -> None:
-        """Handle a request from another replica. The answer is an effect, now or after a later event."""
+        """Handle a request from another replica. The answer is an effect, which is emitted now or after a
+        later event.
+        """
         self._at(now)
         if not isinstance(request, Fetch) and request.epoch > self.epoch + EPOCHS_AHEAD_MAX:
             reached("raft.epoch_far_ahead_refused")
@@ -146,7 +151,7 @@ class RaftCore(CoreState):
     def request_failed(self, node_id: int, request: Request, now: float, *, broken: bool) -> None:
         """Handle a request that failed without an answer.
 
-        `broken` means that the connection ended, so the node's process may have ended, too.
+        `broken` says that the connection ended. Then the node's process may have ended, too.
         """
         self._at(now)
         if not self._is_over(node_id, request):
@@ -168,11 +173,14 @@ class RaftCore(CoreState):
         replication.answer_parked(self)
 
     def flushed(self, end_offset: int, now: float) -> None:
-        """Called when the log is synced up to `end_offset`, except records that were removed meanwhile."""
+        """Called when the log is synced up to `end_offset`. Records below this offset may have been removed
+        meanwhile.
+        """
         self._at(now)
         self.log.flushed_offset = max(self.log.flushed_offset, min(end_offset, self.log.end_offset))
         if isinstance(self.role, Leader):
-            # A sync has just ended, so the disk works. The time limit of the next sync starts now.
+            # A sync has just ended, so the disk works. If records are still unsynced, the time limit for
+            # their sync starts now.
             self.role.unsynced_since = None if self.log.flushed_offset == self.log.end_offset else self.now
             replication.count_promises(self)
         self._ask()
@@ -198,9 +206,8 @@ class RaftCore(CoreState):
             self.role.fetch_deadline = now + self.config.fetch_timeout_seconds
 
     def snapshot_served(self, replica: ReplicaKey, now: float) -> None:
-        """Called when a chunk of a snapshot was sent to this replica.
-
-        It is alive, although it does not fetch meanwhile.
+        """Called when a chunk of a snapshot was sent to this replica. The request for the chunk shows that
+        the replica is alive, although it sends no Fetch meanwhile.
         """
         self._at(now)
         if isinstance(self.role, Leader):
@@ -209,7 +216,7 @@ class RaftCore(CoreState):
                 progress.last_fetch = self.now
 
     def snapshot_failed(self, now: float) -> None:
-        """Called when the snapshot could not be loaded: fetch again, after a pause."""
+        """Called when the snapshot could not be loaded. After a pause, this replica fetches again."""
         self._at(now)
         if isinstance(self.role, Follower):
             self.role.loading_snapshot = False
@@ -219,9 +226,9 @@ class RaftCore(CoreState):
     def abstain(self, abstains: bool, now: float) -> None:
         """Keep this replica out of votes, candidacies and fetches, or let it take part again.
 
-        A replica abstains while another process may be running with its directory. Raft requires that a voter
-        votes only once in an epoch and keeps its promises. Two processes with one directory cannot guarantee
-        this.
+        A replica abstains while another process may be running with a copy of its directory. Raft requires
+        that a voter votes only once in an epoch, and keeps its promises. Two processes with the same
+        directory cannot guarantee this.
         """
         self._at(now)
         if abstains == self.abstains:
@@ -236,8 +243,8 @@ class RaftCore(CoreState):
         self._ask()
 
     def resign(self, now: float) -> None:
-        """Resign if this replica is the leader (for a clean stop), and send the other voters the preferred
-        successors.
+        """Resign if this replica is the leader, and send the other voters a list of preferred successors.
+        This is for a clean stop.
         """
         self._at(now)
         if isinstance(self.role, Leader):

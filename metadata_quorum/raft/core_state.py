@@ -1,7 +1,8 @@
 """The state that the parts of the core share: role, time, saved state, requests under way. PURE.
 
-Elections and replication act on this state, and do not depend on the reports that call them (`core.py`). A
-transition goes through `enter`; it alone emits `SaveState`, and no message about the new role precedes that.
+Elections and replication act on this state, and do not depend on the reports that call them (`core.py`). Each
+change of role goes through `enter`. Only `enter` emits `SaveState`, and it does so before any message about
+the new role.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = ["CoreState", "RaftConfig"]
 NOBODY = -1
 FIRST_WAIT = 0.1
 """The shortest wait for an election after the start of a replica, as a share of the election timeout. The
-longest wait is twice as much.
+longest wait is twice this share.
 """
 
 
@@ -59,7 +60,9 @@ class RaftConfig:
     fetch_timeout_seconds: float = setting("controller.quorum.fetch.timeout.ms", milliseconds_as_seconds)
     retry_backoff_seconds: float = setting("controller.quorum.retry.backoff.ms", milliseconds_as_seconds)
     fetch_wait_seconds_max: float = 0.5
-    """The longest time, in seconds, for which the leader may park a fetch (a constant in Kafka)."""
+    """The longest time, in seconds, for which the leader may delay the answer to a fetch that finds no new
+    records (a constant in Kafka).
+    """
     request_timeout_seconds: float = setting("controller.quorum.request.timeout.ms", milliseconds_as_seconds)
     fetch_bytes_max: int = setting("controller.quorum.fetch.max.bytes")
 
@@ -103,7 +106,7 @@ class CoreState:
 
     def _first_role(self, stored: QuorumState | None) -> Role:
         state = stored or QuorumState()
-        # At the start, this replica asks all nodes for the leader. A node that knows the leader answers at
+        # At the start, this replica asks all nodes for the leader. Any node that knows the leader answers at
         # once, so a short timeout is enough.
         deadline = self.now + self.config.election_timeout_seconds * (
             FIRST_WAIT + FIRST_WAIT * self.rng.random()
@@ -113,17 +116,17 @@ class CoreState:
             return Unattached(self.log.last_epoch, None, None, deadline)
         voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
         if state.leader_id == self.me.node_id:
-            # This replica led this epoch, and may have lost appended records in a crash. So it must not lead
-            # the same epoch again. It notifies its followers (as Kafka does), because they would wait for the
-            # answer to a fetch that this process never received.
+            # Before its restart this replica led this epoch, and it may have lost appended records in a
+            # crash. So it must not lead the same epoch again. It notifies its followers (as Kafka does).
+            # Otherwise they would wait for the answers to fetches that this process never received.
             reached("raft.resigned_after_restart")
             others = [voter.key.node_id for voter in self.log.voters.voters if not voter.key.matches(self.me)]
             return Resigned(state.leader_epoch, voted, deadline, to_notify=others)
         leader_id = None if state.leader_id < 0 else state.leader_id
         if leader_id is not None and self.log.voters.get(leader_id) is not None:
             reached("raft.saved_leader_asked_first")
-            # The leader of this epoch is known and probably still leads, so ask it at once instead of waiting
-            # for an election.
+            # The leader of this epoch is known, and probably still leads. So ask it at once instead of
+            # waiting for an election.
             return Follower(
                 state.leader_epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds
             )
@@ -180,7 +183,9 @@ class CoreState:
         return isinstance(self.role, Leader) and self.high_watermark > self.role.epoch_start
 
     def effects(self) -> list[Effect]:
-        """Return the effects that the driver must perform, in this order. Each effect is returned once."""
+        """Return the effects that the driver must perform, in the order in which it must perform them. Each
+        effect is returned once.
+        """
         effects, self._effects = self._effects, []
         return effects
 
@@ -235,11 +240,11 @@ class CoreState:
             self.emit(SaveState(state))
 
     def learn(self, epoch: int, leader_id: int | None, source: int) -> None:
-        """Act on a message of `source` with an epoch, and maybe the leader of this epoch.
+        """Act on a message of `source` that names an epoch, and perhaps the leader of this epoch.
 
-        A replica that has lost its leader follows it again only after a message from this leader. Other
-        replicas may still name a leader that is dead, and the replicas could convince each other again and
-        again.
+        A replica that has lost its leader follows the same leader again only after a message from the leader
+        itself. Other replicas may still name a leader that is dead. Otherwise the replicas could make each
+        other follow the dead leader again and again.
         """
         role = self.role
         if epoch < role.epoch or leader_id == self.me.node_id:
@@ -258,8 +263,8 @@ class CoreState:
                     self.follow(epoch, leader_id, role.voted)
                 case Follower(leader_id=known, has_fetched=False) if known != leader_id:
                     reached("raft.leader_by_hearsay_replaced")
-                    # The known leader was named by some other node. But the node that answers as the leader
-                    # of this epoch is the leader.
+                    # Some other node had named the known leader. But this message comes from the leader of
+                    # the epoch itself, so follow its sender.
                     self.follow(epoch, leader_id, role.voted)
                 case _:
                     return
@@ -267,7 +272,8 @@ class CoreState:
     def _kept_election_deadline(self) -> float:
         """Return the present election deadline.
 
-        A higher epoch alone does not extend it, because the candidate of that epoch may not be electable.
+        A higher epoch alone does not extend the deadline, because the candidate of that epoch may be unable
+        to win.
         """
         if isinstance(self.role, Unattached | Prospective | Candidate):
             return self.role.election_deadline
@@ -293,7 +299,7 @@ class CoreState:
     # -- requests to other nodes --------------------------------------------------------------------------------
 
     def _is_over(self, node_id: int, request: Request) -> bool:
-        """Remove a request from those under way. Returns True if it was among them."""
+        """Remove a request from the requests under way. Returns True if it was one of them."""
         if self._under_way.get((node_id, type(request))) is not request:
             return False
         del self._under_way[node_id, type(request)]
@@ -311,9 +317,8 @@ class CoreState:
         return any(each is kind for _, each in self._under_way)
 
     def someone_to_ask(self) -> int | None:
-        """Return the next node to ask for the leader: voters and bootstrap nodes in turn.
-
-        None if all are in a pause after a failure.
+        """Return the next node to ask for the leader: voters and bootstrap nodes in turn. Returns None if all
+        of them are in a pause after a failure.
         """
         candidates = [node_id for node_id in self.voters.node_ids if node_id != self.me.node_id]
         candidates += [node_id for node_id in self._bootstrap if node_id not in candidates]

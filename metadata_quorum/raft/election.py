@@ -1,7 +1,7 @@
 """Leader election: votes, pre-votes, and notices that an epoch begins or ends. PURE.
 
-`core.py` says how this is used. The rules are those of the Raft paper, sections 5.2 and 5.4.1. Pre-votes come
-from the thesis (9.6) and KIP-996, the notices from KIP-595.
+The other modules of the core call these functions (see `core.py`). The rules are those of the Raft paper,
+sections 5.2 and 5.4.1. Pre-votes come from the thesis (9.6) and KIP-996, the notices from KIP-595.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LATE_SYNC_RESIGNATION_SECONDS = 60.0
 disks would replace each other all the time.
 """
 BROKEN_CONNECTION_JITTER = 0.1
-"""The time over which followers spread their pre-votes after the connection to their leader broke, as a share
-of the election timeout.
+"""The period over which followers spread their pre-votes after the connection to their leader broke. It is a
+share of the election timeout.
 """
 
 
@@ -38,8 +38,8 @@ of the election timeout.
 
 
 def deadline(core: CoreState) -> float:
-    """Return the time at which the present role must act next for an election, in monotonic seconds; infinity
-    for never.
+    """Return the time at which the present role must next act because of an election, in monotonic seconds;
+    infinity for never.
     """
     role = core.role
     match role:
@@ -92,8 +92,8 @@ def _begin_epoch_period(core: CoreState) -> float:
 
 
 def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
-    """Return the time by which a leader must resign unless more voters fetch: a majority must have fetched
-    recently (thesis 6.2).
+    """Return the time at which a leader must resign if no more voters fetch until then. A majority of the
+    voters must have fetched recently (thesis 6.2).
     """
     times = []
     for voter in core.voters.voters:
@@ -111,8 +111,8 @@ def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
 def _late_sync_deadline(core: CoreState, role: Leader) -> float:
     """Return the time at which a leader resigns because its disk is slow to sync; infinity for never.
 
-    It resigns only if a majority of voters, without itself, has synced more. Otherwise their disks are slow,
-    too, and another leader would not be better.
+    It resigns only if a majority of the voters, not counting the leader, has synced more records. Otherwise
+    the other disks are slow, too, and another leader would not be better.
     """
     if role.unsynced_since is None:
         return float("inf")
@@ -166,9 +166,8 @@ def _count_votes(core: CoreState) -> None:
 
 
 def _back_off(core: CoreState) -> None:
-    """Pause after a majority has refused, so that another replica can win.
-
-    A Prospective replica that knows a leader follows it again.
+    """Pause after a majority has refused, so that another replica can win. A Prospective replica that knows
+    the leader of its epoch follows this leader again.
     """
     role = core.role
     assert isinstance(role, Candidate | Prospective)
@@ -261,7 +260,7 @@ def on_vote(core: CoreState, request_id: int, request: Vote) -> None:
 def _would_vote(core: CoreState) -> bool:
     """True if this replica grants a pre-vote.
 
-    It refuses while its leader answers it, and if it is the leader itself (KIP-996).
+    It refuses if it is the leader, or while its leader answers its requests (KIP-996).
     """
     match core.role:
         case Leader():
@@ -277,8 +276,8 @@ def _would_vote(core: CoreState) -> bool:
 def _may_vote(core: CoreState, candidate: ReplicaKey) -> bool:
     """True if this replica may vote for the candidate.
 
-    It votes once per epoch, "first-come-first-served" (Raft, 5.2). If it knows the epoch's leader, it votes
-    for no candidate.
+    A replica votes once per epoch, "first-come-first-served" (Raft, 5.2). If it knows the epoch's leader, it
+    votes for no candidate.
     """
     role = core.role
     match role:
@@ -308,7 +307,7 @@ def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> Non
     elif request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH
     elif request.epoch == core.epoch and core.leader_id not in (None, request.leader.node_id):
-        # An epoch has only one leader, and this replica knows another one.
+        # An epoch has only one leader. This replica knows another leader of this epoch, so refuse the sender.
         reached("raft.second_leader_refused")
         error = ErrorCode.INVALID_REQUEST
     else:
@@ -317,9 +316,8 @@ def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> Non
 
 
 def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
-    """Handle a leader's notice that it resigns.
-
-    Its first successor becomes a candidate at once, all other voters wait first.
+    """Handle a leader's notice that it resigns. The first successor in the notice becomes a candidate at
+    once. All other voters wait first.
     """
     if request.epoch < core.epoch:
         reached("raft.resignation_of_earlier_epoch_refused")
@@ -367,8 +365,8 @@ def on_end_epoch_answer(core: CoreState, node_id: int) -> None:
 
 
 def doubt_leader(core: CoreState, node_id: int) -> None:
-    """Shorten the wait for pre-votes, because the connection to the leader broke, and its process may have
-    ended. Voters that still get its answers will refuse.
+    """Shorten the wait for pre-votes, because the leader's process may have ended, e.g. if the connection to
+    it broke. Voters that still get answers from the leader will refuse.
     """
     role = core.role
     if isinstance(role, Follower) and role.leader_id == node_id and core.may_stand:
@@ -386,7 +384,7 @@ def abstain(core: CoreState) -> None:
 
 
 def take_part_again(core: CoreState) -> None:
-    """Set an early election deadline if there is no leader. The last election may have been long ago."""
+    """Set an early election deadline if there is no leader, because the last election may have been long ago."""
     if isinstance(core.role, Unattached):
         core.role.election_deadline = min(core.role.election_deadline, core.random_election_deadline())
 

@@ -1,7 +1,7 @@
 """The log as the core knows it: offsets, epochs and voters, but not the bytes. PURE.
 
-All this is derived from the log's batches, so it is rebuilt from them at the start. All records below
-`flushed_offset` are on the disk. A replica never reports a larger end offset to another node.
+At the start of a node, this state is rebuilt from the log's batches. All records below `flushed_offset` are
+on the disk. A replica never reports an end offset above `flushed_offset` to another node.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class LogState:
 
     @property
     def voters_offset(self) -> int:
-        """The offset of the newest voter set; -1 for a set with which the log began."""
+        """The offset of the newest voter set. It is -1 if the log has no voter set of its own, so that the
+        initial voter set is in force.
+        """
         return self.voter_history[-1][0]
 
     def append(self, batch: Batch) -> None:

@@ -1,9 +1,9 @@
 """Conditions for a change of voters (KIP-853): one change at a time, and only after the leader has committed
 a record of its own epoch. PURE.
 
-The leader appends a VotersRecord, and the new set is in force from then on (thesis, 4.1). Two sets that
-differ by one voter have overlapping majorities. But this protects only if the older set is committed, which
-`refusal` checks.
+The leader appends a VotersRecord, and the new set is in force from then on (thesis, 4.1). Any majorities of
+two sets that differ by one voter overlap. But this protects the log only if the older set is committed. So
+`refusal` checks that it is committed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter
 from odradek.wire.errors import ErrorCode
 
 CAUGHT_UP_SECONDS = 3600.0
-"""The longest time, in seconds, since a new voter has had the whole log (Kafka's limit)."""
+"""The longest time, in seconds, for which a replica may have been behind the log when it is added as a voter
+(Kafka's limit).
+"""
 
 
 def refusal(core: CoreState) -> ErrorCode:
@@ -33,7 +35,8 @@ def refusal(core: CoreState) -> ErrorCode:
 def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
     """Return the error for adding `voter`, or NONE if it may be added.
 
-    It may not if it already is a voter, or if its log is too far behind.
+    There is an error if no change is allowed now, if `voter` already is a voter, or if its log is too far
+    behind.
     """
     code = refusal(core)
     if code is not ErrorCode.NONE:
@@ -51,7 +54,7 @@ def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
 def refusal_to_remove(core: CoreState, voter: ReplicaKey) -> ErrorCode:
     """Return the error for removing `voter`, or NONE if it may be removed.
 
-    It must be a voter, and must not be the only one.
+    A replica may be removed only if it is a voter, and not the only voter.
     """
     code = refusal(core)
     if code is not ErrorCode.NONE:

@@ -33,7 +33,8 @@ class Vote:
     """A request for a vote (Raft, 5.2), or the question whether a vote would be granted (pre-vote, thesis
     9.6, KIP-996).
 
-    A candidate has raised its epoch, a prospective replica has not. `log_end` is the end of the sender's log.
+    A candidate has raised its epoch before it sends this message. A prospective replica has not. `log_end` is
+    the end of the sender's log.
     """
 
     epoch: int
@@ -85,7 +86,8 @@ class EpochAnswer:
 class Fetch:
     """A follower's request for the records after the end of its log.
 
-    `offset` is the end of its *synced* records, and thus its promise that it has them.
+    `offset` is the end of its *synced* records. With it the follower promises that these records are on its
+    disk.
     """
 
     epoch: int

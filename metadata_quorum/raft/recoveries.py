@@ -1,17 +1,17 @@
-"""Detection of a recovered log, by a replica that was absent from the recovery. It leaves its own log
-unchanged. PURE.
+"""The detection of a recovered log by a replica that was absent from the recovery. The replica leaves its own
+log unchanged. PURE.
 
-`odradek quorum recover` begins a new log from a copy. Its epoch is `RECOVERY_EPOCHS_MIN` above all epochs in
-the copies and on the nodes. No quorum holds so many elections while a replica is absent: at one per second
-they take eleven days. So an answer whose epoch is that far ahead comes from a recovered quorum. A replica
-with a log of its own then stops. Its log may have records that the recovered log lacks, and only an operator
-may set it aside.
+`odradek quorum recover` begins a new log from a copy. The new log's epoch is `RECOVERY_EPOCHS_MIN` above all
+epochs in the copies and on the nodes. No quorum holds so many elections while a replica is absent: at one
+election per second they would take eleven days. So an answer whose epoch is that far ahead comes from a
+recovered quorum. A replica with a log of its own then stops. The replica's log may have records that the
+recovered log lacks, and only an operator may set this log aside.
 
-A request with such an epoch stops no replica, because any program may send one. It is refused
-(`EPOCHS_AHEAD_MAX` in `core.py`). An answer may be forged, too, by a process that has taken a voter's
-address. A replica still acts on it, even if its own quorum works. For all voters of the old log may have
-returned together, and must not continue. But the node ends with a status after which it is started again. So
-it runs again as soon as the voter has its address back.
+A request with such an epoch stops no replica, because any program may send such a request. The request is
+refused (`EPOCHS_AHEAD_MAX` in `core.py`). A process that has taken a voter's address may forge an answer,
+too. A replica acts on such an answer even if its own quorum works. The reason is that all voters of the old
+log may have returned together, and they must not continue. But the node ends with an exit status after which
+it is started again. So it runs again as soon as the voter has its address back.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _WAY_OUT = "if this node's log may be the right one, keep it; otherwise run `odr
 
 
 class LogLeftBehind(MetadataLogCorrupt):
-    """Raised if the quorum's log does not continue this replica's log. Either it was recovered without this
-    replica, or voters have lost committed records.
+    """Raised if the quorum's log does not continue this replica's log: it was recovered without this replica,
+    or voters have lost committed records.
     """
 
 

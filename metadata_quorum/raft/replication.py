@@ -1,7 +1,7 @@
 """Log replication: fetches, promises, the high watermark. PURE.
 
-`core.py` says how this is used. Followers fetch, so the leader needs no queues of records to send. A Fetch
-that finds no new records is parked until there are some.
+The other modules of the core call these functions (see `core.py`). Followers fetch, so the leader needs no
+queues of records to send. A Fetch that finds no new records is parked until there are some.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
 REPLICAS_MAX = 2000
-"""The most replicas whose progress a leader remembers. For each it keeps at most one parked fetch."""
+"""The most replicas whose progress a leader remembers. For each of these replicas, the leader parks at most
+one fetch.
+"""
 WAIT_MS_MAX = 30_000
-"""The longest time, in milliseconds, for which a fetch is parked, even if it allows more. Its connection may
-have ended.
+"""The longest time, in milliseconds, for which a fetch is parked, even if the fetch allows more. A limit is
+needed because the fetch's connection may have ended.
 """
 
 # -- as a leader ----------------------------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
         role.parked[request_id] = (request, core.now + min(request.wait_ms_max, WAIT_MS_MAX) / 1000)
     else:
         reached("raft.removed_itself_during_fetch")
-        # This fetch's promise committed the removal of this leader from the voters, so it has resigned.
+        # This fetch's promise committed the voter set without this leader, so the leader has resigned.
         core.emit(
             Answer(
                 request_id,
@@ -67,8 +69,8 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
 
 
 def _mismatch(core: CoreState, request: Fetch) -> FetchAnswer | None:
-    """Return the answer to a replica whose log does not continue this log: it must load a snapshot, or
-    truncate its log. None if its log matches.
+    """Return the answer to a replica whose log does not match this log: the replica must load a snapshot, or
+    truncate its log. Returns None if the two logs match.
     """
     log = core.log
     ours = OffsetAndEpoch(request.offset, request.last_epoch)
@@ -119,9 +121,8 @@ def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
 
 
 def _forget_one(core: CoreState, role: Leader) -> None:
-    """Forget the observer that was silent for longest.
-
-    Otherwise a client with many names could fill the memory.
+    """Forget the observer that has been silent for the longest time. Otherwise a client with many names could
+    fill the memory.
     """
     observers = [each for each in role.progress.values() if not core.voters.has(each.key)]
     if observers:
@@ -167,8 +168,8 @@ def count_promises(core: CoreState) -> None:
 def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
     if core.log.end_offset > request.offset:
         return True
-    # Before it has committed a record of its epoch, a leader sends no high watermark. So a follower with a
-    # lower one must not be answered for it, or it would fetch again and again.
+    # A leader sends no high watermark before it has committed a record of its epoch. Until then, an answer
+    # without records would not help a follower with a lower high watermark: it would fetch again and again.
     return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_sent
 
 
@@ -212,9 +213,8 @@ def on_time(core: CoreState) -> None:
 
 
 def ask(core: CoreState) -> None:
-    """Send a Fetch, once all fetched records are on the disk.
-
-    A replica that abstains sends none, because a Fetch promises that all earlier records are durable.
+    """Send a Fetch, once all fetched records are on the disk. A replica that abstains sends no Fetch, because
+    a Fetch promises that all earlier records are durable.
     """
     role = core.role
     if core.abstains or core.is_asking(Fetch) or core.log.flushed_offset < core.log.end_offset:
@@ -223,8 +223,8 @@ def ask(core: CoreState) -> None:
     if isinstance(role, Follower) and not role.loading_snapshot:
         target = role.leader_id
     elif isinstance(role, Unattached):
-        # A leader that cannot be reached may have lost its leadership. Observers are not notified of a new
-        # one, so they must look for it.
+        # A leader that cannot be reached may have lost its leadership. Nobody notifies observers of a new
+        # leader, so they must look for it themselves.
         known = role.leader_id is not None and core.can_ask(role.leader_id, Fetch)
         target = role.leader_id if known else core.someone_to_ask()
     if target is None or not core.can_ask(target, Fetch):
@@ -242,8 +242,8 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
         return
     if answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH and answer.epoch < role.epoch:
         reached("raft.leader_without_its_epoch")
-        # A leader remembers its epoch unless it lost its disk. This one restarted with an empty disk, so it
-        # cannot resign.
+        # The leader does not know its own epoch, so it has restarted with an empty disk. It cannot resign, so
+        # treat it as a leader whose connection broke.
         election.doubt_leader(core, node_id)
         return
     if answer.error is not ErrorCode.NONE or answer.epoch != role.epoch:

@@ -1,4 +1,4 @@
-"""The six roles of a replica. Each role is a class, with the fields that are needed only in this role. PURE.
+"""The six roles of a replica. Each role is a class, whose fields are needed only in this role. PURE.
 
 `TRANSITIONS` lists which role may follow which, and in which epoch. `check_transition` checks every change of role
 against it. Only a voter becomes Prospective, Candidate or Leader; an observer is Unattached or a Follower. Every
@@ -44,8 +44,8 @@ class Unattached:
 
 @attrs.define
 class Prospective:
-    """A replica that asks whether it would be elected, before it begins a new epoch, which would disturb
-    other replicas (KIP-996).
+    """A replica that asks whether the voters would elect it. Only then it begins a new epoch, because a new
+    epoch disturbs other replicas (KIP-996).
     """
 
     epoch: int
@@ -86,8 +86,8 @@ class Follower:
 
 @attrs.define
 class Progress:
-    """The progress of another replica as the leader knows it: the offset below which it has promised
-    durability, and its last fetch.
+    """The progress of another replica as the leader knows it: the offset up to which the replica has promised
+    to keep all records, and its last fetch.
     """
 
     key: ReplicaKey
@@ -95,7 +95,9 @@ class Progress:
     high_watermark_sent: int = -1
     last_fetch: float = float("-inf")
     last_caught_up: float = float("-inf")
-    """The last time at which the replica had all records that the log had at the replica's previous fetch."""
+    """The last time at which the replica was caught up: it had all records that were in the log when it sent
+    its previous fetch.
+    """
 
     end_offset_at_last_fetch: int = -1
 
@@ -121,14 +123,14 @@ class Leader:
     """Fetches that wait for new records, by request id, each with its deadline."""
 
     unsynced_since: float | None = None
-    """The time since which some appended records are not synced; None if all are synced."""
+    """The time since which some appended records have been unsynced; None if all records are synced."""
 
     def progress_of(self, voter: ReplicaKey) -> Progress | None:
-        """Return the progress of this voter; None if it has not fetched. Another replica with the same node
-        id (a copy, or an empty disk) must not count for it.
+        """Return the progress of this voter; None if it has not fetched. A replica with the same node id but
+        another directory (a copy, or an empty disk) must not count as this voter.
 
-        A voter with a known directory id is matched by that id: a Fetch with another id, or without an id, is ignored
-        here. If the voter's directory is unknown, its progress is that of the last replica that fetched with its node
+        If the voter's directory id is known, Fetches with another directory id, or without one, are ignored
+        here. If it is unknown, the voter's progress is that of the last replica that fetched with its node
         id.
         """
         if voter.directory_id != ZERO_UUID:
@@ -155,7 +157,7 @@ Role: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader | Res
 
 
 class EpochRule(Enum):
-    """The rule that compares the epoch of a role with that of the role before it."""
+    """The rule for the epoch of a new role, compared with the epoch of the role before it."""
 
     SAME = "same epoch"
     NEXT = "next epoch"
@@ -193,7 +195,7 @@ TRANSITIONS: Final[Mapping[tuple[type[Role], type[Role]], tuple[EpochRule, str]]
     (Resigned, Follower): (EpochRule.LATER, "hears of a leader"),
     (Resigned, Candidate): (EpochRule.NEXT, "starts as the only voter"),
 }
-"""All allowed changes of role, with the rule for the epoch and the occasion."""
+"""All allowed changes of role. Each has the rule for the epoch, and the occasion of the change."""
 
 
 def check_transition(before: Role, after: Role) -> None:

@@ -22,7 +22,8 @@ class ReplicaKey:
     """The identity of a replica: a node together with its metadata directory. A node that restarts with an
     empty disk is another replica.
 
-    A directory id of zeros means unknown: a voter in a static configuration is any replica of its node.
+    A directory id of zeros means that the directory is unknown. So a voter in a static configuration stands
+    for any replica of its node.
     """
 
     node_id: int

@@ -1,13 +1,14 @@
 """The choice of a copy of the metadata log, and the reasons to refuse a recovery. PURE.
 
-A recovery is refused if it is not needed, if facts for it are missing, or if an operator must decide first:
+A recovery is refused if it is unnecessary, if facts are missing, or if an operator must decide first:
 
 * If a majority of the voters still has its metadata, the operator should start them instead. This is checked
   for each voter set that may be in force.
-* Each voter in the copy must have been read, or named as lost. Each registered broker must have been read, or
-  named as absent or gone.
-* Copies with different records at the same offset and epoch mean damage. Two copies may come from two
-  independent recoveries: each has an id that the other lacks. Then an operator must choose.
+* The operator must have read the disk of each voter in the copy, or have named the voter as lost. The same
+  holds for each registered broker, which may be named as absent or gone.
+* If two copies have different records at the same offset and epoch, one copy is damaged. If each of two
+  copies has the id of a recovery that the other copy lacks, they come from independent recoveries. Then an
+  operator must choose.
 * If an older backup is chosen on purpose, the voters of the best copy are checked besides those of the
   backup.
 """
@@ -39,12 +40,13 @@ from odradek.wire.uuid_text import uuid_to_text
 __all__ = ["REBUILT_END", "Choice", "Named", "choose", "key_text", "rebuild"]
 
 REBUILT_END = OffsetAndEpoch(1 << 40, 500_000_000)
-"""The end that is assumed for the lost log if no copy exists: far above the offsets and epochs that a cluster
-ever reaches.
+"""The end that is assumed for the lost log if no copy exists. It is far above all offsets and epochs that a
+cluster ever reaches.
 """
 REBUILT_STEP = OffsetAndEpoch(1 << 32, 10_000_000)
-"""The distance by which this assumed end grows for each earlier recovery. Each recovery has raised all leader
-epochs by `LEADER_EPOCHS_AHEAD`, so the leader epochs on the disks show how many there were.
+"""The distance by which the assumed end of the lost log grows with each earlier recovery. Each recovery has
+raised all leader epochs by `LEADER_EPOCHS_AHEAD`. So the leader epochs on the disks show the number of
+earlier recoveries.
 """
 REBUILT_STEPS_MAX = 150
 
@@ -60,7 +62,8 @@ class Named:
     gone: tuple[int, ...] = ()
     """Nodes whose disks are destroyed."""
     topics: Mapping[str, bytes] = attrs.field(factory=dict)
-    """Topic ids by name, for names under which directories hold several topics."""
+    """Topic ids by name. The operator gives them for names under which the directories hold several topics.
+    """
     backup_may_be_older: bool = False
     """True if the backup is to be used although a node has a better copy."""
     configs: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
@@ -69,7 +72,7 @@ class Named:
 
 @attrs.frozen
 class Choice:
-    """The copies, the chosen copy, and the reasons to refuse the recovery."""
+    """The result of reading all copies: the copies, the chosen copy, and the reasons to refuse the recovery."""
 
     copies: tuple[MetadataCopy, ...]
     chosen: MetadataCopy | None
@@ -154,8 +157,8 @@ def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
         REBUILT_END.offset + steps * REBUILT_STEP.offset, REBUILT_END.epoch + steps * REBUILT_STEP.epoch
     )
     if steps:
-        # A lost log may have allocated producer ids that were never used in a log. So the next id is beyond
-        # all that earlier recoveries have skipped.
+        # The lost log may have allocated producer ids that no partition's log shows. So the next id is beyond
+        # all ids that earlier recoveries have skipped.
         builder.replay(len(bootstrap_records()), ProducerIdsRecord(-1, -1, steps * PRODUCER_IDS_AHEAD))
     chosen = MetadataCopy("the disks", None, end, (), builder.build()[0])
     topics, ambiguous = topics_of(chosen.image, nodes, named)
@@ -299,7 +302,8 @@ def _about_voters(
             f"--execute`, PLAN being the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
         )
     for voters in sets:
-        # A voter that was neither read nor named is refused above. It may be lost, so it does not count here.
+        # A voter that was neither read nor named leads to a refusal elsewhere. Here it does not count,
+        # because it may be lost.
         left = [
             each.key
             for each in voters.voters
@@ -387,7 +391,7 @@ def topics_of(
                 f"several topics {name} lie on the disks: choose one ({texts}), the other is set aside"
             )
         else:
-            # The copy may have a topic that was deleted and created again since. Then only the new topic is
-            # on the disks.
+            # The topic may have been deleted and created again after the end of the copy. Then only the new
+            # topic is on the disks.
             topics[name] = held[0] if held else ids[0]
     return topics, refusals

@@ -3,10 +3,10 @@
 A copy consists of its newest complete snapshot and the log after it. Copies are ordered by the epoch of the
 last complete record, then by the end offset. (The epoch in a `quorum-state` says nothing about the records.)
 By Raft's argument, the greatest copy of a majority has all committed records. The greatest of fewer copies
-may lack some, and this cannot be detected. So the plan lists the evidence.
+may lack some committed records, and nothing can prove that it has all. So the plan lists the evidence.
 
-A record that is only in the greatest copy may never have been committed. From now on it is committed, which a
-leader in Raft may decide.
+A record that is only in the greatest copy may never have been committed. The recovery commits it. This is
+allowed, since a new leader in Raft may commit such a record, too.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class MetadataCopy:
     batches: tuple[CopyBatch, ...] = attrs.field(repr=False)
     image: MetadataImage = attrs.field(repr=False)
     voter_sets: tuple[VoterSet, ...] = ()
-    """The newest voter set. If it may be uncommitted, the committed set precedes it. Empty if configurations
-    name the voters.
+    """The newest voter set. If this set may be uncommitted, the committed set precedes it. The tuple is empty
+    if configurations name the voters.
     """
 
     @property
@@ -77,8 +77,8 @@ def whole_batches(segments: Sequence[bytes]) -> bytes:
             header = parse_header(data, position)
             if expected is not None and header.base_offset > expected:
                 return bytes(joined)
-            # If a crash has undone a truncation, a file may end with batches that the next file contains
-            # again. Skip them.
+            # A crash may have undone a truncation. Then the end of a file has batches that the next file has
+            # again, so skip them.
             if expected is None or header.base_offset == expected:
                 joined += data[position : position + size]
                 expected = header.next_offset
@@ -118,7 +118,7 @@ def _read(files: CopyFiles, source: str, node_id: int | None, cluster_id: str) -
         )
     behind = _replay(files.log if batches else b"", builder, end, source)
     if builder.in_transaction:
-        # The end of this metadata transaction is missing, so its records never took effect.
+        # The copy lacks the end of this metadata transaction, so its records must not take effect.
         builder.replay(end.offset, AbortTransactionRecord())
     image, _ = builder.build()
     if batches and batches[-1].last_offset >= end.offset:
@@ -127,8 +127,8 @@ def _read(files: CopyFiles, source: str, node_id: int | None, cluster_id: str) -
 
 
 def _is_replaced(batches: Sequence[CopyBatch], snapshot: OffsetAndEpoch) -> bool:
-    """True if the snapshot came from a leader and replaces this log, but a crash has left the beginning of
-    the log.
+    """True if the snapshot came from a leader and replaces this log, and a crash has interrupted the removal
+    of the old log.
     """
     if not batches or batches[-1].last_offset + 1 < snapshot.offset:
         return bool(batches)

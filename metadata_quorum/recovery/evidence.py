@@ -1,6 +1,6 @@
-"""Evidence of what the chosen copy lacks, and of what comes back with it.
+"""Evidence of records that the chosen copy lacks, and a list of removed things that the copy brings back.
 
-An operator reads it before the start. PURE.
+An operator reads both before the recovery starts. PURE.
 """
 
 from __future__ import annotations
@@ -98,9 +98,8 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
 
 
 def review(choice: Choice, nodes: Sequence[FoundNode]) -> list[tuple[str, list[str]]]:
-    """List what comes back with the copy, although the lost part of the log may have removed it.
-
-    Returns pairs of a kind and its items.
+    """List the things that the copy brings back, although the lost part of the log may have removed them.
+    Returns pairs: a kind of thing, and the things of this kind.
     """
     chosen = choice.chosen
     if chosen is None:

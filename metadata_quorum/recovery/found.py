@@ -1,4 +1,4 @@
-"""The facts that were found in the directories of stopped nodes. They are the basis of a recovery. PURE."""
+"""The facts that were found in the directories of stopped nodes. A recovery is based on these facts. PURE."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class FoundNode:
     is_broker: bool
     is_controller: bool
     endpoints: tuple[tuple[str, str, int], ...]
-    """The addresses of its controller, from its configuration: (listener, host, port)."""
+    """The addresses of the node's controller, from the node's configuration: (listener, host, port)."""
     static_voters: tuple[int, ...]
-    """The voters in its configuration (`controller.quorum.voters`)."""
+    """The voters in the node's configuration (`controller.quorum.voters`)."""
     metadata_path: str
     directories: tuple[FoundDirectory, ...]
     copy: CopyFiles | None = None
@@ -76,7 +76,7 @@ class FoundNode:
     unreadable: tuple[str, ...] = ()
     """Files that could not be read, each with the reason."""
     servers: tuple[tuple[str, int], ...] = ()
-    """The addresses of controllers in its configuration: (host, port)."""
+    """The addresses of controllers in the node's configuration: (host, port)."""
     missing: tuple[tuple[str, int], ...] = ()
     """Partitions whose replica on this node could not be read, or is only an unfinished copy."""
 

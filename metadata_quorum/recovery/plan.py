@@ -3,17 +3,17 @@
 The lost log may have assigned numbers that must not be assigned again. So the new log begins with a snapshot
 far above all numbers that were found. Its offset is above every end offset (epochs of brokers are offsets).
 Its epoch is above every epoch in a log or a `quorum-state`, and the next producer id is above every producer
-id. All this is asserted from the bytes of the snapshot. `check_plan` does it when the plan is made,
-`check_node` on each node before the plan is executed there.
+id. These rules are asserted from the bytes of the snapshot. `check_plan` checks them when the plan is made.
+`check_node` checks them on each node before the plan is executed there.
 
 The large step of the epoch has a second use. No quorum elects a million leaders while a node is absent. So a
 node that gets such a large epoch in an answer knows that the log was recovered without it
 (`raft/recoveries.py`).
 
-Two plans from the same reports differ, since each assigns new directory ids. So each plan has a random id,
-from which a part of its offset and epoch is computed. So a node with the log of one plan cannot follow a
-leader with the log of the other. The new log contains the ids of all its recoveries. By these ids,
-independent recoveries can be detected later (`choice.py`).
+Two plans from the same reports differ, since each plan assigns new directory ids. A node with the log of one
+plan must not follow a leader with the log of the other plan. So each plan has a random id, and a part of its
+offset and its epoch is computed from this id. The new log contains the ids of all its recoveries. By these
+ids, independent recoveries can be detected later (`choice.py`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class NodePlan:
     node_id: int
     metadata_path: str
     new_ids: Mapping[str, bytes]
-    """The directories that get a new id, by path: unformatted ones, and those of voters that lost their log.
+    """The new id of each directory that gets one, by the directory's path. These are unformatted directories,
+    and the metadata directories of voters that lost their log.
     """
     copy_end: OffsetAndEpoch
     """The end of this node's copy; offset and epoch are -1 if it has none."""
@@ -93,7 +94,9 @@ def make_plan(
     timestamp_ms: int,
     configs: Mapping[str, Mapping[str, str]] | None = None,
 ) -> RecoveryPlan:
-    """Make the plan of a recovery with this copy, against which there are no reasons."""
+    """Make the plan of a recovery with this copy. The caller has checked that there is no reason to refuse
+    the recovery.
+    """
     nodes = sorted(nodes, key=lambda each: each.node_id)
     plans, voters, changed_ids = _directories(copy, copies, nodes, new_uuid)
     unique = new_uuid()
@@ -191,8 +194,8 @@ def _directories(
             and node.copy is None
             and key in (None, ReplicaKey(node.node_id, before))
         ):
-            # The voter with the old id may have voted and made promises, which it has lost with its log. So
-            # it gets a new id.
+            # The voter with the old id may have voted and made promises, and has lost them with its log. So
+            # the directory gets a new id.
             new_ids[node.metadata_path] = changed_ids[before] = new_uuid()
         directory_id = new_ids.get(node.metadata_path, before)
         assert directory_id is not None
@@ -258,8 +261,8 @@ def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequen
             )
             for image in images:
                 before = _partition_in(image, topic.topic_id, number)
-                # The end of another copy may never have been committed, so its epochs may be greater than
-                # those of the chosen copy.
+                # The last records of another copy may never have been committed. So the epochs in that copy
+                # may be greater than those in the chosen copy.
                 assert before is None or (
                     before.leader_epoch < partition.leader_epoch
                     and before.partition_epoch < partition.partition_epoch

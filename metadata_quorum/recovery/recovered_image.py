@@ -5,14 +5,15 @@ may have changed, or a reassignment may have ended. So the leaders, ISRs and eli
 not used:
 
 * A partition has the replicas of the copy, and all replicas with its topic id that were found on some node.
-* It has no leader, ISR and eligible replicas. Its last known replicas are those that were found, and those on
-  nodes that are absent or were only partly read. Unclean recovery elects the longest log among them, and
-  waits for each broker that is `awaited`.
-* A reassignment may have ended after the copy. So an absent node may have a replica of any partition,
-  whatever the copy says. Such a node is added as a replica to be removed: when all others are in sync, the
-  controller removes it (KIP-455).
-* Its leader epoch is above those in the copy and on all disks. An empty partition has no epoch on the disks.
-  But the epochs of other partitions show how often recoveries have raised all epochs.
+* A partition has no leader, ISR and eligible replicas. Its last known replicas are those that were found, and
+  those on nodes that are absent or were only partly read. Unclean recovery elects the longest log among them,
+  and waits for each broker that is `awaited`.
+* A reassignment may have ended after the end of the copy. So an absent node may have a replica of any
+  partition. The partition gets a replica on this node, marked for removal. When all other replicas are in
+  sync, the controller removes it (KIP-455).
+* A partition's leader epoch is above the partition's epochs in the copy and on all disks. An empty partition
+  has no epoch on the disks. But the epochs of other partitions show how often recoveries have raised all
+  epochs.
 * A topic that was found only in directories is restored. Its configuration is unknown, so it keeps all
   records.
 
@@ -63,8 +64,8 @@ __all__ = [
 LEADER_EPOCHS_AHEAD = 1_000_000
 """The number by which the leader epochs and the partition epochs are raised. The lost part of the log may
 have assigned higher epochs than the image has. Clients remember leader epochs, and ignore metadata with a
-lower one. Each record raises an epoch by one at most, so this is the number of records by which the new log
-is ahead (`OFFSETS_AHEAD`).
+lower one. A record raises an epoch by at most one. So this number equals the number of records by which the
+new log is ahead (`OFFSETS_AHEAD`).
 """
 PRODUCER_IDS_AHEAD = 1_000_000_000
 """The number by which the next producer id is above all that were found. No lost log has allocated so many.
@@ -96,13 +97,14 @@ class RecoveredCluster:
     """The ids of all recoveries of this log. The last one is the present recovery."""
     next_producer_id: int
     leader_epochs_from: int
-    """The lower bound for the last leader epoch of every partition (see the function `leader_epochs_from`).
+    """The lower bound for the last leader epoch of every partition. The function `leader_epochs_from`
+    computes it.
     """
     topics: Mapping[str, bytes]
     """The topic ids by name: topics in the copy, and topics that were found only in directories."""
     configs: Mapping[str, Mapping[str, str]]
-    """Configurations that the operator has given for topics that were found only in directories. For other
-    keys they keep all records.
+    """Configurations that the operator has given for topics that were found only in directories. For all
+    other keys such a topic gets the values of `KEEP_EVERYTHING`.
     """
 
 
@@ -120,7 +122,8 @@ class Holdings:
                 self.names.setdefault(replica.topic, {})[replica.topic_id] = None
                 holders = self._held.setdefault(replica.topic_id, {}).setdefault(replica.partition, {})
                 known = holders.get(node.node_id)
-                # An unfinished move may leave the replica in two directories. The longer one counts.
+                # An interrupted move may have left the replica in two directories. The longer of the two logs
+                # counts.
                 if known is None or (replica.leader_epoch, replica.end_offset) > (
                     known.leader_epoch,
                     known.end_offset,
@@ -224,7 +227,7 @@ def _topic(
     on_disks = holdings.partitions(topic_id)
     count = max(len(known.partitions) if known is not None else 0, holdings.count(topic_id))
     records: list[Message] = [TopicRecord(name, topic_id)]
-    # A partition that was found on no disk gets the nodes of the topic's other partitions.
+    # If no disk has a replica of a partition, the partition gets the nodes of the topic's other partitions.
     usual = sorted({node: None for number in on_disks for node in holdings.of(topic_id, number)})
     for number in range(count):
         before = None if known is None else known.partitions.get(number)
@@ -291,7 +294,7 @@ def _directory(
 ) -> bytes:
     """Return the id of the directory in which the replica was found.
 
-    A replica that was not found keeps its old directory, so that it begins anew, as after a change of its
+    A replica that was not found keeps its old directory id. So it begins anew, as after a replacement of its
     disk.
     """
     replica = held.get(node)

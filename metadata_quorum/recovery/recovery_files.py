@@ -1,5 +1,5 @@
-"""The two kinds of files that are copied between hosts in a recovery: reports about nodes, and the plan.
-PURE.
+"""The two kinds of files that an operator copies between hosts during a recovery: reports about nodes, and
+the plan. PURE.
 
 Each file has two lines of JSON: the first contains a digest of the second, and the second has the contents. A
 plan is large because of its snapshot. A report includes the node's copy of the metadata log, so that the plan
