@@ -1,10 +1,12 @@
 """The channel from a node to the active controller, on this or another node. PORTED.
 
-Theory of operation ------------------- The quorum knows which node leads. If this node leads and its
-controller is active, it decides the request; otherwise the request is sent to the leader's address. As in
-Kafka, a request is repeated until its deadline in three cases: there is no leader, the answer is
-NOT_CONTROLLER, or the connection breaks. So a request may be performed twice. For example, the controller may
-create a client's topic and fail before it answers. Then the repeated request gets TOPIC_ALREADY_EXISTS.
+Theory of operation
+-------------------
+The quorum knows which node leads. If this node leads and its controller is active, it decides the request;
+otherwise the request is sent to the leader's address. As in Kafka, a request is repeated until its deadline
+in three cases: there is no leader, the answer is NOT_CONTROLLER, or the connection breaks. So a request may
+be performed twice. For example, the controller may create a client's topic and fail before it answers. Then
+the repeated request gets TOPIC_ALREADY_EXISTS.
 
 **A new leader ends requests to the old leader.** The old leader may be paused or cut off, and never answer.
 So when the quorum reports a new leader, requests that wait for the old leader fail here, and are sent to the

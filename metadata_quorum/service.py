@@ -1,18 +1,19 @@
 """The running metadata of a node: the quorum, the publisher and, on the active controller, the controller's
 machine. PORTED.
 
-There is one `MetadataService` per node. `start` opens the log and joins the quorum; `caught_up` waits until
-the image is as new as the leader's log was. Subscribers read `committed_image` once, and get later images by
-`subscribe`, on the active controller and on all other nodes.
+There is one `MetadataService` per node. `start` opens the log and joins the quorum. `caught_up` waits until
+the image has all records that were committed when the leader became known. Subscribers read `committed_image`
+once, and get all later images by `subscribe`. This works in the same way on the active controller and on all
+other nodes.
 
 Who owns the image
 ------------------
 While this node is not the active controller, the task `_follow` replays committed batches through the
-publisher. No other task replays. The controller's machine starts with the publisher's image. Before that,
-this node leads the quorum, has committed a record in its epoch, and has replayed the whole log. The machine's
-first decision is `Activate`. From then on the machine's committed states are published. When the leadership
-is lost, the machine resigns (waiting requests get NOT_CONTROLLER). The publisher then continues from the
-machine's committed state.
+publisher. No other task replays. The controller's state machine starts with the publisher's image. It starts
+when this node leads the quorum, has committed a record in its epoch, and has replayed the whole log. The
+machine's first decision is `Activate`. From then on the machine's committed states are published. When the
+leadership is lost, the machine resigns (waiting requests get NOT_CONTROLLER). The publisher then continues
+from the machine's committed state.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class MetadataSettings:
     """The controller's settings; None on a node that is only a broker."""
     snapshots: SnapshotSettings = attrs.field(factory=SnapshotSettings)
     bootstrap: tuple[Message, ...] = attrs.field(default=(), converter=_or_usual)
-    """The first records of a new cluster; by default those of this release."""
+    """The first records of a new cluster; by default the first records of this release."""
     release: Release = THIS_RELEASE
 
 
@@ -168,9 +169,8 @@ class MetadataService:
             tasks.start_soon(self._check_sessions, period_ms / 1000, name="broker sessions")
 
     async def join(self, tasks: TaskGroup, peers: PeerChannels) -> None:
-        """Start like `start`, but without the controller's timers.
-
-        Connections to other nodes are made through `peers`.
+        """Do the same as `start`, but without the controller's timers. Connections to other nodes are made
+        through `peers`.
         """
         self._peers = peers
         snapshot = await self.quorum.open(tasks, peers)
@@ -223,7 +223,7 @@ class MetadataService:
     def charge_token_change(self, sender: Sender) -> float:
         """Charge a client for a change of a delegation token.
 
-        If the client is in debt, return the seconds to wait, and refuse the change; otherwise return 0.
+        If the client is in debt, the change must be refused: return the seconds to wait. Otherwise return 0.
         """
         return self.mutation_quotas.charge_one(self._newest_image, sender, self._env.clock.monotonic())
 
@@ -290,8 +290,8 @@ class MetadataService:
         first_offset: int,
         machine: _Machine,
     ) -> None:
-        """Write the author of these records to the audit log, once they are committed or the leadership is
-        lost.
+        """Write to the audit log who requested these records, once the records are committed or the
+        leadership is lost.
         """
         decisions = self.quorum.decisions
         last_offset, epoch = decisions.log_end_offset - 1, decisions.epoch
@@ -334,7 +334,7 @@ class MetadataService:
     def _note_commit(self, machine: _Machine, seconds: float) -> None:
         if self._machine is not machine:
             reached("controller.committed_after_lost_lead")
-            # The leadership is lost, so the next leader decides whether the records stay in the log.
+            # The leadership is lost. The next leader decides whether the records stay in the log.
             return
         self.decided.commits += 1
         self.decided.commit_seconds += seconds
@@ -389,7 +389,7 @@ class MetadataService:
             await publisher.replay(quorum.decisions.high_watermark, lambda: self._is_stopping)
         except DiskRefused as error:
             reached("controller.replay_put_off")
-            # The part that could not be read was not replayed, so a later attempt continues there.
+            # The part of the log that could not be read was not replayed, so a later attempt continues there.
             self._logger.warning("metadata.replay_waits", error=str(error))
             await self._env.clock.sleep_until(self._env.clock.monotonic() + REPLAY_RETRY_SECONDS)
         except KafkaError:
@@ -509,8 +509,9 @@ class MetadataService:
     async def _check_sessions(self, period: float) -> None:
         """Fence brokers whose sessions have expired, in periodic checks.
 
-        A check does not wait until the fencing is committed. Commits are slow just when a disk or node fails,
-        and then brokers must be fenced. If the timer is late, this process itself was paused for that time.
+        A check does not wait until earlier fencing is committed. The reason is that commits are slow just
+        when a disk or node fails, which is when brokers must be fenced. If the timer is late, this process
+        itself was paused for that time.
         """
         clock = self._env.clock
         while True:

@@ -19,12 +19,13 @@ Values that fit into a request may be too large for a record, after they are joi
 encoder refuses them, and the request gets an error (`Machine.withdraw`). Neither the state nor the log has
 changed, and the node continues.
 
-Because of step 3, every decision in the log can be replayed. If one could not, it would stop all other nodes,
-and every restart of this node. A replay that fails is a bug in `decide`. A log that assigns other offsets is
-a bug, too. In both cases `fail` ends the node, and the machine makes no more decisions.
+Because of step 3, every decision in the log can be replayed. A decision that cannot be replayed would stop
+all other nodes, and this node at every restart. A replay that fails is a bug in `decide`. A log that assigns
+other offsets is a bug, too. In both cases `fail` ends the node, and the machine makes no more decisions.
 
-Step 5 applies to every answer. Even a read or an error depends on a state (e.g. "this topic exists"). If that
-state were undone, the answer would be wrong. Answers are released in the order in which they were made.
+Step 5 applies to every answer. Even the answer to a read, or an error, depends on a state (e.g. "this topic
+exists"). If that state were undone, the answer would be wrong. Answers are released in the order in which
+they were made.
 
 **Undo.** States are immutable values. The leader keeps every state above the high watermark with its end
 offset. The committed state is the newest state wholly below the high watermark. A leader that resigns returns
@@ -88,7 +89,7 @@ class DecisionContext:
 class Decision:
     """The result of `decide`: records to append, possibly none, and the response.
 
-    They form one atomic batch, unless there are more than `RECORDS_PER_BATCH_MAX`.
+    The records form one atomic batch, unless there are more than `RECORDS_PER_BATCH_MAX`.
     """
 
     records: Sequence[Any]
@@ -117,15 +118,14 @@ class Machine(Protocol[S, D_co, Q_contra, A_co]):
         """Make the response to a request whose decision cannot be encoded. `state` is the state before the
         decision.
 
-        Soft state that depends on these records must be reset as well. All clients that the decision would
-        have answered get UNKNOWN_SERVER_ERROR.
+        Soft state that depends on the decision's records must be reset as well. All clients that the decision
+        would have answered get UNKNOWN_SERVER_ERROR.
         """
 
 
 class NotEncoded:
-    """A counter of decisions that cannot be encoded because a value is too large for a record.
-
-    It logs at most one line a second.
+    """A counter of decisions that cannot be encoded because a value is too large for a record. At most one of
+    these decisions per second is logged.
     """
 
     __slots__ = ("_clock", "_log", "_next_line", "count")
@@ -256,7 +256,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
     def state(self) -> S:
         """The newest state, committed or not.
 
-        It is the basis of decisions, and must not be shown in answers.
+        Decisions are based on this state. Answers must not show it before it is committed.
         """
         return self._state
 
@@ -308,7 +308,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
                 self._append_all(decision.records, batches)
         deferred = Deferred(request, response, self._end_offset)
         self._waiting.append(deferred)
-        # Keep the order of answers: first release earlier answers to the same state.
+        # Answers must keep their order. So first release earlier answers to the same state.
         self._release(log.high_watermark)
         return deferred
 
@@ -390,8 +390,8 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
     def resign(self) -> None:
         """Stop leading: return to the committed state, and answer waiting requests with NOT_CONTROLLER.
 
-        Their decisions may still be committed by the next leader; the error is retriable, and leaves this
-        open.
+        The next leader may still commit the decisions on these requests. The error is retriable, and does not
+        say whether a request had an effect.
         """
         self._leading = False
         self._state = self._committed

@@ -25,8 +25,8 @@ Rules
 * At most one request of each kind is under way to a node. A failed request is repeated after a pause, as long
   as the role needs it.
 
-The core deliberately has no bytes, no addresses, and no leases (the high watermark releases reads, see
-`state_machine.py`).
+Three things are deliberately absent: bytes, addresses and leases. (Instead of a lease, the high watermark
+releases reads, see `state_machine.py`.)
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ _WAY_OUT = "if this node's log may be the right one, keep it; otherwise run `odr
 
 
 class LogLeftBehind(MetadataLogCorrupt):
-    """Raised if the quorum's log does not continue this replica's log: it was recovered without this replica,
-    or voters have lost committed records.
+    """Raised if the quorum's log does not continue this replica's log. Either the quorum's log was recovered
+    in the absence of this replica, or voters have lost committed records.
     """
 
 

@@ -86,8 +86,8 @@ class Follower:
 
 @attrs.define
 class Progress:
-    """The progress of another replica as the leader knows it: the offset up to which the replica has promised
-    to keep all records, and its last fetch.
+    """The progress of another replica as the leader knows it. It has the offset up to which the replica has
+    promised to keep all records, and the time of its last fetch.
     """
 
     key: ReplicaKey

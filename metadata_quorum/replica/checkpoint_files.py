@@ -1,6 +1,6 @@
 """Snapshot files (`*.checkpoint`): a header control batch, batches of records, a footer control batch.
 
-`bootstrap.checkpoint` holds the first records of a cluster. `OFFSET-EPOCH.checkpoint` in the metadata log's
+`bootstrap.checkpoint` has the first records of a cluster. `OFFSET-EPOCH.checkpoint` in the metadata log's
 directory replaces the log below OFFSET; the file for offset 0 has the first voters (KIP-853). A file without
 a footer at its end is unfinished.
 """
@@ -31,7 +31,7 @@ from odradek.wire.structure import Message
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 SNAPSHOT_BATCH_RECORDS_MAX = 256
-"""The most records in one batch. To encode so many takes about 3 ms."""
+"""The most records in one batch. To encode this number of records takes about 3 ms."""
 _FILE_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z")
 
 
@@ -72,7 +72,7 @@ def encode_snapshot(
     timestamp_ms: int,
     last_contained_log_timestamp: int = 0,
 ) -> bytes:
-    """Encode a small snapshot file as a whole. `snapshot_chunks` has the same arguments."""
+    """Encode a small snapshot file as a whole. The arguments are those of `snapshot_chunks`."""
     chunks = snapshot_chunks(
         records,
         control_records=control_records,
@@ -166,7 +166,8 @@ def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
 def _may_hold_its_records(header: BatchHeader) -> bool:
     """True if a batch is long enough for the number of records in its header.
 
-    The decoder allocates memory for this number first.
+    This must be checked before decoding, because the decoder first allocates memory for this number of
+    records.
     """
     room = DECOMPRESSED_BYTES_MAX if header.compression_type else header.size - HEADER_SIZE
     return 0 <= header.record_count * RECORD_SIZE_MIN <= room

@@ -28,8 +28,8 @@ def describe_quorum(
 ) -> DescribeQuorumResponse:
     """Describe the quorum.
 
-    `now` and `wall_ms` are the same moment on the monotonic and on the wall clock. Times in the response are
-    wall-clock milliseconds.
+    `now` and `wall_ms` are the present time on the monotonic clock and on the wall clock. Times in the
+    response are wall-clock milliseconds.
     """
     named = [
         (topic.topic_name, partition.partition_index)
@@ -47,8 +47,8 @@ def describe_quorum(
         return answer
 
     def state(key: ReplicaKey, progress: Progress | None) -> ReplicaState:
-        # Voters from a configuration have no directory ids (kraft.version 0), although the leader may know
-        # some from fetches.
+        # `key` has no directory id for a voter that only the configuration names (kraft.version 0). Then none
+        # is reported, although the leader may know the voter's directory id from its fetches.
         if key.matches(core.me):
             return ReplicaState(key.node_id, key.directory_id, core.log.end_offset, wall_ms, wall_ms)
         if progress is None or not key.matches(progress.key):

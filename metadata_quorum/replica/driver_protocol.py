@@ -43,8 +43,8 @@ class QuorumSettings:
     cluster_id: str
     raft: RaftConfig = attrs.field(factory=RaftConfig)
     static_voters: VoterSet = NO_VOTERS
-    """The voters in `controller.quorum.voters`. They apply as long as the log names no voters. Empty if the
-    log names them.
+    """The voters in `controller.quorum.voters`, which apply as long as the log names no voters. The set is
+    empty if the log names the voters.
     """
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     """The nodes to ask for the leader: (host, port)."""
@@ -52,12 +52,13 @@ class QuorumSettings:
     """The addresses of this node's controller listeners, in the order of `controller.listener.names`."""
     listener: str | None = None
     """The name of the listener at which this node connects to controllers: the first one in
-    `controller.listener.names`. With None it uses the first endpoint that a controller advertises.
+    `controller.listener.names`. If it is None, this node uses the first endpoint that a controller
+    advertises.
     """
 
     def chosen(self, endpoints: Sequence[Endpoint]) -> tuple[str, int]:
-        """Return host and port of the endpoint at which this node connects to another node: that of the
-        listener named `listener`.
+        """Return host and port of the endpoint at which this node connects to another node: the endpoint of
+        the listener named `listener`.
         """
         mine = (each for each in endpoints if each[0] == self.listener)
         return next(mine, endpoints[0])[1:]
@@ -72,15 +73,15 @@ class InstallSnapshot:
 
 @attrs.frozen
 class DropBelow:
-    """Work for the driver: remove the part of the log that a snapshot of this node covers."""
+    """Work for the driver: remove the part of the log that one of this node's own snapshots covers."""
 
     end: OffsetAndEpoch
 
 
 @attrs.frozen
 class ExpireOld:
-    """Work for the driver: remove parts of the log that snapshots of this node cover, and that are older than
-    the retention allows.
+    """Work for the driver: remove the parts of the log that this node's own snapshots cover, if they are
+    older than the retention.
     """
 
 
@@ -143,12 +144,14 @@ class QuorumDriver(Protocol):
         """Notify all subscribers of `on_change`, because a value that they use may have changed."""
 
     async def patiently(self, work: Callable[[], T]) -> T:
-        """Run a call that waits for the disk in a worker. While the disk is full, repeat it every second."""
+        """Run a call that waits for the disk in a worker. While the disk is full, repeat the call every
+        second.
+        """
 
     def report_no_room(self, error: DiskRefused) -> None:
-        """Report a write that the full disk refused, and that will be repeated.
+        """Report that the full disk has refused a write, which will be repeated.
 
-        If this continues, a leader with other voters resigns.
+        If the disk stays full, a leader with other voters resigns.
         """
 
     def report_room(self) -> None:

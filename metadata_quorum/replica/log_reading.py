@@ -1,4 +1,5 @@
-"""Reading a metadata log from its bytes for the core: batches, epochs and voters. PURE.
+"""The parts of a metadata log that the core needs, read from the log's bytes: batches, epochs and voters.
+PURE.
 
 Only headers and the records of control batches are read here. The publisher reads all other records.
 """
@@ -55,7 +56,7 @@ def _voters_in(batch: bytes, source: str) -> VoterSet | None:
 
 
 def snapshot_voters(stored: StoredSnapshot) -> VoterSet | None:
-    """Return the voters in a snapshot; None if it has none, because the configuration names them."""
+    """Return the voters in a snapshot; None if the snapshot has none, because the configuration names them."""
     found = [record for record in stored.contents.control_records if isinstance(record, VotersRecord)]
     return VoterSet.from_record(found[-1]) if found else None
 

@@ -75,8 +75,8 @@ def append_batches(log: ReplicatedLog, batches: Sequence[Batch]) -> None:
     """
     rest = [batch for batch in batches if batch.base_offset >= log.log_end_offset]
     if len(rest) < len(batches):
-        # The disk became full between two segments, so an earlier attempt wrote some batches. The rest is a
-        # second write.
+        # In an earlier attempt the disk became full between two segments, after some batches were written.
+        # The remaining batches need a second write.
         reached("quorum.tail_split_by_full_disk")
         log.flush()
     if rest:

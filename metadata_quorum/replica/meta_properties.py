@@ -22,7 +22,9 @@ class NotALogDirectory(Exception):
 
 
 class EmptyDirectory(NotALogDirectory):
-    """Raised if the directory is empty: it is new, or it is the mount point of a disk that is not mounted."""
+    """Raised if the directory is empty: it is a new directory, or the mount point of a disk that is not
+    mounted.
+    """
 
 
 @attrs.frozen
@@ -45,7 +47,7 @@ class MetaProperties:
     def decode(cls, data: bytes) -> MetaProperties:
         """Decode the file.
 
-        As in Kafka it is read as Latin-1, although it is written as UTF-8. Raises `NotALogDirectory`.
+        As in Kafka the file is read as Latin-1, although it is written as UTF-8. Raises `NotALogDirectory`.
         """
         try:
             fields = parse_properties(data.decode("latin-1"))

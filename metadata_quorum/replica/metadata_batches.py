@@ -1,8 +1,8 @@
 """Encoding and decoding of record batches of the metadata log and of snapshots.
 
-A batch contains either metadata records or control records. Metadata records come from one or several
-decisions, and readers see all or none of a batch. Control records are a leader's LeaderChange, the voters,
-and the header and footer of a snapshot.
+A batch contains either metadata records or control records. The metadata records of a batch come from one or
+several decisions. Readers see either the whole batch or nothing of it. Control records are a leader's
+LeaderChange, the voters, and the header and footer of a snapshot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ DECOMPRESSED_BYTES_MAX = 64 << 20
 class MetadataBatch:
     """A decoded batch.
 
-    Control records are messages of `odradek.wire.messages.control_records`; an unknown kind is None.
+    Its control records are messages of `odradek.wire.messages.control_records`. A control record of an
+    unknown kind is None.
     """
 
     base_offset: int

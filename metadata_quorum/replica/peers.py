@@ -6,7 +6,7 @@ Theory of operation
 It may have any number of requests under way, and answers arrive in the order of the requests. After its
 connection has broken, the next request connects again. Both ends belong to one cluster, so there is no
 ApiVersions round trip. A request is sent in the newest version that this node knows, unless the caller names
-another.
+another version.
 
 A server answers in the order of the requests. So a long poll delays later calls, which may even lose the
 connection. Calls that must not delay each other use different lanes to the same address.
@@ -17,9 +17,9 @@ request. Here the connection must also be silent, because many clients share it,
 short deadline.)
 
 **A silent peer is tried less and less often.** After a failed attempt the next one is made after a pause,
-which doubles up to `RETRY_SECONDS_MAX`, with jitter. Requests of all lanes wait for this attempt and share
-its outcome. So a dead peer costs at most two attempts per second, and a restarted peer is reached within a
-second.
+which doubles up to `RETRY_SECONDS_MAX`, with jitter. Requests of all lanes wait for the next attempt and
+share its outcome. So a dead peer costs at most two attempts per second. A peer that starts again is reached
+within a second.
 
 **A connection whose login expires soon is replaced (KIP-368).** The next request opens a new connection,
 while the old one still receives the answers to earlier requests.
@@ -27,9 +27,9 @@ while the old one still receives the answers to earlier requests.
 The server closes idle connections (`connections.max.idle.ms`). The reading task then sees the end of the
 stream, and the channel drops the connection.
 
-The error shows whether the request may have had an effect. After `NeverSent` the peer has not seen the
-request, so it may safely be sent again. After `ConnectionLost` and after `KafkaError` REQUEST_TIMED_OUT the
-peer may have seen it.
+The kind of an error shows whether the request may have had an effect. After `NeverSent` the peer has not seen
+the request, so it may safely be sent again. After `ConnectionLost` and after `KafkaError` REQUEST_TIMED_OUT
+the peer may have seen it.
 """
 
 from __future__ import annotations
@@ -48,19 +48,22 @@ from odradek.wire.structure import Message
 __all__ = ["Addresses", "NeverSent", "Peer", "PeerCall", "PeerConnections"]
 
 CONNECT_SECONDS_MAX = 2.0
-"""The time limit of one attempt to connect, in seconds. Loopback and data centres answer in milliseconds; a
-lost SYN is repeated after one second.
+"""The time limit of one attempt to connect, in seconds. A host in the same data centre answers in
+milliseconds. A lost SYN packet is repeated after one second.
 """
 SILENCE_SECONDS = 0.5
-"""An overdue request closes its connection if nothing was received for this time, in seconds."""
+"""If nothing was received on a connection for this time, in seconds, an overdue request closes the
+connection.
+"""
 RETRY_SECONDS_MIN = 0.02
 RETRY_SECONDS_MAX = 0.5
 """The longest pause between two attempts to connect to a silent address, in seconds, without jitter."""
 RETRY_JITTER = 0.5
-"""The largest share of a pause by which it is randomly prolonged."""
+"""The largest random prolongation of a pause, as a share of the pause."""
 RECEIVE_BYTES = 64 * 1024
 RECEIVES_MAX = 8
-"""The most receives from one connection in a row. Then other tasks get a turn, even if more bytes are ready.
+"""The most receive calls on one connection in a row. After that other tasks get a turn, even if more bytes
+are ready.
 """
 UNANSWERED_MAX = 1024
 
@@ -70,9 +73,8 @@ class NeverSent(ConnectionLost):
 
 
 class PeerCall:
-    """One request under way: `Peer.send` starts it, `Peer.answer` waits for it.
-
-    When `done` is set, there is a `response` or an `error`.
+    """One request under way. `Peer.send` starts the call, and `Peer.answer` waits for it. When `done` is set,
+    either `response` or `error` is set.
     """
 
     __slots__ = ("asked_at", "done", "error", "link", "message", "response", "version")
@@ -242,8 +244,8 @@ class Peer:
         self._left.pop(link, None)
         if link.heard_at == float("-inf") and link.conn is not None and not self._connections.closed:
             reached("peers.mute_address_distrusted")
-            # Nothing was ever received, so the address may belong to another program. Count this as a failed
-            # attempt to connect.
+            # This connection never received anything, so another program may listen at the address. Count the
+            # connection as a failed attempt to connect.
             self._connections.addresses.failed(self._known)
         if link.conn is not None:
             link.conn.close()
@@ -329,7 +331,7 @@ class Peer:
             ended.set()
 
     async def _connect_now(self, known: _Address) -> Conn:
-        """Connect now, and record a failure. Raises `ConnectionLost`."""
+        """Connect now. If the attempt fails, record the failure. Raises `ConnectionLost`."""
         addresses = self._connections.addresses
         if self._connections.closed:
             raise ConnectionLost(f"{self.address}: this node closed the connection, because it is stopping")

@@ -1,11 +1,12 @@
 """The publication of committed metadata images to the parts of a node. PORTED.
 
-A node has one image in memory. While the node is the active controller, the committed states of its machine
-are published. Otherwise `replay` reads committed batches, and a worker builds the next image. `take_over` and
-`image` pass the image between the two. Both replay the same log, so subscribers notice no difference.
+A node has one image in memory. While the node is the active controller, the committed states of the
+controller's state machine are published. Otherwise `replay` reads committed batches, and a worker builds the
+next image. `take_over` and `image` pass the image between the state machine and `replay`. Both of these
+replay the same log, so subscribers notice no difference.
 
-Subscribers get every image once, in order, with its changes. When a leader's snapshot is loaded, they get one
-image with the difference from their last one.
+Subscribers get every image once, in order, with its changes. When a leader's snapshot is loaded, subscribers
+get one image, with its difference from the previous image.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ READ_BYTES = 1 << 20
 
 Observer = Callable[[MetadataImage, MetadataDelta], None]
 CommittedObserver = Callable[[MetadataImage, int, int], None]
-"""A function that is called with an image, the number of log bytes since the previous image, and their newest
-timestamp.
+"""A function that is called with an image, the number of log bytes since the previous image, and the newest
+timestamp in these bytes.
 """
 
 
@@ -91,7 +92,7 @@ class MetadataPublisher:
         """Replay the next piece of the log.
 
         Blocks. Returns the image (None while a metadata transaction is open), its changes, the number of
-        bytes and their newest timestamp.
+        bytes that were replayed, and the newest timestamp in them.
         """
         data = self._read_committed(self.next_offset, READ_BYTES)
         if not data:
@@ -121,7 +122,9 @@ class MetadataPublisher:
     def publish(
         self, image: MetadataImage, delta: MetadataDelta, size: int = 0, timestamp_ms: int = 0
     ) -> None:
-        """Publish the next image to all subscribers. It is the result of `size` bytes of the log."""
+        """Publish the next image to all subscribers. `size` is the number of log bytes since the previous
+        image.
+        """
         self.image = image
         self._published += 1
         for observer in self._observers:
@@ -134,9 +137,8 @@ class MetadataPublisher:
                     event.set()
 
     async def image_reaches(self, offset: int, env: Env, deadline: float) -> bool:
-        """Wait until an image is published that includes the record at `offset`.
-
-        Returns False if the deadline passes first.
+        """Wait until an image with the record at `offset` is published. Returns False if the deadline passes
+        first.
         """
         place = (offset, env.event())
         self._waiting.append(place)

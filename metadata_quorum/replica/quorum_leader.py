@@ -2,10 +2,10 @@
 the log. PORTED.
 
 A decision gets its offsets at once. All waiting decisions are written as one batch, which is synced before
-the next batch. Decisions that arrive meanwhile form the next group. If the sync is late, the other voters
-still get the next group, if they are a majority. That group stays in memory until the disk is ready
-(`log_tail.py`). The first batch of an epoch contains its LeaderChange. It also contains the voter set if only
-the first snapshot has this set, or if this node's address in it is outdated.
+the next batch. Decisions that arrive meanwhile form the next group. If the sync is late and the other voters
+are a majority, they get the next group without waiting for this sync. That group stays in memory until the
+disk is ready (`log_tail.py`). The first batch of an epoch contains its LeaderChange. This batch also contains
+the voter set if the set is only in the first snapshot, or has an outdated address of this node.
 """
 
 from __future__ import annotations
@@ -39,15 +39,19 @@ from odradek.wire.structure import Message
 __all__ = ["QuorumLeader"]
 
 BATCH_BYTES_MAX = 8 << 20
-"""The size of a group, in bytes, above which it continues in the next batch (Kafka's limit). A single
-decision may be larger.
+"""The size of a group, in bytes, at which the group ends: further decisions go into the next batch (Kafka's
+limit). A single decision may be larger.
 """
 WAITING_BYTES_MAX = 64 << 20
 DISK_FULL_RETRY_SECONDS = 1.0
 LATE_PER_FETCH_TIMEOUT = 4
-"""The fraction of the fetch timeout (1/4) after which a sync is late. Decisions are then sent without it."""
+"""The fraction of the fetch timeout (1/4) after which a sync is late. Then decisions are sent to the
+followers without waiting for the sync.
+"""
 SYNC_SECONDS_MAX = 60.0
-"""The time, in seconds, after which a sync counts as failed, if other voters can continue."""
+"""The time, in seconds, after which a sync counts as failed, if the other voters can continue without this
+node.
+"""
 SECOND_LOOK_SECONDS = 1.0
 """The time, in seconds, between two checks that both must find a sync hanging. One check alone may be wrong:
 after a pause of the process, it may run before the end of a sync is recorded.
@@ -57,7 +61,9 @@ NO_EPOCH = -1
 
 @attrs.frozen
 class _Waiting:
-    """An entry that has offsets but is not written yet: one decision, or control records of the quorum."""
+    """An entry of the log that has offsets but is not written yet: one decision, or control records of the
+    quorum.
+    """
 
     base_offset: int
     count: int
@@ -117,8 +123,8 @@ class QuorumLeader:
         """Called when this node has lost the leadership: drop the entries that are not written. The state
         machine answers their requests.
 
-        The batches in the tail are kept, because the core already has them in its log, so they must be
-        written.
+        The batches in the tail are kept. The core already counts them as part of the log, so they must still
+        be written.
         """
         self._epoch_to_begin = self.epoch = NO_EPOCH
         if self._waiting:
@@ -156,7 +162,8 @@ class QuorumLeader:
 
     def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
         """Read as `ReplicatedLog.read` does, but include batches that are not in the file yet."""
-        # Read from the tail first: a batch leaves the tail only after it is in the file.
+        # Read from the tail first. A batch leaves the tail only after it is in the file, so it is found in
+        # one of the two.
         found = self._tail.read(offset, bytes_max, upper_bound)
         if found is not None:
             return found
@@ -301,7 +308,7 @@ class QuorumLeader:
     def disk_refused(self) -> None:
         """Called when the full disk has refused a write.
 
-        So the disk answers and does not hang; the time of the sync starts again.
+        The refusal shows that the disk does not hang. So the time limit of the sync starts again.
         """
         if self._sync_began_at is not None:
             self._sync_began_at = self._driver.clock.monotonic()
@@ -317,7 +324,9 @@ class QuorumLeader:
 
     @property
     def _others_suffice(self) -> bool:
-        """True if the other voters are a majority, which can commit without this node's disk."""
+        """True if the other voters alone are a majority. Then they can commit records without this node's
+        disk.
+        """
         voters = self._driver.core.voters
         others = sum(not voter.key.matches(self._settings.me) for voter in voters.voters)
         return others >= voters.majority
@@ -338,7 +347,7 @@ class QuorumLeader:
         """True if the sync is late, and the other voters can commit the waiting decisions without this node's
         disk.
 
-        All earlier records must be committed before. So only one group at a time is sent in this way.
+        All earlier records must already be committed. So only one group at a time is sent in this way.
         """
         core = self._driver.core
         return (
@@ -352,7 +361,8 @@ class QuorumLeader:
         )
 
     def look_at_disk(self) -> bool:
-        """Continue without a slow disk, if possible.
+        """Send the next group without the sync, if the sync is late and the other voters can commit the
+        group.
 
         Returns True if the sync hangs for so long that the node must end.
         """
@@ -390,7 +400,7 @@ class QuorumLeader:
         self._driver.report(self._driver.core.append, batch)
 
     def _first_words(self) -> _Waiting:
-        """Make the control records for the first batch of an epoch."""
+        """Make the control records for the first batch of this leader's epoch."""
         driver = self._driver
         core = driver.core
         assert isinstance(core.role, Leader)
@@ -402,7 +412,7 @@ class QuorumLeader:
         known = core.voters
         me = known.get(self._settings.me.node_id)
         if driver.has_dynamic_voters and me is not None and self._settings.endpoints:
-            # Only this voter's address may change, so the voters and their majorities stay the same.
+            # Only this voter's address may differ, so the set of voters and its majorities stay the same.
             known = known.with_voter(attrs.evolve(me, endpoints=self._settings.endpoints))
         is_first = core.log.voters_offset < 0
         brings_voters = driver.has_dynamic_voters and (is_first or known != core.voters)

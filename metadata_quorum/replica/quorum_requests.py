@@ -2,7 +2,7 @@
 
 Raft's requests are passed to the core, which answers them by effects. All other requests are answered here:
 chunks of snapshots, the state of the quorum, changes of the voters (once they are committed). Readers that
-are not replicas (with a negative replica id) get the committed log from any node.
+are not replicas have a negative replica id. They get the committed log from any node.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ __all__ = ["QuorumRequests"]
 FETCH_BYTES_MAX = 8 << 20
 CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION = "odradek-controller", "1"
 READERS_MAX = 1000
-"""The most parked reads of readers that are not replicas. A further reader is answered at once with the
-present records.
+"""The most parked reads of readers that are not replicas. If there are so many, a further reader gets the
+present records at once.
 """
 RAFT_REQUESTS = (VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, fetch.FetchRequest)
 VOTER_REQUESTS = (AddRaftVoterRequest, RemoveRaftVoterRequest, UpdateRaftVoterRequest)
@@ -161,13 +161,13 @@ class QuorumRequests:
         for node_id, before in known:
             if driver.core.leader_id != node_id:
                 reached("quorum.address_of_false_leader_dropped")
-                # The core does not accept the sender as the leader, so the address in its request is not
-                # stored.
+                # The core does not accept the sender as the leader. So the address in the sender's request is
+                # not stored.
                 self._peers.note_address(node_id, before)
 
     def answer(self, effect: Answer) -> None:
-        """Send an answer of the core to the sender of the request, with records from the log if it wants
-        some.
+        """Send an answer of the core to the sender of the request. If the answer needs records, read them
+        from the log.
         """
         driver = self._driver
         asked = self._asked.pop(effect.request_id)
@@ -182,8 +182,8 @@ class QuorumRequests:
                 reached("quorum.records_went_before_answer")
             if not driver.core.has_committed_in_epoch:
                 reached("quorum.high_watermark_withheld")
-                # A higher high watermark of an earlier leader may be known to the receiver, so this one is
-                # not sent.
+                # The receiver may know a higher high watermark from an earlier leader. So this leader does
+                # not send its own high watermark yet.
                 response = attrs.evolve(response, high_watermark=-1)
         leader = None
         address = None if response.leader_id is None else self._peers.address_of(response.leader_id)

@@ -1,10 +1,10 @@
-"""The effects of snapshots on a replica's log: a leader's snapshot replaces the log, and own snapshots allow
-the removal of the log's beginning. PORTED.
+"""The effects of snapshots on a replica's log. A leader's snapshot replaces the log. The node's own snapshots
+allow the removal of the log's beginning. PORTED.
 
 A leader's snapshot is fetched in chunks while the node keeps working. It replaces the log if it is complete
-and undamaged, and the core still needs it. After a crash before that, there is a snapshot that ends beyond
-the log. At the next start it replaces the log (`log_reading.py`), because all records in a snapshot are
-committed.
+and undamaged, and the core still needs it. If the node crashes just before the replacement, the snapshot on
+the disk ends beyond the log. At the next start the snapshot replaces the log (`log_reading.py`), because all
+records in a snapshot are committed.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class QuorumSnapshots:
         self._driver.perform_later(DropBelow(end))
 
     async def expire_old(self) -> None:
-        """Remove, once in `EXPIRATION_CHECK_SECONDS`, records that snapshots cover and that are older than
-        the retention allows. Runs until cancelled.
+        """Remove records from time to time that snapshots cover and that are older than the retention. The
+        period is `EXPIRATION_CHECK_SECONDS`. Runs until cancelled.
         """
         clock = self._driver.clock
         while True:
@@ -67,8 +67,8 @@ class QuorumSnapshots:
         """Return the control records for a snapshot that ends at `offset`: the KRaft version and the voters.
         Empty if the configuration names the voters.
 
-        The result is also empty if a leader's snapshot has just replaced this part of the log; no other
-        snapshot of it is needed then.
+        The result is also empty if a leader's snapshot has just replaced this part of the log. Then this part
+        needs no other snapshot.
         """
         known = [voters for at, voters in self._driver.core.log.voter_history if at < offset]
         if not known or known[-1] is self._settings.static_voters:

@@ -4,21 +4,22 @@ PORTED.
 Theory of operation
 -------------------
 The core (`raft/core.py`) decides; this driver reports events to it and performs its effects. After every
-report `_pump` performs the effects in order. Most are done at once. Some must be on the disk before the next
-effect: a vote, a truncation of the log, a leader's batches. These wait for `run`, the only task that changes
-the end of the log. So a crash can leave at most one incomplete write.
+report `_pump` performs the effects in order. Most effects are performed at once. Some must be on the disk
+before the next effect: a vote, a truncation of the log, a leader's batches. These effects wait for `run`, the
+only task that changes the end of the log. So a crash can leave at most one incomplete write.
 
 **Leading.** Decisions get their offsets at once and wait in memory (`DecisionLog`). `run` takes all waiting
 decisions, writes them as one batch, reports it to the core, and syncs: group commit without a timer
 (`quorum_leader.py`). Waiting followers get the batch during this leader's own sync. The high watermark
 advances when a majority has synced. A late sync does not delay decisions if the other voters are a majority.
-After `SYNC_SECONDS_MAX` it counts as failed (`on_hung_disk`).
+After `SYNC_SECONDS_MAX` the sync counts as failed (`on_hung_disk`).
 
 **Not leading.** `LostLeadership` drops the waiting decisions, and the state machine answers their requests.
 
 **Failures.** A full disk or a lack of file descriptors is not a bug (`DiskRefused`). Nothing was written, and
 the write is repeated every second. When too many decisions wait, `has_room` becomes false. A leader with
-other voters resigns. Any other `DiskError`, and any broken invariant of the core, ends `run` and so the node.
+other voters resigns. Any other `DiskError`, and any broken invariant of the core, ends `run`, and thus the
+node.
 
 Requests from this node are in `asking/`, requests to this node in `quorum_requests.py`. `quorum_snapshots.py`
 has the effects of snapshots on the log.
@@ -78,8 +79,8 @@ T = TypeVar("T")
 
 DISK_FULL_RETRY_SECONDS = 1.0
 NOTIFYING_SECONDS_MAX = 0.5
-"""The longest time, in seconds, that a stopping leader spends on notifying its preferred successors. Some
-voters may be dead.
+"""The longest time, in seconds, that a stopping leader spends on notifying its preferred successors. A limit
+is needed because some voters may be dead.
 """
 LONE_PATIENCE_SECONDS = 10.0
 """The time, in seconds, for which the only voter of a quorum waits for its own disk when it stops."""
@@ -208,7 +209,9 @@ class RaftQuorum:
         self._tasks.start_soon(function, *args, name="quorum")
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after each change of the leader, its epoch, or this node's own leadership."""
+        """Call `callback` after each change of the leader or its epoch, and whenever this node begins or
+        ceases to lead.
+        """
         self._observers.append(callback)
 
     # -- start and stop ---------------------------------------------------------------------------------------
@@ -256,7 +259,7 @@ class RaftQuorum:
                 if self.is_running:
                     raise
                 reached("quorum.stopped_without_room")
-                # The node is stopping, and then no write waits for free space.
+                # The node is stopping, so do not wait for free space.
                 break
             if not worked:
                 await self._wake.wait()
@@ -280,8 +283,8 @@ class RaftQuorum:
 
             self.decisions.subscribe(note)
             if not self._has_others():
-                # No other node can commit these records later, so a slow disk gets more time. But a full disk
-                # must not keep the node from stopping.
+                # This node is the only voter, so nobody else can commit these records later. Therefore a slow
+                # disk gets more time. But a full disk must not keep the node from stopping.
                 patience = clock.monotonic() + LONE_PATIENCE_SECONDS
             with clock.timeout_at(patience):
                 await committed.wait()
@@ -389,8 +392,8 @@ class RaftQuorum:
 
     def _notify_change(self) -> None:
         self._time_election()
-        # The core may have resigned while this driver still leads, because the core's state is saved in
-        # between. So compare both.
+        # The core may have resigned while this driver still acts as the leader, because the core's state must
+        # be saved first. So compare the state of both.
         state = (self.leader_id, self.leader_epoch, self.decisions.is_leading, self.decisions.epoch)
         if state == self._notified:
             return
@@ -432,7 +435,7 @@ class RaftQuorum:
             effect = self._effects.popleft() if self._effects else self._upkeep.popleft()
             while isinstance(effect, SaveState) and self._effects and isinstance(self._effects[0], SaveState):
                 reached("quorum.states_saved_as_one")
-                # Two saves follow each other directly, so only the newer state has to be saved.
+                # If one save follows another directly, only the newer state has to be saved.
                 effect = self._effects.popleft()
             self._is_blocked = True
             await self._perform_on_disk(effect)
@@ -479,7 +482,9 @@ class RaftQuorum:
         self.core.flushed(end_offset, self.clock.monotonic())
 
     async def patiently(self, work: Callable[[], T]) -> T:
-        """Run a call that waits for the disk in a worker. While the disk is full, repeat it every second."""
+        """Run a call that waits for the disk in a worker. While the disk is full, repeat the call every
+        second.
+        """
         while True:
             try:
                 result = await self.env.workers.run(work)
@@ -495,7 +500,7 @@ class RaftQuorum:
     def report_no_room(self, error: DiskRefused) -> None:
         """Report a write that the full disk refused, and that will be repeated.
 
-        At the second refusal in a row, a leader with other voters resigns, so that another voter can take
+        After the second refusal in a row, a leader with other voters resigns, so that another voter can take
         over.
         """
         self.decisions.disk_refused()

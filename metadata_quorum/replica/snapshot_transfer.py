@@ -58,10 +58,10 @@ async def fetch_snapshot(
 ) -> StoredSnapshot:
     """Fetch a snapshot from the leader of this epoch, through `channel`, into `store`.
 
-    `progressed` is called after each chunk. It may raise an error to abort, e.g. if there is another leader.
-    Raises `KafkaError` (the leader's error, REQUEST_TIMED_OUT, CORRUPT_MESSAGE for malformed answers),
-    `ConnectionLost`, `DiskError`. After an error the draft is removed. Cancel it only when the node ends,
-    because then the draft stays until the next start.
+    `progressed` is called after each chunk. `progressed` may raise an error to abort the transfer, e.g. if
+    there is another leader. Raises `KafkaError` (the leader's error, REQUEST_TIMED_OUT, CORRUPT_MESSAGE for
+    malformed answers), `ConnectionLost`, `DiskError`. After an error the draft is removed. Cancel this
+    function only when the node ends, because the draft then stays until the next start.
     """
     workers = env.workers
     draft = await workers.run(store.begin, snapshot)
@@ -82,7 +82,8 @@ async def fetch_snapshot(
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     except Exception:
         reached("quorum.draft_discarded")
-        # Only after an error: after a cancellation, as after a crash, the next start removes drafts.
+        # Discard the draft after an error. After a cancellation or a crash, the next start of the node
+        # removes all drafts.
         draft.discard()
         raise
 
@@ -146,8 +147,8 @@ class LeaderView:
 
 @attrs.frozen
 class SnapshotAnswer:
-    """The response, and the follower that got a chunk, so that the leader knows that it is alive (None for a
-    refusal).
+    """The response, and the follower that got a chunk, so that the leader knows that this follower is alive
+    (None for a refusal).
     """
 
     response: FetchSnapshotResponse
@@ -174,7 +175,8 @@ def answer_fetch_snapshot(
         )
     error = _leader_error(asked.current_leader_epoch, leader)
     if error is ErrorCode.NONE and asked.snapshot_id.end_offset == 0:
-        # A snapshot at offset 0 has the first voters. Each node has its own, so it is not transferred.
+        # A snapshot at offset 0 has the first voters. Each node has such a snapshot of its own, so it is not
+        # transferred.
         error = ErrorCode.SNAPSHOT_NOT_FOUND
     if error is ErrorCode.NONE:
         end = OffsetAndEpoch(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)

@@ -8,12 +8,12 @@ when the sum of these bytes reaches `metadata.log.max.record.bytes.between.snaps
 changed and the last snapshot is older than `metadata.log.max.snapshot.interval.ms`.
 
 An image never changes, so it can be written while the node keeps working. A worker writes it batch by batch;
-other threads may run between two batches. `written` is called when the file is durable. Only then the log
-below it may be removed.
+other threads may run between two batches. `written` is called when the snapshot's file is durable. Only then
+may the log below the snapshot's end be removed.
 
-The task writes the newest image at the time when it runs. A snapshot must end where a batch ends, since
-otherwise the next batch would begin below the snapshot's end. This holds because the high watermark advances
-by whole batches, and all images up to it are noted before the task runs.
+The task writes the image that is the newest when the task runs. A snapshot must end where a batch ends, since
+otherwise the next batch would begin below the snapshot's end. This rule holds because the high watermark
+advances by whole batches. All images up to the high watermark are noted before the task runs.
 """
 
 from __future__ import annotations
@@ -118,8 +118,7 @@ class Snapshotter:
         self._snapshots = 0
 
     def begin_after(self, end_offset: int) -> None:
-        """Count the bytes for the next snapshot from this offset on, the end of the newest snapshot.
-
+        """Count the bytes for the next snapshot from `end_offset` on. This is the end of the newest snapshot.
         Called at the start, and when a leader's snapshot was installed.
         """
         self._last_offset = end_offset - 1
@@ -155,7 +154,8 @@ class Snapshotter:
         While the disk is full, writing waits. Raises `DiskError`.
         """
         while True:
-            # Wait for one more turn of the loop, so that the other images of the same batch are noted first.
+            # Wait for one more turn of the event loop, so that the other images of the same batch are noted
+            # first.
             await self._wake.wait()
             await self._clock.sleep_until(0.0)
             self._wake = self._env.event()

@@ -4,8 +4,8 @@ A formatted node has `meta.properties` in every log directory, and `bootstrap.ch
 records) in its metadata directory. As with Kafka 4.3's `kafka-storage format`, the first voters are given in
 one of three ways:
 
-* by a snapshot at offset 0 of the metadata log (kraft.version 1, KIP-853), which is equal on all first voters
-  (`--standalone`, `--initial-controllers`);
+* by a snapshot at offset 0 of the metadata log (kraft.version 1, KIP-853), which is the same on all first
+  voters (`--standalone`, `--initial-controllers`);
 * by `controller.quorum.voters` (kraft.version 0): nothing about voters is written;
 * by the leader, for a node that joins an existing quorum (`--no-initial-controllers`, and every broker).
 
@@ -73,7 +73,7 @@ class VoterEndpoint:
 
 @attrs.frozen
 class StorageInfo:
-    """The facts about one log directory that `odradek storage info` shows."""
+    """The facts that `odradek storage info` shows about one log directory."""
 
     path: str
     meta: MetaProperties | None
@@ -197,13 +197,14 @@ class StorageFormat:
     cluster_id: str
     node_id: int
     directory_ids: Sequence[bytes]
-    """New random ids, one for each log directory, and a last one for a separate metadata directory. A voter's
-    metadata directory gets its id from `voters` instead.
+    """New random ids: one for each log directory, and a last id for a separate metadata directory. The
+    metadata directory of a voter gets its id from `voters` instead.
     """
     voter: VoterEndpoint | None = None
     """The endpoint of this node's controller, if it is the first and only voter; otherwise None."""
     voters: VoterSet | None = None
-    """The first voters, if there are several. If `voter` and `voters` are None, other nodes know the voters.
+    """The first voters, if there are several. If both `voter` and `voters` are None, this node writes no
+    voters, since other nodes know them.
     """
     timestamp_ms: int
     features: Mapping[str, int] = BOOTSTRAP_FEATURES
@@ -259,7 +260,7 @@ def format_storage(
             first = wanted.first_voters(directory_id)
             records = [*bootstrap_records(wanted.features), *wanted.users]
             _format_metadata_log(directory, records, first, wanted.timestamp_ms)
-        # This file is written last, so that a directory with it is completely formatted.
+        # Write this file last, so that every directory with this file is completely formatted.
         directory.write_atomic(
             META_PROPERTIES, MetaProperties(wanted.cluster_id, wanted.node_id, directory_id).encode()
         )
@@ -281,7 +282,7 @@ def adopt_directory(directory: Dir, cluster_id: str, node_id: int, directory_id:
 def _check_formattable(directory: Dir) -> MetaProperties | None:
     meta = find_meta_properties(directory)
     if meta is None:
-        # An interrupted format may have left these files. They are written again.
+        # An interrupted format may have left these files, so they do not count. They are written again.
         ours = {*_HARMLESS, META_PROPERTIES, BOOTSTRAP_FILE, METADATA_LOG_DIRECTORY}
         foreign = [name for name in directory.list() if name.removesuffix(_UNFINISHED) not in ours]
         if directory.is_dir(METADATA_LOG_DIRECTORY):

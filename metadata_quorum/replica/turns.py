@@ -1,4 +1,6 @@
-"""A lock for tasks that take turns to use state which workers read beside the loop. PORTED."""
+"""A lock for tasks of the event loop that take turns to change state, while worker threads may read this
+state. PORTED.
+"""
 
 from __future__ import annotations
 

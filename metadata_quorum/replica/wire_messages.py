@@ -3,7 +3,7 @@ Fetch. PURE.
 
 Each of these RPCs names a topic and a partition, which must be those of the metadata log. An error of the
 whole request (another cluster, another topic) is raised as a `KafkaError`; the core handles only errors of
-the partition. The core's messages contain no endpoints. They are added here to RPCs that name a leader
+the partition. The core's messages contain no endpoints. This module adds endpoints to RPCs that name a leader
 (KIP-853).
 """
 
@@ -51,7 +51,7 @@ METADATA_TOPIC_ID = bytes(15) + b"\x01"
 """Kafka's reserved topic id of the metadata log."""
 NOBODY = -1
 NO_HIGH_WATERMARK = (1 << 63) - 1
-"""The value of the high watermark in a Fetch whose sender leaves it out (KIP-1166)."""
+"""The value of the high watermark in a Fetch whose sender names no high watermark (KIP-1166)."""
 
 Endpoint = tuple[str, str, int]
 """An address of a node: (listener name, host, port)."""
@@ -71,7 +71,7 @@ class Leader:
 
 @attrs.frozen
 class Sender:
-    """The facts about the sending node in its requests.
+    """The facts about the sending node that its requests contain.
 
     `endpoints` are the addresses of its controller listeners.
     """
@@ -330,7 +330,7 @@ def decode_response(message: Any) -> tuple[Response, dict[int, tuple[str, int]]]
     addresses = {each.node_id: (each.host, each.port) for each in message.node_endpoints}
     error = ErrorCode(partition.error_code)
     if error is ErrorCode.INCONSISTENT_CLUSTER_ID:
-        # This response may come from another cluster, whose epoch and leader mean nothing here.
+        # The response may come from another cluster. The epoch and the leader in it would mean nothing here.
         raise KafkaError(error)
     if is_fetch:
         return _decode_fetch_answer(partition, error), addresses

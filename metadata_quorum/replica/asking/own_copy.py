@@ -3,13 +3,15 @@ PORTED.
 
 Theory of operation
 -------------------
-A voter with a new address looks like a process with a copy of its directory: neither is at the address in the
-log. So it sends a Vote with its own id and directory to the address in the log and to all bootstrap servers.
-It takes part once no process has answered as this voter for a fetch timeout. Until then it abstains from
-votes, candidacies and fetches (`RaftCore.abstain`). It repeats the check until the log has its address.
+A voter with a new address and a process with a copy of its directory look alike. Neither is at the address in
+the log. So the voter sends a Vote with its own id and directory to the address in the log and to all
+bootstrap servers. It takes part when no process has answered as this voter for one fetch timeout. Until then
+it abstains from votes, candidacies and fetches (`RaftCore.abstain`). It repeats the check until the log has
+its address.
 
 The Vote is a pre-vote, which changes nothing at its receiver. Instead of the log's end it contains a random
-number. A process that receives its own number has sent the Vote to itself, under another address.
+number. If a process receives a Vote with its own number, it has sent this Vote to itself, under another
+address.
 
 A voter at its address in the log, and the only voter of a quorum, start without this check.
 """
@@ -32,11 +34,11 @@ LOOKS_PER_WINDOW = 8
 """The number of checks for a copy in one fetch timeout, so that a few lost messages do not hide a copy."""
 NUMBER_BITS = 62
 QUESTIONS_MAX = 1000
-"""The most questions under way at once. While the resolver or the answers are so slow, no further check
-begins.
+"""The most questions under way at once. If the resolver or the other nodes answer so slowly that this limit
+is reached, no further check begins.
 """
 VOTERS_WORDS = (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
-"""The error codes with which a voter answers a Vote that names it."""
+"""The error codes in the answer of a voter to a Vote that names this voter."""
 
 
 class OwnCopy:
@@ -71,7 +73,8 @@ class OwnCopy:
         if self._judged is not None and self._judged[0] is voters and self._judged[1] is leads:
             return
         self._judged = voters, leads
-        # A leader has won an election as this voter, and writes its own address first.
+        # If this node leads, it has won an election as this voter, so it need not check for a copy. A leader
+        # first writes its own address to the log.
         logged = None if leads else self._place_in_log(voters)
         if logged == self._logged:
             return
@@ -103,8 +106,8 @@ class OwnCopy:
     async def _doubt(self, logged: Place) -> None:
         """Check for a copy repeatedly, while the log has this place for the voter.
 
-        Each check begins on time, even if the previous one is not answered, so that lost messages delay
-        nothing.
+        Each check begins on time, even if the previous one is not answered, so that a lost message does not
+        delay the next check.
         """
         driver = self._driver
         clock, window = driver.clock, self._settings.raft.fetch_timeout_seconds
@@ -117,10 +120,10 @@ class OwnCopy:
                 self._take_part_if_alone()
 
     def _take_part_if_alone(self) -> None:
-        """Stop abstaining if no other process has answered as this voter for a fetch timeout.
+        """Stop abstaining if no other process has answered as this voter for one fetch timeout.
 
-        If a question to the place in the log has reached this process, and no copy was found, the voter need
-        not wait.
+        The voter need not wait that long if its question to the place in the log has reached this process
+        itself, and no copy was found.
         """
         now, window = self._driver.clock.monotonic(), self._settings.raft.fetch_timeout_seconds
         if now - self._alone_since >= window or (self._is_here and self.found_at is None):
@@ -138,9 +141,8 @@ class OwnCopy:
                 self._driver.start_soon(self._ask, place, logged)
 
     async def _ask(self, place: Place, logged: Place) -> None:
-        """Send a pre-vote request to one place; note whether this process or a copy of its directory answers.
-
-        The wait is at most one fetch timeout.
+        """Send a pre-vote request to one place. Record whether this process itself, or a copy of its
+        directory, answers there. The wait is at most one fetch timeout.
         """
         number = self._driver.env.random.getrandbits(NUMBER_BITS)
         self._numbers[number] = False
@@ -164,7 +166,7 @@ class OwnCopy:
         return Vote(core.epoch, me, me, OffsetAndEpoch(number, max(core.log.last_epoch, 0)), pre_vote=True)
 
     def _log_found(self, found: Place) -> None:
-        """Log that a copy answers at this place, unless this place was logged last."""
+        """Log that a copy answers at this place, unless the last such log line was about the same place."""
         if found != self.found_at:
             here = "{1}:{2}".format(*self._settings.endpoints[0])
             self._driver.logger.error(

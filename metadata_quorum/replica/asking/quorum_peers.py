@@ -1,10 +1,11 @@
 """The requests of a quorum replica to other nodes: finding addresses, waiting, and reporting the answers to
 the core. PORTED.
 
-A request is sent to the address that the node itself has reported when it led. Without one, it is sent to the
-place where the node was found, to its address in the voter set, or to a bootstrap server. A node that stays
-out of reach is asked less and less often. The first failures are reported at once, since a broken connection
-is the first sign that a leader is dead.
+A request to a node is sent to the address that this node reported when it was the leader. Without such an
+address, the request is sent to one of three other places. These are the place where the node was found, its
+address in the voter set, and a bootstrap server. While a node stays out of reach, requests to it become less
+and less frequent. The core gets the first failures at once, since a broken connection is the first sign that
+a leader is dead.
 
 **A voter may have moved.** If the log names the voters (kraft.version 1), a voter is identified by its id and
 directory. A Vote or BeginQuorumEpoch that fails at the voter's address is also sent to all addresses of all
@@ -34,8 +35,8 @@ from odradek.wire.structure import ZERO_UUID
 __all__ = ["QuorumPeers"]
 
 FIRST_BOOTSTRAP_ID = -2
-"""The id of the first bootstrap server. Servers have addresses but no known ids, so they get the ids -2, -3
-and so on, as in Kafka.
+"""The id of the first bootstrap server. Bootstrap servers have addresses but no known ids. So they get the
+ids -2, -3 and so on, as in Kafka.
 """
 FAILURES_LOGGED_AT_ONCE = 3
 SECONDS_BETWEEN_FAILURES_MAX = 0.5
@@ -77,7 +78,9 @@ class QuorumPeers:
 
     @property
     def only_strangers(self) -> bool:
-        """True if each bootstrap server, except this node itself, last answered as a node of another cluster."""
+        """True if the last answer of each bootstrap server (except this node itself) came from a node of
+        another cluster.
+        """
         return self._search.only_strangers
 
     @property
@@ -123,8 +126,8 @@ class QuorumPeers:
         voter = self._driver.core.voters.get(node_id)
         endpoints = () if voter is None else voter.endpoints
         said = self._addresses.get(node_id)
-        # Other nodes may name a node by the address of their own listener, whose protocol this node may not
-        # use. So a known listener has priority.
+        # Another node may report the address of a listener whose protocol this node cannot use. So an
+        # endpoint from the voter set has priority.
         if endpoints and (said is None or any(each[1:] == said for each in endpoints)):
             logged = self.chosen(endpoints)
             assert voter is not None
@@ -133,8 +136,8 @@ class QuorumPeers:
         return None if address is None else Place(*address)
 
     def chosen(self, endpoints: Sequence[wire_messages.Endpoint]) -> tuple[str, int]:
-        """Return host and port of the endpoint at which this node reaches another node: that of the listener
-        with this node's listener name.
+        """Return host and port of the endpoint at which this node reaches another node: the endpoint of the
+        listener that has this node's listener name.
         """
         return self._settings.chosen(endpoints)
 
@@ -157,7 +160,7 @@ class QuorumPeers:
         elif isinstance(error, ConnectionLost):
             await self._count_failure(node_id, paused=isinstance(error, NeverSent))
             # The node may have moved away from the address that it reported. The voter set and the next
-            # leader have newer addresses.
+            # leader have newer addresses, so drop this one.
             self.note_address(node_id, None)
             driver.report(driver.core.request_failed, node_id, request, broken=True)
         else:
@@ -180,8 +183,8 @@ class QuorumPeers:
         for each, before in known:
             if driver.core.leader_id != each:
                 reached("quorum.claimed_leader_address_undone")
-                # The answer named a leader that the core does not accept, so its address is not stored
-                # either.
+                # The core does not accept the leader that the answer names. So the leader's address in the
+                # answer is not stored either.
                 self.note_address(each, before)
         if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
             self._note_high_watermark(response.high_watermark)
@@ -195,7 +198,7 @@ class QuorumPeers:
         If not, send the request to other places where the voter may be.
         """
         if not isinstance(request, Vote | BeginEpoch):
-            # Other requests are not addressed to a voter with a directory.
+            # No other request names a voter by id and directory, so any answer to it counts.
             return first
         voter = request.voter
         if voter.directory_id == ZERO_UUID or not self._driver.has_dynamic_voters:
@@ -226,9 +229,8 @@ class QuorumPeers:
         return outcome
 
     async def reach(self, voter: ReplicaKey, address: tuple[str, int]) -> str:
-        """Check that a voter answers at this address, which it wants to have in the log.
-
-        Returns "" if it does, otherwise the reason for a refusal.
+        """Check that a voter answers at this address, before the address is written to the log. Returns "" if
+        it does, otherwise the reason for a refusal.
         """
         begin = BeginEpoch(self._driver.core.epoch, self._settings.me, voter)
         outcome = await self._search.ask(Place(*address), begin)
@@ -262,7 +264,7 @@ class QuorumPeers:
     def _only_answer(self, voter: ReplicaKey, answers: list[Outcome]) -> Outcome:
         """Return the only answer of a voter.
 
-        If it answers at two places, return an error, because neither answer counts.
+        If the voter answers at two places, return an error, because neither answer counts.
         """
         now = self._driver.clock.monotonic()
         others = [(each.place, self._places.note_answer(voter, each.place, now)) for each in answers]
@@ -293,7 +295,7 @@ class QuorumPeers:
     async def _count_failure(self, node_id: int, *, paused: bool = False) -> None:
         """Count a failed request, and pause before the next one.
 
-        With `paused` there is no pause, because the connection to the node makes one anyway.
+        With `paused`, this method makes no pause, because the connection to the node already pauses.
         """
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         if failures > FAILURES_LOGGED_AT_ONCE and not paused:
@@ -304,8 +306,8 @@ class QuorumPeers:
             await clock.sleep_until(clock.monotonic() + min(backoff, SECONDS_BETWEEN_FAILURES_MAX))
 
     def _log_refused(self, node_id: int, error: KafkaError) -> None:
-        """Log that a node refuses requests, once per run of failures, because failures repeat many times a
-        second.
+        """Log that a node refuses requests. Failures repeat many times a second, so a run of failures gives
+        one log line.
         """
         if self._failures.get(node_id) == 1:
             self._driver.logger.warning("quorum.request_refused", node=node_id, error=str(error))

@@ -6,10 +6,11 @@ all addresses of all bootstrap servers (`voter_search.py`). The place where it w
 fails, or until the log has another address.
 
 **One voter answers at one place.** If two places answer as one voter within the time window, two processes
-run with copies of one directory. Each of them may have voted, so their answers do not count while this lasts.
+run with copies of one directory. Each process may have voted, so no answer counts while both processes
+answer.
 
-One process may have several addresses. So two places count as one in three cases. They are equal, they share
-an IP address, or one name resolves to both (by IPv4 and IPv6).
+One process may have several addresses. So two places count as one in three cases. The places are equal, they
+share an IP address, or one name resolves to both (one by IPv4 and one by IPv6).
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class VoterPlaces:
         if one.port != other.port:
             return False
         if one.host == other.host and one.address is not None and other.address is not None:
-            # Two addresses of one family (IPv4 or IPv6) mean two hosts under one name. Addresses of different
-            # families most probably are one host.
+            # If the addresses are of one family (IPv4 or IPv6), they belong to two hosts with one name. If
+            # the families differ, they most probably belong to one host.
             return one.address == other.address or (":" in one.address) != (":" in other.address)
         there = self._all_of(other)
         return any(each in there for each in self._all_of(one))

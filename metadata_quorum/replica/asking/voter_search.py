@@ -1,8 +1,8 @@
 """Requests to a voter, at one place or at all places where it may be. PORTED.
 
-Any answer except INVALID_VOTER_KEY comes from the voter that the request names. Only Vote and
-BeginQuorumEpoch name a voter by id and directory, so only these two are sent to addresses that may belong to
-other nodes. Each request contains this cluster's id, so a node of another cluster refuses it.
+Any answer except INVALID_VOTER_KEY comes from the voter that the request names. Only the requests Vote and
+BeginQuorumEpoch name a voter by id and directory. So only these two requests are sent to addresses that may
+belong to other nodes. Each request contains this cluster's id, so that nodes of other clusters refuse it.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class VoterSearch:
         for host, port in self._settings.bootstrap_servers:
             if (host, port) not in own:
                 addresses = await self.resolve(host, port)
-                # A name with a single address is resolved again for each connection, since its address may
-                # change.
+                # If a name has a single address, keep the name: it is resolved again for each connection,
+                # since the address may change.
                 several = [Place(host, port, address) for address in addresses if len(addresses) > 1]
                 found |= dict.fromkeys(several or [Place(host, port)])
         return list(found)
@@ -124,7 +124,9 @@ class VoterSearch:
 
     @property
     def only_strangers(self) -> bool:
-        """True if each bootstrap server, except this node itself, last answered as a node of another cluster."""
+        """True if the last answer of each bootstrap server (except this node itself) came from a node of
+        another cluster.
+        """
         own = {endpoint[1:] for endpoint in self._settings.endpoints}
         return all(
             self.strangers.get(each, False) for each in self._settings.bootstrap_servers if each not in own
