@@ -1,8 +1,8 @@
 """The data source that Spark finds by its name: `spark.read.format("odradek")` needs neither import nor registration.
 
-Spark imports every top-level module called `pyspark_*` whenever it looks for Python data sources, in separate
-processes. So this module imports only Spark's base class until a reader or a writer is needed. The code is in
-`odradek.spark`.
+Whenever Spark looks for Python data sources, separate processes import every top-level module whose name begins with
+`pyspark_`. So this module at first imports only Spark's base class. It imports other modules when a reader or a
+writer is needed. The code is in `odradek.spark`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class DefaultSource(DataSource):
         return "odradek"
 
     def schema(self) -> StructType:
-        """Return the columns, which are those of Spark's own Kafka connector; with `includeHeaders` also `headers`."""
+        """Return the columns. They are the columns of Spark's own Kafka connector; with `includeHeaders` there is
+        also the column `headers`.
+        """
         with _code("plain_errors").plain_errors():
             columns: StructType = _code("source").schema(self.options)
         return columns

@@ -11,6 +11,6 @@ if __name__ == "spark" and sys.argv[0] == "-m":
         file=sys.stderr,
     )
 elif __name__ != "odradek.spark":
-    # If the package were imported under two names, each class would exist twice, and `except` would miss the errors
-    # of the other copy.
+    # If the package were imported under two names, each class would exist twice. Then an `except` for one copy would
+    # miss the errors of the other.
     raise ImportError(f"{__name__!r} is only a folder of Odradek's sources: write `import odradek.spark`")

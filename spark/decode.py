@@ -1,5 +1,5 @@
-"""Decodes record batches (format version 2) to Arrow record batches with the columns of Spark's own Kafka connector.
-PURE.
+"""The decoder of record batches (format version 2) to Arrow record batches with the columns of Spark's own Kafka
+connector. PURE.
 
 Theory of operation
 ===================
@@ -8,24 +8,23 @@ Theory of operation
 `odradek.wire.batches.record_columns` decodes all records of a group of batches at once. This module converts them to
 Arrow columns:
 
-1. every record must end where its length says: positions only grow, so that one comparison proves that all lengths
-   inside lie inside;
-2. Arrow cuts keys and values out in C. The parts of the buffer are the items of an array, wanted and unwanted in
-   turn. `take` copies every second item.
+1. the end of every record is compared with the record's length. Positions within a record only grow, so this one
+   comparison proves that no field reaches beyond the record;
+2. Arrow's C code cuts out keys and values. The buffer becomes an array in which wanted and unwanted parts alternate,
+   and `take` copies every second item.
 
-Headers are rare and nested: the records that have some are walked one by one, and only where the query asks for
-headers.
+Headers are rare and nested. So records with headers are decoded one by one, and only if the query asks for headers.
 
 Records that `odradek.wire.batches.records.records` refuses are refused here as well, with the same errors. Batches in
 the wrong order are also refused. Headers are checked only if the query uses them.
 
-One odd record that a broker has accepted must not make every query of its topic fail. A header's key that is not
-UTF-8 is decoded with replacement characters, as the JVM connector does. A time that Spark's column cannot hold, which
-counts microseconds in 64 bits, is null there. (With a maximum time instead of null, watermarks would move far into
-the future.)
+One odd record that a broker has accepted must not make every query of its topic fail. So some faults are repaired. A
+header's key that is not UTF-8 is decoded with replacement characters, as in the JVM connector. Spark's column counts
+microseconds in 64 bits. A time that does not fit becomes null. (With a maximum time instead of null, watermarks would
+move far into the future.)
 
-Control batches are skipped. So are batches of aborted transactions, which a broker lists in its answer (`_Aborted`).
-The checksums of skipped batches are verified as well.
+Control batches are skipped. Batches of aborted transactions, which a broker lists in its answer (`_Aborted`), are
+skipped as well. The checksums of skipped batches are verified as well.
 """
 
 from __future__ import annotations
@@ -65,7 +64,9 @@ _COLUMNS = [
 _HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 SCHEMA = pa.schema(_COLUMNS)
-"""The columns of `spark.read.format("kafka")`; `timestampType` is 0 (CreateTime) or 1 (LogAppendTime)."""
+"""The columns of `spark.read.format("kafka")`. In the column `timestampType`, 0 means CreateTime and 1 means
+LogAppendTime.
+"""
 SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))])
 """`SCHEMA` with the column `headers` of the option `includeHeaders`. The column is null for a record without headers.
 """
@@ -73,8 +74,8 @@ SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))]
 _GROUP_BYTES = 16 << 20
 """A group of batches is complete once it has this many bytes, even if it has few rows."""
 _BATCH_BYTES_MAX = 1 << 30
-"""The largest batch, decompressed. So a group and one more batch stay below the 2**31 bytes of Arrow's 32-bit
-offsets.
+"""The largest decompressed size of a batch, in bytes. With this limit, a group and one more batch stay below 2**31
+bytes, the range of Arrow's 32-bit offsets.
 """
 _TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 _CONTROL_KEY = Struct(">hh")
@@ -87,8 +88,8 @@ class DecodedRows:
     """The decoded rows of one or more batches, in order."""
 
     rows: pa.RecordBatch
-    """The rows. There are none if all batches were control batches, were compacted away, or are outside of the wanted
-    offsets.
+    """The rows. There are no rows if all batches were control batches, were compacted away, or are outside of the
+    wanted offsets.
     """
     next_offset: int
     """The offset from which to continue reading: after the last batch in the answer, but at most the wanted end."""
@@ -96,7 +97,9 @@ class DecodedRows:
 
 @attrs.frozen
 class FetchedRange:
-    """The fetch answer for one of several ranges, and the wanted offsets, as for `decode_batches`."""
+    """The fetch answer for one of several ranges, with the wanted offsets. The fields have the same meaning as the
+    arguments of `decode_batches`.
+    """
 
     records: Buffer
     topic: str
@@ -121,10 +124,11 @@ def decode_batches(
     """Decode the records of a fetch answer from `offset` up to but not including `offset_end`, and yield them in
     pieces. A truncated batch at the end is ignored.
 
-    Batches are not divided. So a piece has at least `rows_wanted` rows (except the last piece, or one with very large
-    rows), and may have many more. There are no pieces unless some batch is complete. `decompressed_bytes_max` limits
-    each batch; while it is decoded, each record needs about 200 bytes in addition. `aborted` lists (first offset,
-    producer id) of the transactions to leave out, sorted by offset, as in a read_committed answer.
+    Batches are not divided. So a piece has at least `rows_wanted` rows, and may have many more. (Only the last piece,
+    or a piece with very large rows, has fewer.) There are no pieces unless some batch is complete.
+    `decompressed_bytes_max` limits each batch. While a batch is decoded, each record needs about 200 bytes in
+    addition. `aborted` lists (first offset, producer id) of the transactions to leave out, sorted by offset, as in a
+    read_committed answer.
 
     Raises:
         CorruptBatch: a wrong checksum, bytes that cannot be decompressed, or a batch that begins before the previous one ends.
@@ -143,7 +147,8 @@ def decode_batches(
     for position, header in iter_batches(buf):
         _check_place(header, next_offset)
         if header.base_offset >= end:
-            # Compaction may have removed all records before the end. Then the caller need not fetch again.
+            # Compaction may have removed all records before the wanted end. Yield the end, so that the caller does
+            # not fetch again.
             yield DecodedRows(_rows(group, schema, topic, partition, offset, end), end)
             return
         next_offset = header.next_offset
@@ -204,7 +209,9 @@ class _Share:
 
 
 def _check_place(header: BatchHeader, next_offset: int | None) -> None:
-    """Raise CorruptBatch if the header's offsets are impossible in a log. No checksum covers them."""
+    """Raise CorruptBatch if the header's offsets are impossible in a log. The batch's checksum does not cover these
+    offsets.
+    """
     base_offset = header.base_offset
     if base_offset < 0 or header.last_offset_delta < 0 or header.next_offset >= 2**63:
         raise CorruptBatch(
@@ -219,7 +226,9 @@ def _check_place(header: BatchHeader, next_offset: int | None) -> None:
 
 @attrs.define
 class _Aborted:
-    """The aborted transactions of a range. Each lasts from its first offset to its producer's next abort marker."""
+    """The aborted transactions of a range. Each of them lasts from its first offset to the next abort marker of its
+    producer.
+    """
 
     coming: list[tuple[int, int]]
     """The aborted transactions that begin after the batches read so far, sorted by first offset."""
@@ -247,7 +256,7 @@ def _is_abort_marker(buf: Buffer, position: int) -> bool:
 
 @attrs.define
 class _Group:
-    """Batches that will become one Arrow batch."""
+    """A group of batches that will become one Arrow batch."""
 
     places: RecordPlaces = attrs.field(factory=RecordPlaces)
     looked_at: int = 0
@@ -266,8 +275,8 @@ class _Group:
 def _rows(
     group: _Group, schema: pa.Schema, topic: str, partition: int, offset: int, offset_end: int
 ) -> pa.RecordBatch:
-    """Make the Arrow batch of a group. All of the group is checked, even rows outside of the wanted offsets, which
-    are then left out.
+    """Make the Arrow batch of a group. All rows of the group are checked, even rows outside of the wanted offsets.
+    Rows outside are left out after the check.
     """
     fields = record_columns(group.places)
     data = fields.data
@@ -340,7 +349,7 @@ def _timestamps(headers: list[BatchHeader], delta: Int64s) -> tuple[pa.Array, np
 
 
 def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
-    """Make a binary Arrow column from parts of `data`. `places` must increase; a length of -1 gives null."""
+    """Make a binary Arrow column from parts of `data`. `places` must increase. A length of -1 gives null."""
     count = len(places)
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[0:-1:2] = places
@@ -404,7 +413,8 @@ class _Headers:
             InvalidRecord: the headers do not end exactly where the record does, or their lengths contradict each other.
         """
         count, place = _varint(data, place)
-        # A header has at least two bytes. So a count that is too large for the remaining bytes is refused at once.
+        # A header has at least two bytes. So refuse a count that is too large for the remaining bytes before any
+        # header is read.
         if not 0 <= 2 * count <= end - place:
             raise InvalidRecord(
                 f"a record claims {count} headers, too many for the {end - place} bytes that are left"

@@ -1,5 +1,5 @@
-"""The options of the data source and the sink: names, defaults and effects. docs/spark-options.md is generated from
-this table. PURE.
+"""The options of the data source and the sink: names, defaults and effects. The page docs/spark-options.md is
+generated from this table. PURE.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Option:
 
     name: str
     default: str
-    """The default: a value, or a description; empty if there is none."""
+    """The default: a value, or a description of the default. The text is empty if there is no default."""
     about: str
     queries: str = "both"
-    """The queries that have the option: `batch`, `stream` or `both`."""
+    """The kind of query for which the option is: `batch`, `stream` or `both`."""
     is_ours: bool = False
     """True if Spark's own Kafka connector does not have the option."""
 

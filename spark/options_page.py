@@ -1,4 +1,6 @@
-"""Generates docs/spark-options.md from the tables in the code: `python -m odradek.spark.options_page`. SHELL."""
+"""The generator of the page docs/spark-options.md, from the tables in the code: `python -m
+odradek.spark.options_page`. SHELL.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ _NOT_FOR_SPARK = {
     "transactional.id",
     "value.serializer",
 }
-"""Client keys that cannot be options: functions and classes of a program, and settings that the sink chooses itself.
+"""Client keys that cannot be options. Some have functions or classes of a program as values; others are settings that
+the sink chooses itself.
 """
 _QUERIES = {"both": "", "batch": "batch", "stream": "stream"}
 

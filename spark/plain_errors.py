@@ -1,8 +1,9 @@
-"""Shows errors that have a clear sentence to the user without their traceback. SHELL.
+"""Errors with a clear sentence, which the user gets without a traceback. SHELL.
 
 Spark's Python processes pass an exception on as text with its traceback. That is right for a bug. But the sentence
-about a refused option would come after 20 lines of traceback, and after 120 with Spark Connect. Such a process ends
-with the exception. So just before that, a setting is changed that makes it leave out the traceback.
+about a refused option would come after 20 lines of traceback, and after 120 lines with Spark Connect. A setting of
+Spark makes the process leave out the traceback. The process ends with the exception anyway, so this module changes
+the setting just before the exception leaves.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Adds compiled modules to PySpark's archives, so that the Python processes of Spark start in half the time. SHELL.
+"""The command that adds compiled modules to PySpark's archives, so that the Python processes of Spark start in half
+the time. SHELL.
 
     odradek spark pyspark-archive [DIRECTORY]
 
-Spark puts the archives of `python/lib` first on the path of each Python process that it starts, and they have only
-sources. Python cannot store compiled modules there. So every process compiles what it imports, which takes most of a
-second. Such processes are the source of each streaming query, the first planning of a session, and its first task.
-This command adds the compiled modules once per installation. Another version of Python ignores them and compiles the
-sources.
+Spark puts the archives of `python/lib` first on the path of each Python process that it starts. These archives have
+only sources, and Python cannot store compiled modules in them. So every process compiles all modules that it imports,
+which takes most of a second. Such processes are the source of each streaming query, the first planning of a session,
+and its first task. This command adds the compiled modules once per installation. Another version of Python ignores
+them and compiles the sources.
 
 Each archive is replaced as a whole. In the new archive, all old entries keep their positions, so that running
 processes can go on reading.
@@ -37,7 +38,9 @@ _RARE = (
     "pyspark/testing/",
     "pyspark/tests/",
 )
-"""Packages that no process needs at its start. (Each start reads the names of all entries of an archive, twice.)"""
+"""Packages whose modules no process needs at its start. Each process reads the names of all entries of an archive
+twice when it starts, so there should be few entries.
+"""
 
 
 def compile_archive(archive: Path) -> int:
@@ -58,7 +61,7 @@ def compile_archive(archive: Path) -> int:
             name,
             quiet=2,
             legacy=True,
-            # No check against the sources is needed: whoever replaces the sources replaces the whole archive.
+            # No check against the sources is needed: a program that replaces the sources replaces the whole archive.
             invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
             stripdir=name,
             prependdir=str(archive),

@@ -1,5 +1,5 @@
-"""The command `odradek spark quiet`: prints the folder with settings that make Spark log only errors (docs/spark.md).
-SHELL.
+"""The command `odradek spark quiet`, which prints the folder with settings that make Spark log only errors
+(docs/spark.md). SHELL.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The reader of a streaming query that cannot start: it raises the reason when Spark requests the first offset.
 
-If `streamReader()` itself raised the error, the last line of Spark's message would be a variable of Spark's runner.
-The reason would be far above it.
+If `streamReader()` itself raised the error, the last line of Spark's message would show a variable of Spark's runner.
+The reason would stand far above that line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class RefusedStream(DataSourceStreamReader):
         self._refuse()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return a limit without raising: Spark calls this before the first offset, when an error would be too early."""
+        """Return a limit. No error is raised here, because Spark calls this before it requests the first offset,
+        which is too early for the error.
+        """
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -40,7 +42,7 @@ class RefusedStream(DataSourceStreamReader):
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raise the error. Spark never gets as far as this call."""
+        """Raise the error. Spark never makes this call, because an earlier call has raised the error."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

@@ -4,31 +4,33 @@ at least once. SHELL.
 Theory of operation
 ===================
 
-The driver plans (`sink_plan`): it checks options and columns, and looks up the topic. If it refuses the write,
-nothing has been sent yet. Each task then runs `write` in a Python worker (`sink_task`), and ends when every batch is
-acknowledged. A failed task fails the batch of the query, and Spark repeats it.
+The driver plans (`sink_plan`): it checks options and columns, and looks up the topic. If the driver refuses the
+write, nothing has been sent yet. Each task then runs `write` in a Python worker (`sink_task`), and ends when every
+batch is acknowledged. A failed task fails the batch of the query, and Spark repeats it.
 
 With **delivery=exactly-once**, the default, a task writes in a transaction that also has its progress
 (`delivery/task_protocol.py`). If an attempt finds that its batch is committed, it writes nothing and compares its
-rows. The driver makes no decisions. At the end it only checks that no other task has a marker of this batch.
-Otherwise, after a repetition with fewer tasks, rows of the missing tasks would stay in the topic.
+rows. The driver makes no decisions. At the end it only checks that this batch has no markers of further tasks. If a
+batch is repeated with fewer tasks than before, the rows of the missing tasks are still in the topic. This check finds
+such markers.
 
 With **delivery=two-phase** a task prepares its transaction, and the driver decides once for all tasks of a batch or a
-job (`delivery/two_phase.py`). This mode is for plans whose tasks may give other rows when they are repeated.
+job (`delivery/two_phase.py`). This mode is for plans of Spark whose tasks may give other rows when they are repeated.
 
 With **delivery=at-least-once** a worker keeps one idempotent producer (KIP-98) for all tasks of the same options. If
-Spark repeats a task, it writes all its rows again. Rows are visible as soon as they are acknowledged.
+Spark repeats a task, the task writes all its rows again. Rows are visible as soon as they are acknowledged.
 
 A stream's batch is identified by the query's id and the batch's number, which Spark gives to each task as local
 properties. A batch job is identified by `txnAppId` and `txnVersion`, as in Delta; without them each run counts as
 another job.
 
-Spark makes a stream's writer once in the process that plans, and once more for each batch in the process that
-commits. The second writer checks nothing.
+Spark makes a stream's writer once in the process that plans the query. For each batch it makes another writer in the
+process that commits. A writer in that process checks nothing.
 
 Metrics: Spark counts the rows itself (`numOutputRows` of the sink in a query's progress). A Python data source cannot
-add other metrics. So the driver's Python process logs the sums of the tasks' reports: bytes, batches, repetitions. It
-also appends them to the file of the option `metricsPath`, one line of JSON for each batch.
+add other metrics. So the driver's Python process logs the sums of the tasks' reports: bytes, batches, repetitions.
+The process also appends these sums to the file that the option `metricsPath` names, with one line of JSON for each
+batch.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 _CLOSE_SECONDS_MAX = 1.0
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-"""The local properties in which Spark gives a task the id of its streaming query and the number of its micro-batch.
+"""`_QUERY_ID` and `_BATCH_ID` are local properties of a task. In them Spark gives the id of the task's streaming
+query, and the number of its micro-batch.
 """
 _COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
 """The module that Spark runs to commit or abort a micro-batch."""
@@ -85,7 +88,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         raise ValueError("the sink cannot overwrite a topic: use .mode('append').")
     plan = plan_write(options, schema)
     if plan.delivery is not Delivery.AT_LEAST_ONCE and plan.app_id is None:
-        # A random id keeps the attempts at this job's tasks apart from those of any other run.
+        # With a random id, the attempts at this job's tasks are distinguished from those of any other run.
         return BatchWriter(_checked(attrs.evolve(plan, app_id=f"job-{uuid.uuid4()}", version=0)))
     plan = _checked(plan)
     if plan.delivery is Delivery.TWO_PHASE:
@@ -223,7 +226,7 @@ def _abort(
     try:
         run_driver(plan.properties, plan.decisions_topic, protocol)
     except RuntimeError as error:
-        # Only log this error: the caller should see the error that caused the abort.
+        # Log this error only as a warning: the caller should see the error that caused the abort.
         _LOGGER.warning("transactions of %s stay prepared until its next run: %s", query, error)
 
 
@@ -279,8 +282,8 @@ def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
 
 
 def _look_up(plan: SinkPlan) -> bytes:
-    """Return the topic's id. Raises an error if the topic does not exist. (If brokers create topics automatically,
-    the request creates it.)
+    """Return the topic's id. Raises an error if the topic does not exist. (If the brokers create topics
+    automatically, this request creates the topic.)
     """
     if plan.topic is None:
         return NO_TOPIC_ID
@@ -317,7 +320,8 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
             with Path(plan.metrics_path).open("a") as file:
                 file.write(json.dumps(sums) + "\n")
         except OSError as error:
-            # Only log this error: the rows are written, and Spark would write them again after a failure.
+            # Log this error only as a warning: the rows are written, and after a failure Spark would write them
+            # again.
             _LOGGER.warning(
                 "the metrics of a batch could not be written (its records are not affected): %s", error
             )
@@ -329,8 +333,8 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
 _producers: dict[tuple[tuple[str, str], ...], Producer] = {}
 """A producer for each configuration that this worker process has used. Worker processes run many tasks."""
 _PRODUCERS_MAX = 8
-"""The most producers that are kept; beyond that, the least recently used one is closed. Each has a thread, and up to
-`buffer.memory` bytes.
+"""The most producers that are kept. If there are more, the least recently used producer is closed. Each producer has
+a thread, and up to `buffer.memory` bytes.
 """
 
 

@@ -1,9 +1,9 @@
 """The source of Spark's format `odradek`, as Spark calls it: schema, reader of a batch query, reader of a streaming
 query. SHELL.
 
-Spark makes a reader in one process, pickles it into another, and runs its tasks in a third. So a reader only has
-options at first, and opens connections at its first request. Each process imports everything again, so modules are
-imported by the steps that need them.
+Spark makes a reader in one process, pickles it into a second process, and runs its tasks in a third. So at first a
+reader has only options, and it opens connections at its first request. Each process has to import all modules again.
+So a step imports a module only if it needs the module.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def schema(options: Mapping[str, str]) -> StructType:
-    """Return the columns. Raises `OptionError`, because Spark calls this in `load()`, where the user should see a
-    mistake.
+    """Return the columns. Raises `OptionError`, because Spark calls this in `load()`, and the user should see a wrong
+    option there.
     """
     return _columns(SourceOptions.parse(options))
 
@@ -126,7 +126,7 @@ class OdradekReader(DataSourceReader):
             ranges = plan_batch(self.options, self.pushed)
         bounds = (self.options.partitions_min, self.options.records_per_partition_max)
         tasks = gathered(ranges, BATCH_TASK_RECORDS, *bounds)
-        # If the list were empty, Spark would make a partition that is None.
+        # For an empty list Spark would make a partition that is None, so return one without ranges.
         return [RangePartition(each) for each in tasks] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

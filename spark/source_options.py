@@ -38,7 +38,7 @@ _OFFSET_MAX: Final = 2**63 - 1
 _SHOWN_MAX: Final = 200
 """The most characters of a wrong value that an error shows."""
 _NAMES: Final = {each.name.lower(): each.name for each in SOURCE_OPTIONS}
-"""The documented spelling of each option by its lower-case name, except `kafka.*`."""
+"""The documented spelling of each option, by its name in lower case. The options `kafka.*` are not included."""
 _STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _BATCH_ONLY: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
@@ -90,7 +90,7 @@ class Query(Enum):
     BATCH = "batch"
     STREAM = "stream"
     UNKNOWN = "unknown"
-    """The kind before Spark has chosen one: Spark asks for the schema first."""
+    """The kind before Spark has chosen one: Spark asks for the schema before it makes a reader."""
 
 
 @attrs.frozen
@@ -131,7 +131,9 @@ class SourceOptions:
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] | None = None
     without_match_latest: bool = False
-    """`startingOffsetsByTimestampStrategy=latest`: if no record has that time or a later one, start at the end."""
+    """True if `startingOffsetsByTimestampStrategy` is `latest`. Then a query starts at the end if no record has the
+    requested time or a later one.
+    """
     fail_on_data_loss: bool = True
     poll_timeout_ms: int = 120_000
     retries: int = 3
@@ -146,7 +148,7 @@ class SourceOptions:
     include_headers: bool = False
     filter_pushdown: bool = True
     jvm_offsets: bool = False
-    """True if the checkpoint has only offsets, as that of the JVM connector (option `jvmOffsets`)."""
+    """True if the checkpoint has only offsets, like a checkpoint of the JVM connector (option `jvmOffsets`)."""
     batch_bytes_max: int = BATCH_BYTES_DEFAULT
     """The largest size of a decompressed record batch in bytes."""
     ignored: tuple[str, ...] = ()
@@ -229,7 +231,8 @@ class _Parser:
         because they may be for another program.
         """
         if any(name.startswith("option.") for name in self.given):
-            # With CREATE TABLE, Spark passes the options twice, and drops them before a query selects from the table.
+            # In a table made with CREATE TABLE, Spark passes the options twice, and drops them before a query selects
+            # from the table. So such a table cannot work.
             raise OptionError(_CREATE_TABLE)
         for name in self.given:
             if name in _NAMES or name.startswith("kafka."):
@@ -413,7 +416,9 @@ def _json(text: str) -> Any:
 
 
 def _check_topics(option: str, topics: Iterable[str]) -> None:
-    """Raise `OptionError` for a topic name that cannot be encoded, such as half of a UTF-16 pair from JSON."""
+    """Raise `OptionError` for a topic name that cannot be encoded. An example from JSON is a name with only half of a
+    UTF-16 pair.
+    """
     for topic in topics:
         try:
             topic.encode()

@@ -3,22 +3,23 @@
 Theory of operation
 -------------------
 One instance stays in a Python process next to the driver as long as the query runs, and returns offsets. Another
-instance is pickled to the executors and only reads. A query waits until that process has started, so each step
-imports its modules when it needs them.
+instance is pickled to the executors and only reads. A query waits until the process next to the driver has started.
+So each step imports modules only when it needs them.
 
 * **Start.** `latest` means the end of the log when the query starts. Spark requests the initial offset more than once
-  and never stores it. So the first end always differs from it, even if the log is empty. Then Spark stores a first
-  batch in the checkpoint at once, perhaps an empty one, and the start with it (`stream_offsets`).
+  and never stores it. So the end of the first batch always differs from the start, even if the log is empty. Then
+  Spark at once stores a first batch in the checkpoint, perhaps an empty batch, and the start with it
+  (`stream_offsets`).
 * **A batch.** `latestOffset` gets the start of the next batch. It returns the end of the batch: the end of the logs,
-  or less because of `maxOffsetsPerTrigger` and `minOffsetsPerTrigger`. If there is nothing new, it waits briefly at
-  the leaders (`news`). Otherwise Spark would call it a hundred times per second.
+  or less because of `maxOffsetsPerTrigger` and `minOffsetsPerTrigger`. If there is nothing new, `latestOffset` waits
+  briefly for an answer of the leaders (`news`). Otherwise Spark would call it a hundred times per second.
 * **Loss.** The position is compared with the logs. Records are lost if the topic has another id, if a partition is
   gone, or if a log ends below the position. The same is true if the last read leader epoch ends below the position
   (KIP-320). If retention has deleted records, the executors detect it, and report the offsets.
 * **jvmOffsets.** With this option the checkpoint has only offsets, so that the JVM connector can continue from it.
   Ids and epochs are known only while the process runs. The first batch is empty, and its end is the start.
 * **Commit.** Offsets that Spark has committed are also committed to a consumer group, so that tools show the query's
-  lag. They are never read, because the checkpoint has the query's position.
+  lag. The query never reads the offsets in the group, because the checkpoint has its position.
 """
 
 from __future__ import annotations
@@ -165,14 +166,14 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begun = self._read_offset(start)
         if begun.is_initial and self.options.jvm_offsets:
-            # With `jvmOffsets` the first batch is empty, so its end is the query's start.
+            # With `jvmOffsets` the first batch is empty, so its end is equal to the query's start.
             return self._written(attrs.evolve(begun, is_initial=False))
         if not begun.is_initial:
-            # When Spark calls this, the batch that ended here is done. Spark itself reports its commit only before
-            # the next batch.
+            # Spark's call shows that the batch that ended at this position is done. Spark itself reports the commit
+            # of this batch only before the next batch.
             self._publish(begun)
             if self._target is not None:
-                # This may be the last call, because Spark does not always report the end of a query.
+                # Spark does not always report the end of a query. So this may be the last call.
                 self._finish_commit()
         end = self._plan(begun, limit)
         if end is None and self._target is None and self._seen is not None:
@@ -186,8 +187,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._written(begun) if self.options.jvm_offsets and has_more else start
 
     def _read_offset(self, written: dict[str, Any]) -> StreamOffset:
-        """Parse a position from Spark. With `jvmOffsets`, add the facts that are not in the checkpoint, if the
-        position is one of the last two.
+        """Parse a position from Spark. With `jvmOffsets`, add the facts that are not in the checkpoint. They are
+        known only for the last two positions.
         """
         position = StreamOffset.from_json(written)
         for each in self._unwritten:
@@ -207,8 +208,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _group(self, known: str | None = None) -> str | None:
         """Return the group to which offsets are committed; None for no group.
 
-        A generated name must be stored in the checkpoint. So with `jvmOffsets` there is a group only with
-        `kafka.group.id`.
+        A generated name must be stored in the checkpoint, which `jvmOffsets` does not allow. So with `jvmOffsets`
+        there is a group only if the option `kafka.group.id` names it.
         """
         group = self.options.group_id or known
         if group is None and not self.options.jvm_offsets:
@@ -236,8 +237,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refresh(self, expected: Collection[TopicPartition]) -> dict[TopicPartition, Known]:
         """Return the partitions to read. The list is refreshed from time to time, so that new partitions are found.
 
-        A partition counts as deleted if two answers in a row lack it, because a broker that has just started may not
-        know it yet.
+        A partition counts as deleted only if two answers in a row lack it. One answer is not enough, because a broker
+        that has just started may not know the partition yet.
         """
         now = time.monotonic()
         fresh = self._known_at is not None and now - self._known_at <= _METADATA_SECONDS
@@ -286,8 +287,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _delays(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], least: int
     ) -> bool:
-        """True if there are fewer than `least` new records and `maxTriggerDelay` has not passed, so that the next
-        batch must wait.
+        """True if the next batch must wait: there are fewer than `least` new records, and `maxTriggerDelay` has not
+        passed.
         """
         now = time.monotonic()
         overdue = (
@@ -356,8 +357,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts |= earliest
         self._check_ends(begun, seen, starts)
         if isinstance(limit, ReadMaxRows) and not self.options.fail_on_data_loss:
-            # Executors skip records that retention has deleted. Such records must not use up the limit, batch after
-            # batch.
+            # Executors skip records that retention has deleted. If such records counted, they could use up the limit
+            # in batch after batch.
             floors = self._view.earliest(starts)
             starts = {key: max(at, floors[key]) for key, at in starts.items()}
         return {key: starts[key] for key in seen.offsets}
@@ -405,8 +406,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         first, last = self._read_offset(start), self._read_offset(end)
-        # With `jvmOffsets` the checkpoint lacks the start. A start of `latest` may be beyond the end of the empty
-        # first batch.
+        # With `jvmOffsets` the checkpoint lacks the start. If the start is `latest`, it may now be beyond the end of
+        # the empty first batch.
         may_be_behind = first.is_initial and self.options.jvm_offsets
         begin = last.begun if first.is_initial and last.begun is not None else first.offsets
         ranges = []
@@ -433,8 +434,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reports to Spark
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the end offsets of the logs and `@lag`: how many records and seconds the planned batch is behind
-        them.
+        """Return the end offsets of the logs, and `@lag`: the number of records and seconds by which the planned
+        batch is behind these ends.
         """
         if self._seen is None:
             return None
@@ -449,7 +450,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lag_seconds(self, behind: dict[TopicPartition, int]) -> float:
         """Return the age in seconds of the oldest record that is not in a batch yet; -1 if the brokers do not report
-        it. It is refreshed from time to time.
+        it. The age is computed again only from time to time.
         """
         if not behind:
             return 0.0

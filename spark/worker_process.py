@@ -1,10 +1,10 @@
-"""Finds out which of Spark's Python processes this one is, and tunes the garbage collector in those that run tasks.
-SHELL.
+"""The kinds of Spark's Python processes: which kind this process is, and how the garbage collector is tuned in
+processes that run tasks. SHELL.
 
-Spark's daemon forks the processes that run tasks, keeps them for later tasks, and has each collect garbage between
-two of them. By then pyspark, pyarrow and this package have made 80,000 objects that stay until the process ends. A
-collection that visits them takes 60 ms of CPU, and the next task waits for it. So the first task excludes these
-objects from collection.
+Spark's daemon forks the processes that run tasks, and keeps them for later tasks. Each process collects garbage
+between two tasks. At that time pyspark, pyarrow and this package have made 80,000 objects that stay until the process
+ends. A collection that visits these objects takes 60 ms of CPU, and the next task has to wait. So the first task
+excludes these objects from collection.
 """
 
 from __future__ import annotations

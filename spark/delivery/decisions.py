@@ -1,5 +1,5 @@
-"""The decisions topic, which stores the progress of exactly-once writes: the driver creates and checks it, driver and
-tasks read it. SHELL.
+"""The decisions topic, which stores the progress of exactly-once writes. The driver creates and checks the topic, and
+both driver and tasks read it. SHELL.
 
 Its markers say which batch each task of each query has committed (`markers.py`). The topic is compacted: a marker
 stays until its task writes the next one. Segments are small, because a new process reads a whole partition.
@@ -33,8 +33,8 @@ __all__ = ["Decisions", "new_topic"]
 
 _PARTITIONS = 8
 _REPLICAS = 3
-"""The replicas of the topic, if there are so many brokers. With a single replica, the brokers' default, progress
-would be lost with a disk. Kafka's own topics of this kind also have three.
+"""The number of replicas of the topic, if there are so many brokers. With a single replica, which is the brokers'
+default, the progress would be lost with one disk. Kafka's own topics of this kind also have three replicas.
 """
 _SETTINGS = {
     "cleanup.policy": "compact",
@@ -42,11 +42,11 @@ _SETTINGS = {
     "segment.ms": str(3_600_000),
     "min.cleanable.dirty.ratio": "0.1",
     "compression.type": "producer",
-    # If a marker were lost, but not its rows, the rows would be written again.
+    # If a marker were lost although its rows are kept, the rows would be written again.
     "unclean.leader.election.enable": "false",
 }
 _SAFE = {"min.insync.replicas": "2"}
-"""A setting that goes with three replicas: each marker is on at least two disks."""
+"""A setting for a topic with three replicas: each marker is on at least two disks."""
 _READ_COMMITTED = 1
 _FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
@@ -174,7 +174,7 @@ class Decisions:
         again for up to `seconds`.
 
         The coordinator answers the driver's FINISH before the transaction's control markers are in the log (KIP-98).
-        If a leader moves, they arrive late, when the next batch has begun.
+        If a leader moves, the control markers may arrive only when the next batch has begun.
         """
         deadline = time.monotonic() + seconds
         while True:

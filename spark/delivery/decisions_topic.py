@@ -3,5 +3,6 @@
 __all__ = ["DECISIONS_TOPIC"]
 
 DECISIONS_TOPIC = "odradek-spark-decisions"
-"""The default of the option `decisionsTopic`, which may name another topic, for instance a topic of an administrator.
+"""The default of the option `decisionsTopic`. The option may name another topic, e.g. a topic that an administrator
+has created.
 """

@@ -1,13 +1,13 @@
-"""Encodes markers and decisions as readable JSON records, and collects them from the decisions topic. PURE.
+"""Markers and decisions as readable JSON records: encoding them, and collecting them from the decisions topic. PURE.
 
 A marker's key is `{"query":"...","task":0}`, its value `{"batch":7,"rows":1000,"rowHash":"00..."}`. A decision of the
 two-phase protocol has the key `{"query":"...","decision":"two-phase"}`. Its value also has `winners`, each as [task,
-slot, producer id, producer epoch], and `complete`. Markers and decisions also have the `topics` that were written,
-with their ids. All records of a query are in one partition.
+slot, producer id, producer epoch], and `complete`. Markers and decisions also contain `topics`: the topics that were
+written, with the topics' ids. All records of a query are in one partition.
 
-`MarkerLog` processes fetched batches. Below the last stable offset, the broker lists the aborted transactions. Above
-it other tasks have open transactions; there the log keeps records aside until it has read the end of their
-transaction (KIP-98).
+`MarkerLog` processes fetched batches. For batches below the last stable offset, the broker lists the aborted
+transactions. Above this offset other tasks have open transactions. `MarkerLog` keeps their records aside until it has
+read the end of the transaction (KIP-98).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 _DECOMPRESSED_BYTES_MAX = 64 << 20
 
 TaskKey = tuple[str, int]
-"""(query, task). A decision is about all tasks, and has the task `_ALL_TASKS`."""
+"""The key of a marker: (query, task). A decision is about all tasks, so its key has the task `_ALL_TASKS`."""
 _ALL_TASKS = -1
 _TWO_PHASE = "two-phase"
 
@@ -64,7 +64,9 @@ def decision_key(query: str) -> bytes:
 
 
 def decision_value(decision: Decision) -> bytes:
-    """Encode the value of a decision. A complete decision no longer needs its winners, so they are left out."""
+    """Encode the value of a decision. The winners of a complete decision are left out, because nobody needs them any
+    more.
+    """
     winners = () if decision.is_complete else decision.winners
     return _as_json(
         {
@@ -118,8 +120,8 @@ def _parse_value(key: TaskKey, value: bytes) -> Marker | Decision:
 
 @attrs.define
 class MarkerLog:
-    """The last committed marker of each task, and the last decision of one query, in the batches before the offset
-    `position`.
+    """The last committed marker of each task, and the last decision of one query. They come from the batches before
+    the offset `position`.
     """
 
     query: str
@@ -129,7 +131,7 @@ class MarkerLog:
     _open: dict[int, list[tuple[TaskKey, bytes | None]]] = attrs.field(factory=dict)
 
     def copy(self) -> MarkerLog:
-        """Return a copy, which can read further without changing this log."""
+        """Return a copy. Batches that are added to the copy do not change this log."""
         return MarkerLog(self.query, self.position, dict(self.markers), self.decision)
 
     def add_stable(self, buf: memoryview, aborted: Sequence[tuple[int, int]]) -> None:
@@ -148,8 +150,8 @@ class MarkerLog:
                 self._apply(self._records(buf, place))
 
     def add_unstable(self, buf: memoryview, end: int) -> None:
-        """Process batches from the last stable offset up to `end`. Their records count once the commit of their
-        transaction has been read.
+        """Process batches from the last stable offset up to `end`. Records in a transaction count only once the
+        commit of the transaction has been read.
         """
         for place, header in self._batches(buf):
             if header.base_offset >= end:

@@ -1,9 +1,9 @@
-"""The pool of a query's transactional ids, which are called slots: finds free slots and open transactions, and ends
-single transactions. PURE.
+"""Operations on the pool of a query's transactional ids, which are called slots: find free slots and open
+transactions, and end single transactions. PURE.
 
-The operations send admin requests (KIP-664) to the transaction coordinators. They end a transaction by producer id
-and epoch, which EndTxn contains (KIP-98). Since KIP-890 the epoch grows with each transaction. So EndTxn ends exactly
-that transaction, or nothing.
+The operations send admin requests (KIP-664) to the transaction coordinators. An EndTxn request names a transaction by
+producer id and epoch (KIP-98). Since KIP-890 the epoch grows with each transaction. So EndTxn ends exactly the named
+transaction, or nothing.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def query_of(transactional_id: str) -> str | None:
 
 
 def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: float) -> Operation[list[int]]:
-    """Find slots (transactional ids) of a task without an open transaction. Return their numbers, at least one, from
-    `first` on.
+    """Find slots (transactional ids) of a task without an open transaction. Return the slots' numbers, in order from
+    `first` on. There is at least one.
 
     Raises `KafkaError`, `ClientError`.
     """
@@ -112,7 +112,7 @@ def prepared_slots(core: ClientCore, query: str, timeout: float) -> Operation[tu
     try:
         return (yield from open_slots(core, query, timeout, states=(_OPEN,)))
     except UnsupportedByBroker:
-        # These brokers are older than two-phase commit, so nothing can be prepared.
+        # These brokers do not support two-phase commit, so no transaction can be prepared.
         return ()
 
 
@@ -134,7 +134,7 @@ def open_slots(
             )
             break
         except KafkaError as error:
-            # A broker has left, and other coordinators have its transactions now: ask all of them again.
+            # A broker has left, and other coordinators have its transactions now. So ask all coordinators again.
             wake_at = core.now + core.backoff(attempt)
             if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or wake_at >= deadline:
                 raise
@@ -161,16 +161,18 @@ def end_transactions(
     timeout: float,
     all_open: bool = False,
 ) -> Operation[None]:
-    """Commit or abort these transactions; retry after failures of coordinators and connections.
+    """Commit or abort these transactions. Retry after failures of coordinators and connections.
 
-    Transactions that have ended already are ignored, and later transactions of the same id are not touched.
-    `all_open` says that all are still open, because nobody else could have ended them since the decision. Raises
-    `KafkaError` (INVALID_TXN_STATE: a transaction that must be committed was aborted) and `ClientError`.
+    Transactions that have already ended are ignored. Later transactions with the same transactional id are not
+    touched. `all_open` says that all transactions are still open, because nobody else could have ended them since the
+    decision. Raises `KafkaError` (INVALID_TXN_STATE: a transaction that must be committed was aborted) and
+    `ClientError`.
     """
     deadline = core.now + timeout
     for begin in range(0, len(wanted), _AT_A_TIME):
         pending = list(wanted[begin : begin + _AT_A_TIME])
-        # A request without an answer may have ended its transaction, and another attempt may use the slot now.
+        # The transactions that are certainly open. If a request gets no answer, its transaction may have ended, and
+        # another attempt may use the slot now. So a transaction is certain only before the first request about it.
         certain = set(pending) if all_open else set[Prepared]()
         attempt = 0
         while pending:
@@ -196,7 +198,8 @@ def _end_once(
     """Try to end each transaction once. Return the transactions that must be tried again, and the error of one of
     them.
 
-    Transactions for which a request was sent are removed from `certain`: from then on they may have ended.
+    When a request for a transaction is sent, the transaction is removed from `certain`, because it may have ended
+    from then on.
     """
     from odradek.wire.messages.end_txn import EndTxnRequest
 
@@ -254,8 +257,8 @@ def _is_still_open(
 ) -> Operation[bool]:
     """True if the transaction is open and must be ended by another request.
 
-    If another producer has resumed it by mistake, it is taken over and ended. Raises `KafkaError` if a transaction
-    that must be committed was aborted.
+    If another producer has resumed the transaction by mistake, it is taken over and ended here. Raises `KafkaError`
+    if a transaction that must be committed was aborted.
     """
     name = slot_id(query, wanted.task, wanted.slot)
     (found,) = yield from describe_transactions(core, [name], timeout=deadline - core.now)
@@ -266,7 +269,8 @@ def _is_still_open(
         if code in _FENCED:
             yield from _resume_and_end(core, name, wanted, commit, deadline)
         return True
-    # Before this decision is complete, no later transaction of the slot is committed.
+    # A higher epoch is a later state of the slot. Until this decision is complete, no later transaction of the slot
+    # is committed. So a commit in the later state is the commit of the wanted transaction.
     is_later = not is_same_producer or found.producer_epoch > wanted.producer_epoch
     is_committed = is_later and found.state in ("PrepareCommit", "CompleteCommit")
     is_aborted = (
@@ -274,7 +278,9 @@ def _is_still_open(
         and found.producer_epoch == wanted.producer_epoch + 1
         and found.state in ("PrepareAbort", "CompleteAbort")
     )
-    # An operator's fencing and a later attempt leave the same state: no transaction is open.
+    # If the transaction was certainly open and is not committed, another program has aborted it. Otherwise it may
+    # have ended in the right way: an operator's fencing and a later attempt leave the same state, in which no
+    # transaction is open.
     if commit and (is_aborted or (was_open and not is_committed)):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,

@@ -1,8 +1,8 @@
-"""Computes a hash of rows that does not depend on their order, to compare what two attempts at a task have written.
+"""A hash of rows that does not depend on the order of the rows. It compares what two attempts at a task have written.
 PURE.
 
-Each column gives a 64-bit number per row. They are mixed to one number for the row, and the sum of the rows' numbers
-modulo 2**64 is the hash. Short values are read word by word for all rows at once, because a Python object per row
+Each column gives a 64-bit number per row. The numbers of a row are mixed to one number. The hash is the sum of these
+row numbers modulo 2**64. Short values are read word by word for all rows at once, because a Python object per row
 would cost more than writing the row. The hash detects different rows; it does not protect against attackers.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["hash_rows"]
 _UInt64s = npt.NDArray[np.uint64]
 _WORD = 8
 _SHORT_BYTES_MAX = 512
-"""Values with more bytes are hashed one by one, since reading their bytes dominates the cost."""
+"""Values with more bytes than this are hashed one by one, because reading their bytes then takes most of the time."""
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
 _FACTOR_2 = np.uint64(0x94D049BB133111EB)
@@ -69,7 +69,7 @@ def _of_bytes(column: pa.Array) -> _UInt64s:
     found: _UInt64s = lengths.astype(np.uint64) * _FACTOR_2
     if data is None or not rows:
         return _mixed(found)
-    # Words are also read beyond the last row, and masked.
+    # The loop reads whole words, even beyond the end of the last row. The extra bytes are masked.
     padded = np.zeros(int(ends[-1]) + _WORD, np.uint8)
     padded[: int(ends[-1])] = np.frombuffer(data, np.uint8)[: int(ends[-1])]
     words = np.ndarray((len(padded) - _WORD + 1,), np.dtype("<u8"), padded.data, strides=(1,))
@@ -92,7 +92,7 @@ def _of_bytes(column: pa.Array) -> _UInt64s:
 
 
 def _of_lists(column: pa.Array) -> _UInt64s:
-    """Compute the hash of each list of headers, which depends on their order."""
+    """Compute the hash of each row's list of headers. The hash depends on the order of the headers."""
     items = column.flatten()
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     found = _mixed(counts.astype(np.uint64) + _NULL)

@@ -25,10 +25,11 @@ crashes, retries, parallel attempts and late writers, and shows that each of the
 
 The marker decides (`judge`): if it is of the same batch, the rows are compared; if it is of an earlier batch, they
 are written. Task 0 is part of each batch, so its marker must be of this batch or the one before. Any other case, such
-as a checkpoint from a backup, is an error in one sentence. The markers of other tasks count as well: a batch that is
-older than any marker is refused. A batch may have more tasks than earlier batches had, and those tasks have no
-marker. For tasks other than 0, some task must have a marker of the batch before. Here a marker counts even before its
-transaction has ended, because the coordinator answers the commit before the partition has the control marker.
+as a checkpoint from a backup, raises an error with one sentence. The markers of other tasks count as well: a batch
+that is older than any marker is refused. If a batch has more tasks than earlier batches, the additional tasks have no
+marker yet. So tasks other than 0 only need a marker of any task for the batch before. Such a marker counts even
+before its transaction has ended, because the coordinator answers the commit before the partition has the control
+marker.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _NO_ID = bytes(16)
 
 
 class ProgressError(RuntimeError):
-    """The marker contradicts the batch, so the sink cannot know which step is right."""
+    """Raised if the marker contradicts the batch, so that the sink cannot know which step is right."""
 
 
 @attrs.frozen
@@ -92,8 +93,9 @@ class Step(Enum):
 class TaskProtocol:
     """The state of one attempt at task `task` of batch `batch`. `step` is the next step to make.
 
-    `consecutive` is true for a stream, whose batches follow each other without gaps. The versions of batch jobs only
-    grow. `adopt` lets a query begin at any batch, as the option `adoptCheckpoint` does.
+    `consecutive` is true for a stream, whose batches follow each other without gaps. It is false for batch jobs,
+    whose versions must grow but may have gaps. With `adopt` (the option `adoptCheckpoint`) a query may begin at any
+    batch.
     """
 
     query: str
@@ -177,8 +179,8 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
         return True
     last = -1 if marker is None else marker.batch
     if attempt.task:
-        # Later batches may have more tasks than earlier ones, so this task may have no marker. A marker of any task
-        # is enough.
+        # A batch may have more tasks than earlier batches, so this task may have no marker yet. Therefore a marker of
+        # any task is enough.
         last = max(newest, begun)
     if last + 1 >= batch:
         return True

@@ -6,7 +6,8 @@ Theory of operation
 
 Each attempt writes its rows in a transaction without timeout, and prepares it (KIP-939). Only the driver ends it. The
 driver writes a record with the winning attempts to the decisions topic. This record is the commit point. So a batch
-becomes visible as a whole or not at all, whatever a repeated task has written. An attempt makes these steps:
+becomes visible as a whole or not at all, even if a repeated task has written other rows. An attempt makes these
+steps:
 
 | step | action | reason |
 | --- | --- | --- |
@@ -34,13 +35,13 @@ The driver makes these steps when all tasks have reported (`commit`):
 | DROP | abort the transactions that were reported to this driver | the batch has failed (`abort`) and has no decision |
 
 A producer id and epoch identify one transaction. So a driver that was suspended does not end later transactions. An
-attempt at the next batch refuses to begin before FINISH. So a driver that finds an incomplete decision may sweep.
-After a complete decision the next batch may be under way. A job begins with an `abort` that drops nothing; it
-completes the decision of a run that has died.
+attempt at the next batch refuses to begin before FINISH. So if a driver finds an incomplete decision, it may make the
+step SWEEP. If the decision is complete, the driver must not sweep, because the next batch may be under way. A job
+begins with an `abort` for no transactions. This completes the decision of an earlier run that has died.
 
 The pool of task p has the ids (query, p, slot). An id is used again after its transaction has ended. So there are as
 many ids as attempts were open at the same time. `tests/spark/delivery/test_two_phase.py` tries all orders of crashes,
-parallel attempts and suspended processes. It shows that the rules are needed.
+parallel attempts and suspended processes. The test shows that each rule is needed.
 """
 
 from __future__ import annotations
@@ -139,11 +140,11 @@ def check_mode(attempt: TaskProtocol, decision: Decision | None) -> None:
 def last_of(
     query: str, batch: int, decision: Decision | None, markers: Mapping[int, Marker]
 ) -> Decision | None:
-    """Return the last decision. If tasks have committed later batches with delivery=exactly-once, return a substitute
-    decision with the last of their numbers.
+    """Return the last decision of a query.
 
-    The marker of any task counts, because task 0's may still be missing. Raises `ProgressError` if `batch` itself
-    began with delivery=exactly-once.
+    If tasks have committed later batches with delivery=exactly-once, return a substitute: a decision with the number
+    of the last of these batches. The marker of any task counts, because task 0's marker may still be missing. Raises
+    `ProgressError` if `batch` itself began with delivery=exactly-once.
     """
     newest = max(markers.values(), key=lambda each: each.batch, default=None)
     if newest is None or (decision is not None and decision.batch >= newest.batch):
@@ -310,7 +311,9 @@ class DriverProtocol:
 
     @property
     def superfluous(self) -> tuple[Prepared, ...]:
-        """The transactions to abort: in SWEEP the listed ones, in DROP the reported ones."""
+        """The transactions that this driver must abort: in the step SWEEP the listed ones, in the step DROP the
+        reported ones.
+        """
         return self.listed if self.step is DriverStep.SWEEP else self.reported
 
     def swept(self) -> None:
@@ -328,8 +331,8 @@ class DriverProtocol:
         self._leave(DriverStep.DROP, DriverStep.DONE)
 
     def check_rows(self) -> None:
-        """Compare this run's rows with the decision, if another run has made it. Raises `ProgressError` if they
-        differ.
+        """Compare this run's rows with the decision, if the decision was made by another run. Raises `ProgressError`
+        if the rows differ.
         """
         if self.aborts or self.has_decided or self.adopt or self.decision is None:
             return

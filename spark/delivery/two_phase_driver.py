@@ -91,7 +91,7 @@ class _Driver:
                     protocol.dropped()
 
     def _last(self) -> Decision | None:
-        """Return the last decision. For an abort, a conflict with the delivery mode is ignored."""
+        """Return the last decision. An abort ignores a conflict with the delivery mode of earlier batches."""
         protocol = self.protocol
         if protocol.aborts:
             key, end = self.decisions.end_of(protocol.query)

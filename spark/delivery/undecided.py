@@ -1,5 +1,5 @@
-"""The command `odradek spark two-phase`: lists the open transactions of queries with delivery=two-phase, and ends
-them. SHELL.
+"""The command `odradek spark two-phase`, which lists the open transactions of queries with delivery=two-phase, and
+ends them. SHELL.
 
 When a query is started again, it ends its own open transactions. This command is for queries that will never be
 started again. Their transactions have no timeout, and committed readers wait for them.
@@ -71,9 +71,8 @@ def left_open(decisions: Decisions) -> list[LeftOpen]:
 
 
 def end_query(decisions: Decisions, properties: dict[str, str], query: str) -> bool:
-    """Commit the decided transactions of a query that has ended, and abort its others. Return False if none was open.
-
-    Raises as `run_driver` does.
+    """Commit the decided transactions of a query that has ended, and abort its other transactions. Return False if no
+    transaction was open. Raises the same errors as `run_driver`.
     """
     client = decisions.client
     key, end = decisions.end_of(query)

@@ -1,16 +1,17 @@
-"""Changelog to table: keeps a Parquet table of the latest value of every key of a topic.
+"""The job that keeps a Parquet table with the latest value of every key of a topic.
 
 The topic is a log of changes (compacted or not): for each key its last record counts, and a null value deletes the
-key. A refresh reads only the records that came after the last refresh. From them and the current version of the table
-it makes the next version, and publishes it together with its offsets by one rename (`landing.py`). The newest
-directory is the table:
+key. A refresh reads only the records that came after the last refresh. From these records and the current version of
+the table, the refresh makes the next version. One rename publishes this version together with its offsets
+(`landing.py`). The newest directory is the table:
 
     odradek spark changelog --topic flights --table aircraft.parquet
     spark.read.parquet("aircraft.parquet/version=00000000")
 
 The last record of a key is the one with the greatest offset in its partition. A key stays in one partition as long as
-the number of partitions does not change. After a change, the later timestamp decides between two partitions. Refresh
-a compacted topic more often than its `delete.retention.ms`: older deletions are removed from the log.
+the number of partitions does not change. If it changes, a key may have records in two partitions; then the record
+with the later timestamp counts. Refresh the table of a compacted topic more often than the topic's
+`delete.retention.ms`, because after that time deletions disappear from the log.
 """
 
 from __future__ import annotations

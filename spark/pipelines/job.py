@@ -89,10 +89,10 @@ def _session(name: str, master: str | None) -> SparkSession:
     if master is not None:
         builder = builder.master(master)
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # The job was started by python instead of spark-submit, so no master is configured.
+        # The job was started by python instead of spark-submit, so nothing has configured a master.
         builder = builder.master("local[2]").config("spark.ui.enabled", "false")
-        # Spark's default of 200 is for clusters: a streaming aggregation has a state store for each, and two cores
-        # serve all.
+        # Spark's default of 200 partitions is for clusters. A streaming aggregation has a state store for each
+        # partition, and here two cores serve all of them.
         builder = builder.config("spark.sql.shuffle.partitions", "4")
     spark = (
         builder.config("spark.sql.session.timeZone", "UTC")
@@ -127,12 +127,12 @@ class Topics:
     @property
     def _reading(self) -> dict[str, str]:
         """The options for reading. By default jobs read only committed records, because aborted records do not belong
-        into a table.
+        in a table.
         """
         return {_ISOLATION: "read_committed", **self.options}
 
     def _client(self, topic: str) -> Client:
-        """Make a client that logs in like the data source. Raises `OptionError`."""
+        """Make a client that logs in with the same options as the data source. Raises `OptionError`."""
         login = {key: value for key, value in self.options.items() if key.startswith(_LOGIN)}
         config = SourceOptions.parse(login | {"subscribe": topic}).consumer.client_config()
         return Client(self.bootstrap, config=config)
@@ -148,12 +148,14 @@ class Topics:
         return reader.options(**options).load()
 
     def check_id(self, topic: str, topic_id: str) -> None:
-        """Raise `Failed` if the topic no longer has this id: records that were read meanwhile may be of both topics."""
+        """Raise `Failed` if the topic no longer has this id. The records that the job has read may then come from
+        both the old and the new topic.
+        """
         if self.bounds(topic)[0] != topic_id:
             raise Failed(f"the topic '{topic}' was deleted and created again while this job read it")
 
     def write(self, frame: DataFrame, topic: str) -> None:
-        """Append a batch of rows to one topic. If the job runs again, it appends them again."""
+        """Append a batch of rows to one topic. If the job runs again, it appends the rows again."""
         frame.write.format(self.format).options(**self.options).option("topic", topic).mode("append").save()
 
     def bounds(self, topic: str) -> tuple[str, dict[int, tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""Publishes directories of data together with their offsets: readers see either both or neither.
+"""The publication of directories of data together with their offsets: readers see either both or neither.
 
 The two table jobs are built on this module.
 
@@ -14,11 +14,11 @@ A step is written in `_staging`, with its offsets file last. Then all files are 
 directory into the table. So a reader sees a whole step or nothing of it. The offsets in the newest directory alone
 decide where the next step begins. Anything in `_staging` at the start comes from a crash, and is deleted.
 
-If there is a plan, it is followed. So a restart reads exactly the ranges that the crashed attempt read, and makes the
-same directories.
+If there is a plan, the job follows it. So after a crash the job reads exactly the ranges that the crashed attempt
+read, and makes the same directories.
 
-The rename must be atomic. This is true on local disks, NFS and HDFS, but not on object stores (use a table format
-there). The table must be on a path that is mounted here. A lock ensures that there is only one writer.
+The rename must be atomic. Renames are atomic on local disks, NFS and HDFS, but not on object stores (use a table
+format there). The table must be on a path that is mounted here. A lock ensures that there is only one writer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Ranges = dict[int, tuple[int, int]]
 """The range of each partition: the first offset, and the offset after the last record."""
 
 Step = Callable[[str], None]
-"""A function that is called with the name of each step before it; tests end the job there."""
+"""A function that is called before each step, with the name of the step. Tests use it to end the job there."""
 
 
 @attrs.frozen
@@ -136,11 +136,11 @@ class Landing:
         return found
 
     def plan(self, number: int, topic_id: str, wanted: Callable[[], Ranges]) -> Ranges:
-        """Return the ranges to read in step `number`: those that a crashed attempt has planned, else `wanted()`,
-        stored for a later attempt.
+        """Return the ranges to read in step `number`.
 
-        If all ranges are empty, nothing is stored. Raises `Failed` if the earlier attempt read a topic with another
-        id, because its offsets mean other records.
+        If a crashed attempt has planned the step, these are its ranges. Otherwise they are `wanted()`, and are stored
+        for a later attempt. If all ranges are empty, nothing is stored. Raises `Failed` if the earlier attempt read a
+        topic with another id, because its offsets mean other records.
         """
         path = self.table / "_plan.json"
         if path.exists():

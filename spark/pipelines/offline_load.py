@@ -1,8 +1,10 @@
-"""Offline load: loads a topic into a table of Parquet files, each record exactly once, even if the job is killed.
+"""The job that loads a topic into a table of Parquet files. Each record is loaded exactly once, even if the job is
+killed.
 
-This is how a warehouse uses a log: periodic bulk loads, each of which continues after the last one, without duplicates.
-A run loads the records that came since the last run, in loads of `--max-records`. Each load is published together with
-its offsets by one rename (`landing.py`). So a restart after a kill at any moment gives exactly the same table.
+This is how a warehouse uses a log: periodic bulk loads, each of which continues after the last one, without
+duplicates. A run loads the records that came since the last run, in loads of at most `--max-records` records. Each
+load is published together with its offsets by one rename (`landing.py`). So a restart after a kill at any moment
+gives exactly the same table.
 
     odradek spark offline-load --topic flights --table flights.parquet \\
         --json 'origin string, month int, dep_delay double' --partition-by month --plot lag.png
@@ -45,7 +47,7 @@ class Wanted:
     topic: str
     table: Path
     max_records: int | None = None
-    """The most records in one load; None for all present records."""
+    """The most records in one load. None means that one load has all present records."""
     json_schema: str | None = None
     """The columns of the JSON in the values, as a SQL schema; None keeps the value as it is."""
     partition_by: Sequence[str] = ()
@@ -93,7 +95,7 @@ def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -
 
 
 def _load_delta(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -> list[LagPoint]:
-    """Load into a Delta table. A load that was interrupted leaves nothing in the table, so no plan is stored for it."""
+    """Load into a Delta table. An interrupted load leaves nothing in the table. So no plan is stored before a load."""
     started = time.monotonic()
     table = DeltaLoads(wanted.table)
     with landing.locked(), _whole_microseconds(topics.spark):
@@ -176,8 +178,8 @@ def _check_same_topic(wanted: Wanted, topic_id: str, last: Landed | None) -> Non
 
 
 def _next_ranges(wanted: Wanted, bounds: Ranges, last: Landed | None) -> Ranges:
-    """Compute the ranges of the next load, from the end of the last one. If `max_records` does not allow all, each
-    partition gets an equal share.
+    """Compute the ranges of the next load, from the end of the last one. If there are more records than
+    `max_records`, each partition gets an equal share.
     """
     ranges: Ranges = {}
     for index, (begin, end) in bounds.items():
@@ -211,7 +213,7 @@ def _write(topics: Topics, wanted: Wanted, topic_id: str, ranges: Ranges, direct
         endingOffsets=json.dumps({wanted.topic: {str(each): end for each, (_, end) in ranges.items()}}),
     )
     writer = _shaped(records, wanted).write
-    # Delta's own writer creates the partition directories.
+    # The writer of the Delta table creates the partition directories itself.
     (writer if wanted.is_delta else writer.partitionBy(*wanted.partition_by)).parquet(directory)
     topics.check_id(wanted.topic, topic_id)
     files = Path(directory).rglob("*.parquet")

@@ -1,4 +1,6 @@
-"""Draws PNG files for the jobs, with matplotlib. The extra `spark` installs it; without it the job prints a hint."""
+"""PNG files for the jobs, drawn with matplotlib. The extra `spark` installs matplotlib. Without matplotlib the job
+prints a hint.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Shows the progress of a running job in one line on the terminal.
+"""The progress of a running job in one line on the terminal.
 
-On a terminal the line is overwritten. A file or a pipe gets one line for each step. The numbers come from a streaming
-query's own progress, or for a batch from Spark's status tracker.
+On a terminal the line is overwritten. A file or a pipe gets one line for each step. For a streaming query, the
+numbers come from the query's own progress. For a batch query, they come from Spark's status tracker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class ProgressLine:
             self._put(text, "\r", "")
 
     def step(self, text: str) -> None:
-        """Print the text of a finished step. It stays on the screen, and is also written to files and pipes."""
+        """Print the text of a finished step. The text stays on the screen. It is also printed if the output is a file
+        or a pipe.
+        """
         self._put(text, "\r" if self._out.isatty() else "", "\n")
 
     def _put(self, text: str, before: str, after: str) -> None:
@@ -109,7 +111,7 @@ def _figures(progress: Any) -> dict[str, Any]:
 
 
 def _lag(source: Any) -> int | None:
-    """Return the number of records by which a source is behind; None if it does not report it."""
+    """Return the number of records by which a source is behind; None if the source does not report this number."""
     text = source["latestOffset"]
     latest = json.loads(text) if isinstance(text, str) else text
     if isinstance(latest, dict) and "@lag" in latest:

@@ -1,5 +1,5 @@
-"""Plans a batch query: resolves its bounds to offsets, checks them against the logs, applies filters, and divides
-them into ranges. SHELL.
+"""The plan of a batch query. The query's bounds are resolved to offsets, compared with the logs, reduced by filters,
+and divided into ranges. SHELL.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _plan(view: ClusterView, options: SourceOptions, pushed: Pushed) -> list[Off
 def _there(
     options: SourceOptions, key: TopicPartition, wanted: tuple[int, int], log: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return the part of the wanted offsets that the log still has. If some are missing, log a warning, or raise
-    `DataLoss` (`failOnDataLoss`).
+    """Return the part of the wanted offsets that the log still has. If some offsets are missing, log a warning, or
+    raise `DataLoss` (`failOnDataLoss`).
     """
     start, end = wanted
     lost = []

@@ -1,7 +1,7 @@
 """The driver's requests to the cluster: partitions, their start and end offsets, offsets for timestamps. SHELL.
 
-One blocking client makes all requests. It is opened at the first request, because readers are pickled before they are
-used.
+One blocking client makes all requests. This client is opened only at the first request, because readers are pickled
+before they are used.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class ClusterView:
     # Offsets
 
     def listed(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        """Look up the offsets for times (or `EARLIEST`, `LATEST`). With read_committed, `LATEST` is the last stable
-        offset.
+        """Look up the offsets for times (or `EARLIEST`, `LATEST`). With the isolation level read_committed, `LATEST`
+        is the last stable offset.
         """
         if not wanted:
             return {}
@@ -189,7 +189,9 @@ class ClusterView:
         return found | self.offsets(without, LATEST)
 
     def first_since(self, keys: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        """Find the first offset at or after `timestamp` (ms) in each partition; the end offset if there is none."""
+        """Find the first offset in each partition whose record has the time `timestamp` (milliseconds since 1970) or
+        a later one. If there is no such record, the result is the end offset.
+        """
         found = {key: each.offset for key, each in self.listed(dict.fromkeys(keys, timestamp)).items()}
         return found | self.offsets([key for key, offset in found.items() if offset < 0], LATEST)
 

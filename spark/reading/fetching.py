@@ -1,4 +1,5 @@
-"""Reads ranges of offsets on executors, directly from the partitions' leaders, as Arrow batches. SHELL.
+"""The reader of ranges of offsets on executors. It reads directly from the partitions' leaders, and makes Arrow
+batches. SHELL.
 
 Theory of operation
 -------------------
@@ -7,17 +8,18 @@ set of `kafka.*` options. So a task of a streaming query costs one Fetch and no 
 
 While one answer is decoded and passed to Spark, the next Fetch is under way. The batch headers of an answer are
 enough to know where it ends. So the next Fetch is sent before the first row of this answer is made. If a task has
-several ranges, they are small. Their first bytes are fetched together, with one Fetch for each leader
-(`first_fetch`), and the rows of many ranges make one Arrow batch. Ranges that need further Fetches are read several
-at a time.
+several ranges, these ranges are small. Their first bytes are fetched together, with one Fetch for each leader
+(`first_fetch`). The rows of many ranges are put into one Arrow batch. Ranges that need further Fetches are read
+several at a time.
 
-A range ends at its last offset, whether that has a record or not. Gaps from compaction, aborted transactions and
-control batches are skipped by means of the batches' own offsets.
+A range ends at its last offset, even if there is no record at this offset. Gaps from compaction, aborted transactions
+and control batches are skipped by means of the batches' own offsets.
 
 Some failures are temporary, such as a moved leader. Then the same Fetch is sent again with fresh metadata, until
-`kafkaConsumer.pollTimeoutMs` has passed without progress. Others are data loss: retention has deleted unread records,
-the log is shorter than before, or another topic has the name. Depending on `failOnDataLoss`, data loss is an error,
-or a warning after which reading continues at the next existing offset. In both cases the text has the offsets.
+`kafkaConsumer.pollTimeoutMs` has passed without progress. Other failures mean data loss: retention has deleted unread
+records, the log is shorter than before, or another topic has the same name now. Depending on `failOnDataLoss`, data
+loss is an error, or a warning after which reading continues at the next existing offset. In both cases the text has
+the offsets.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ _LOGGER = logging.getLogger("odradek.spark")
 _PARTITION_BYTES = int(SOURCE_DEFAULTS["max.partition.fetch.bytes"])
 _ROWS = 10_000
 _RANGES_TOGETHER = 256
-"""The most small ranges of a task in one Fetch."""
+"""The most small ranges of a task that are fetched together."""
 _RANGES_AHEAD = 8
 """The most ranges of a task that have a Fetch under way."""
 _CLIENTS_MAX = 8
@@ -246,7 +248,7 @@ class _RangeReader:
             self._begin(self.wanted.start)
 
     def abandon(self) -> None:
-        """Stop waiting for the Fetch under way, whose answer is no longer needed."""
+        """Stop waiting for the Fetch under way, because its answer is no longer needed."""
         if self._under_way is not None:
             self._core.abandon(self._under_way)
             self._under_way = None
@@ -273,7 +275,7 @@ class _RangeReader:
     def batches(self, answer: _Answer | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the range's records as Arrow batches. `answer` is the first answer if it was fetched already."""
         position = self.wanted.start
-        # The timeout starts now: the time that Spark has spent on earlier ranges must not count.
+        # The timeout starts now, because the time that Spark has spent on earlier ranges must not count.
         self._progressed()
         while answer is not None or self._under_way is not None:
             if answer is None:
@@ -433,8 +435,8 @@ class _RangeReader:
                 raise
 
     def _other_topic(self, position: int) -> int:
-        """Handle the error that the topic is missing or has another id. If only metadata was old, fetch again;
-        otherwise the topic's records are lost.
+        """Handle the error that the topic is missing or has another id. If only this client's metadata was old, fetch
+        again. Otherwise the topic's records are lost.
         """
         wanted, cluster = self.wanted, self._core.cluster
         self._client.run(self._pause_and_refresh())

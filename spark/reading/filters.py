@@ -1,8 +1,9 @@
-"""Uses the filters of a batch query to read less: filters on topic, partition, offset and timestamp. PURE.
+"""The filters of a batch query on topic, partition, offset and timestamp, with which the query reads fewer records.
+PURE.
 
-Filters on topic, partition and offset are applied exactly, so Spark need not check again. A lower bound of the
-timestamp moves the start to the first record with that time or a later one; Spark filters the rest. Timestamps in a
-log may decrease, so an upper bound cannot reduce reading.
+Filters on topic, partition and offset are applied exactly, so Spark need not apply them again. A lower bound of the
+timestamp moves the start to the first record with that time or a later time. Spark applies such a filter again.
+Timestamps in a log may decrease, so an upper bound cannot reduce reading.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Pushed:
 
 
 def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:
-    """Compute the bounds from all filters. Also return the filters that Spark must still apply."""
+    """Compute the bounds of the records that all filters together may select. Also return the filters that Spark must
+    still apply.
+    """
     pushed = Pushed()
     left = [each for each in filters if not _take(pushed, each)]
     return pushed, left

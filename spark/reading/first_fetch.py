@@ -1,6 +1,8 @@
-"""Fetches the starts of many small ranges together: one request to each leader instead of one for each range. PURE.
+"""The first fetch of many small ranges together, with one request to each leader instead of one request for each
+range. PURE.
 
-It may return nothing for a range. The range's own reader then fetches it again, and handles the errors.
+The operation may return nothing for a range. Then the range's own reader fetches the range again, and handles the
+errors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Two requests of a streaming query to the leaders: wait for new records, and detect a truncated log. Operations,
-PURE.
+"""Two operations of a streaming query that send requests to the leaders: wait for new records, and detect a truncated
+log. PURE.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class News:
     """Waits until a partition has new records, by a long poll at every leader instead of repeated requests for
     offsets.
 
-    If one leader has new records, the Fetches at other leaders may still be unanswered. They stay there, on their own
-    lane, and serve the next wait.
+    When one leader has new records, the Fetches at other leaders may still be unanswered. These Fetches stay open on
+    connections of their own, and serve the next wait.
     """
 
     core: ClientCore
@@ -68,7 +68,8 @@ class News:
             FetchRequest(
                 max_wait_ms=wait_ms,
                 min_bytes=1,
-                # With this limit a fetch returns one complete batch, which is enough.
+                # With this limit the answer has one complete batch, which is enough to show that there are new
+                # records.
                 max_bytes=1,
                 isolation_level=self.isolation_level,
                 topics=list(topics.values()),
@@ -83,10 +84,10 @@ class News:
 def epoch_ends(
     core: ClientCore, epochs: Mapping[TopicPartition, int], *, deadline: float
 ) -> Operation[dict[TopicPartition, int]]:
-    """Look up where each leader epoch ends in the leader's current log (KIP-320). If the log lacks the epoch, it is
-    the end of the epoch before.
+    """Look up where each leader epoch ends in the leader's current log (KIP-320). If the log has no such epoch, the
+    result is the end of the epoch before.
 
-    Partitions are left out if their leader is silent or lacks the answer.
+    A partition is left out if its leader is silent, or answers without the end.
     """
     from odradek.wire.messages.offset_for_leader_epoch import (
         OffsetForLeaderEpochRequest,

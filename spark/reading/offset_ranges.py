@@ -1,4 +1,4 @@
-"""Ranges of offsets: divides them among tasks, and limits the part of a backlog that one batch reads. PURE."""
+"""Ranges of offsets: how they are divided among tasks, and how many offsets of a backlog one batch reads. PURE."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["BATCH_TASK_RECORDS", "STREAM_TASK_RECORDS", "OffsetRange", "gathered", "rate_limited", "split"]
 
 BATCH_TASK_RECORDS = 25_000
-"""The number of records with which `gathered` fills a task of a batch query. Reading fewer records takes less time
-than starting further tasks.
+"""The number of records with which `gathered` fills a task of a batch query. A task with fewer records would take
+less time than Spark needs to start a further task.
 """
 
 STREAM_TASK_RECORDS = 5_000
-"""As `BATCH_TASK_RECORDS`, but for a micro-batch. A release must keep this number.
+"""The number of records with which `gathered` fills a task of a micro-batch. Later releases must keep this number.
 
-A stream that restarts plans its last batch again. The exactly-once sink compares the number of tasks with the number
-that it has recorded, and ends the query if they differ.
+The reason is that a stream that restarts plans its last batch again. The exactly-once sink compares the number of
+tasks with the recorded number, and ends the query if the two differ.
 """
 
 
@@ -49,8 +49,8 @@ class OffsetRange:
 def split(
     ranges: Iterable[OffsetRange], partitions_min: int | None = None, records_max: int | None = None
 ) -> list[OffsetRange]:
-    """Divide ranges for the tasks. Each part has 1 to `records_max` offsets, and there are at least `partitions_min`
-    parts if there are as many offsets.
+    """Divide ranges for the tasks. Each part has 1 to `records_max` offsets. There are at least `partitions_min`
+    parts, unless there are fewer offsets than that.
 
     Without limits there is one part for each partition, as in the JVM connector. With limits, larger ranges are
     divided into more parts.
@@ -95,10 +95,11 @@ def gathered(
     tasks_min: int | None = None,
     records_max: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
-    """Combine ranges to tasks, so that small ranges share a task. There are at least `tasks_min` tasks, if there are
-    as many ranges.
+    """Combine ranges to tasks, so that small ranges share a task. There are at least `tasks_min` tasks, unless there
+    are fewer ranges than that.
 
-    Neighbours are combined until a task has `task_records` offsets, but at most `records_max`.
+    Neighbouring ranges are combined until a task has `task_records` offsets. A task has at most `records_max`
+    offsets.
     """
     most = task_records if records_max is None else min(task_records, records_max)
     spare = len(ranges) - (tasks_min or 1)
@@ -118,8 +119,8 @@ def gathered(
 def rate_limited(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int
 ) -> dict[TopicPartition, int]:
-    """Compute end offsets that are together `limit` offsets beyond the starts. Each partition gets a share in
-    proportion to its backlog.
+    """Compute the end offsets of a batch that reads `limit` offsets from all partitions together. Each partition gets
+    a share in proportion to its backlog.
 
     As in the JVM connector, the share of a small backlog is rounded up to 1, so that each partition makes progress.
     So a batch may exceed the limit by the number of partitions.

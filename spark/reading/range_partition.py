@@ -1,4 +1,4 @@
-"""The object that Spark passes from the driver to a task: the ranges to read."""
+"""The object with the ranges to read, which Spark passes from the driver to a task."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The writing side of the sink: the plan, the tasks, and the encoding of rows."""
+"""The writing side of the sink: the plan of a write, its tasks, and the encoding of rows."""

@@ -1,4 +1,4 @@
-"""Encodes Arrow columns as record batches (format version 2), many rows at once. PURE.
+"""The encoder of Arrow columns as record batches (format version 2), which encodes many rows at once. PURE.
 
 Theory of operation
 ===================
@@ -7,16 +7,16 @@ Theory of operation
 thousand rows at a time. Making Python objects of the rows would cost more than everything else. So here no row
 becomes an object:
 
-1. `partitions_of` computes the partitions of all rows. A row's value in the partition column comes first. Next is the
-   murmur2 hash of its key, as in all of Kafka's clients; it is computed word by word for all keys at once. For rows
-   with neither, the caller gives the partition;
-2. `encode` sorts the rows by partition (stable, so that rows of one keep their order) and cuts each partition's rows
-   into batches by size. A record's index in its batch gives its offset delta, the lengths of its fields give its own
-   length;
+1. `partitions_of` computes the partitions of all rows. If a row has a value in the partition column, this value is
+   its partition. Otherwise the murmur2 hash of its key decides, as in all of Kafka's clients. The hash is computed
+   word by word for all keys at once. For a row with neither, the caller gives the partition;
+2. `encode` sorts the rows by partition. The sort is stable, so the rows of one partition keep their order. Each
+   partition's rows are cut into batches by size. A record's index in its batch is its offset delta. The lengths of
+   its fields give its own length;
 3. the varints before the key, and before the value, are written column by column into two arrays of short byte
    strings;
 4. one call to Arrow joins the parts of every record: varints, key, varint, value, headers. The buffer of the result
-   has the records of all batches, one after the other. Every batch is its header and a slice of this buffer.
+   has the records of all batches, one after the other. A batch consists of its header and a slice of this buffer.
 
 The result is byte for byte what `odradek.wire.batches.record_writer` makes from the same rows
 (tests/spark/writing/test_encode.py).
@@ -49,8 +49,8 @@ _M = np.uint32(0x5BD1E995)
 
 @attrs.frozen
 class EncodedBatch:
-    """An encoded batch of one partition. Only the producer's numbers and the checksum are missing
-    (`odradek.wire.batches.record_writer.stamp`).
+    """An encoded batch of one partition. Only the producer's id, epoch and sequence numbers, and the checksum, are
+    missing (`odradek.wire.batches.record_writer.stamp`).
     """
 
     lane: int
@@ -74,7 +74,7 @@ class Rows:
         return len(self.value)
 
     def take(self, order: _Int64s) -> Rows:
-        """Return the rows at the indexes `order`, in this order."""
+        """Return the rows with the indexes in `order`, in the order of `order`."""
         places = pa.array(order)
         return Rows(
             self.key.take(places),
@@ -92,8 +92,8 @@ def encode(
     compression_type: int = 0,
     compression_level: int | None = None,
 ) -> Iterator[EncodedBatch]:
-    """Encode these rows as batches, with the same timestamp for all; `lanes` has the partition of each row. Rows of a
-    partition keep their order.
+    """Encode these rows as batches. All rows get the same timestamp, and `lanes` has the partition of each row. Rows
+    of a partition keep their order.
 
     A batch has at most `batch_bytes_max` bytes before compression, unless a single record is larger. All rows
     together must have much less than 2 GiB (the limit of an Arrow array of bytes).
@@ -106,8 +106,8 @@ def encode(
     key_sizes, key_text = _sizes_and_bytes(rows.key)
     value_sizes, value_text = _sizes_and_bytes(rows.value)
     tail_sizes, tails = _header_tails(rows.headers, len(rows))
-    # One byte of attributes, one byte for the timestamp delta 0, at most five each for the offset delta and the
-    # record's length.
+    # Besides its fields (`content`), a record has one byte of attributes and one byte for the timestamp delta 0. The
+    # offset delta and the record's length have at most five bytes each.
     content = (
         _varint_sizes(key_sizes)
         + np.maximum(key_sizes, 0)
@@ -168,7 +168,7 @@ def murmur2_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
     places = _places(keys)
     raw = keys.buffers()[2]
     data: _Bytes = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)
-    # Words may be read beyond the last key; the extra bytes are masked.
+    # Whole words are read, even beyond the end of the last key. The extra bytes are masked.
     data = np.concatenate((data[places[0] : places[-1]], np.zeros(4, np.uint8)))
     begins = places[:-1] - places[0]
     sizes = np.where(pc.is_valid(keys).to_numpy(zero_copy_only=False), np.diff(places), 0)
@@ -227,8 +227,8 @@ def _batch(
 
 
 def _batch_starts(lanes: _Int32s, sizes: _Int64s, bytes_max: int) -> _Int64s:
-    """Find the first row of each batch: where the partition changes, or where the next record would exceed
-    `bytes_max`.
+    """Find the first row of each batch. A batch begins where the partition changes, or where the next record would
+    exceed `bytes_max`.
     """
     sums = np.cumsum(sizes)
     bounds = np.concatenate(([0], np.flatnonzero(np.diff(lanes)) + 1, [len(lanes)])).tolist()

@@ -1,7 +1,9 @@
-"""Refuses a write while transactions that an earlier run has prepared (delivery=two-phase) are still open. SHELL.
+"""The refusal of a write while transactions that an earlier run has prepared (delivery=two-phase) are still open.
+SHELL.
 
-Prepared transactions have no timeout, and readers at read_committed wait for them. A run in another mode leaves them
-open, so these readers would see no later record in those partitions. A process checks this once for each query.
+Prepared transactions have no timeout, and readers at read_committed wait for them. A run in another mode would leave
+these transactions open. So readers at read_committed would see no later record in those partitions. A process makes
+this check once for each query.
 """
 
 from __future__ import annotations

@@ -34,15 +34,17 @@ _PREFIX = "kafka."
 _BOOTSTRAP = "bootstrap.servers"
 _SERIALIZERS = ("key.serializer", "value.serializer")
 SINK_DEFAULTS: dict[str, str] = {
-    # A task has thousands of rows at once, so that batches fill up without waiting.
+    # A task has thousands of rows at once. So large batches fill up without waiting.
     "batch.size": str(256 << 10),
     "client.id": "odradek-spark",
 }
 _LOOK_UP_MS = 15_000
-"""Milliseconds for looking up a topic. (Rows may wait for memory much longer: as long as for their delivery.)"""
+"""The time limit for looking up a topic, in milliseconds. (Rows may wait for memory for a longer time: as long as for
+their delivery.)
+"""
 _NAMES = tuple(each.name for each in SINK_OPTIONS)
 _SPARKS = ("checkpointlocation", "path", "queryname")
-"""The options that Spark itself uses."""
+"""The names of options that Spark itself uses, in lower case."""
 _TIMEOUT = "transaction.timeout.ms"
 _RESERVED = "2pc-"
 
@@ -70,7 +72,7 @@ class SinkPlan:
     adopts: bool = False
     """The option `adoptCheckpoint`: a stream may begin at a batch although the batch before has no marker."""
     app_id: str | None = None
-    """The name of a batch job in its markers: `txnAppId` and the topic."""
+    """The name that a batch job has in its markers. It consists of `txnAppId` and the topic."""
     version: int = 0
     topic_id: bytes = NO_TOPIC_ID
     """The id of `topic` at the start of the query."""
@@ -83,17 +85,19 @@ class SinkPlan:
 
     @property
     def look_up_properties(self) -> dict[str, str]:
-        """The configuration for the driver's requests, which wait at most `look_up_ms`."""
+        """The configuration for the driver's requests. Such a request waits at most `look_up_ms`."""
         return {**self.properties, "max.block.ms": str(self.look_up_ms)}
 
     @property
     def planned_topics(self) -> TopicIds:
-        """The topic of the option `topic` with its id; empty if each row names its topic."""
+        """The topic that the option `topic` names, with its id; empty if each row names its own topic."""
         return () if self.topic is None else ((self.topic, self.topic_id),)
 
     @property
     def hashed_columns(self) -> dict[str, int]:
-        """The columns whose values are hashed to compare two attempts at a task: all that are written."""
+        """The columns whose values are hashed in order to compare two attempts at a task. These are all columns that
+        are written.
+        """
         return {
             name: place
             for name, place in self.columns.items()
@@ -202,7 +206,8 @@ def _job(options: Mapping[str, str], topic: str | None) -> tuple[str | None, int
         )
     if not re.fullmatch(r"\d{1,18}", version.strip()):
         raise ValueError(f"the option txnVersion must be a number from 0 on, not '{version}'.")
-    # A job may write to several topics with the same version, as to several Delta tables.
+    # A job may write to several topics with the same version, as a job may write to several Delta tables. So the
+    # topic is part of the name.
     return f"{app.strip()}/{topic or '*'}", int(version)
 
 
@@ -216,7 +221,7 @@ def _topic(options: Mapping[str, str]) -> str | None:
 def _properties(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options `kafka.*` that are producer keys, together with the sink's defaults.
 
-    A query that reads and writes often has the same options for both, so the keys of consumers are ignored.
+    A query that reads and writes often has the same options for both sides. So the keys of consumers are ignored.
     """
     given = {key.removeprefix(_PREFIX): value for key, value in options.items() if key.startswith(_PREFIX)}
     if not given.get(_BOOTSTRAP, "").strip():

@@ -1,4 +1,5 @@
-"""Writes the rows of one task: gathers, encodes and sends them, and waits for the acknowledgements. SHELL.
+"""The write of one task's rows: they are gathered, encoded and sent, and the task waits for the acknowledgements.
+SHELL.
 
 Some hundred kilobytes of rows per partition are gathered, and encoded as record batches without making Python objects
 (`odradek.spark.writing.encode`). Then the producer sends them.
@@ -34,9 +35,9 @@ __all__ = ["CountedRows", "SinkTask", "TaskReport", "Written", "about_topic"]
 
 _GATHERED_BYTES_MAX = 16 << 20
 _ENCODED_BYTES_MAX = 64 << 20
-"""The most bytes of rows that are encoded together. (One Arrow array of bytes may have 2 GiB.)"""
+"""The most bytes of rows that are encoded together. (The limit of one Arrow array of bytes is 2 GiB.)"""
 _ROW_OVERHEAD = 100
-"""Bytes to add to a row for a batch's header and a record's numbers."""
+"""The bytes that are added to the size of each row, for the batch's header and the record's numbers."""
 _MASK = (1 << 64) - 1
 _HASHED = ("key", "value", "headers", "topic", "partition")
 
@@ -129,7 +130,9 @@ class SinkTask:
             self.send_rest()
 
     def finish(self) -> TaskReport:
-        """Send the remaining rows, and wait until all are acknowledged. Raises the error of a row that is not."""
+        """Send the remaining rows, and wait until all are acknowledged. If a row is not acknowledged, its error is
+        raised.
+        """
         self.send_rest()
         self._producer.flush()
         self._settle()
@@ -224,7 +227,9 @@ class SinkTask:
             )
 
     def _settle(self) -> None:
-        """Process the batches that are done. Raises the error of a batch that was not delivered."""
+        """Process the batches that are acknowledged or have failed. Raises the error of a batch that was not
+        delivered.
+        """
         while self._sent and self._sent[0].done:
             batch = self._sent.popleft()
             failure = batch.failure()
@@ -278,8 +283,8 @@ class SinkTask:
         )
 
     def _spread(self, topic: str, count: int, rows: Rows, keys: pa.Array) -> npt.NDArray[np.int32]:
-        """Choose partitions for rows without a key: one after the other, each gets `batch.size` bytes. (KIP-794
-        chooses them at random.)
+        """Choose partitions for rows without a key. The partitions take turns, and each partition gets `batch.size`
+        bytes per turn. (In KIP-794 the next partition is chosen at random.)
         """
         lanes = np.zeros(len(rows), np.int32)
         if count == 1 or not keys.null_count:

@@ -1,4 +1,4 @@
-"""Performs one attempt at a task, in a transaction: the steps of `task_protocol` with real producers. SHELL."""
+"""One attempt at a task, in a transaction: the steps of `task_protocol` with real producers. SHELL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OTHER_MODES = (
     "delivery=at-least-once needs no transactions, but doubles the rows that this batch has committed already"
 )
 _decisions: dict[tuple[object, ...], Decisions] = {}
-"""The last decisions topic that this worker process has opened. Workers run many tasks."""
+"""The decisions topic that this worker process has opened last. A worker process runs many tasks."""
 
 
 def transactional_id(query: str, task: int) -> str:
@@ -126,8 +126,8 @@ def _steps(
 
 
 def _newest(marker: Marker | None, decision: Decision | None) -> Marker | None:
-    """Return the task's marker. If two-phase delivery has written later batches, return a substitute marker with the
-    last of their numbers.
+    """Return the task's marker. If two-phase delivery has written later batches, return a substitute: a marker with
+    the number of the last of these batches.
     """
     if decision is None or (marker is not None and marker.batch > decision.batch):
         return marker

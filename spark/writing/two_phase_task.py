@@ -1,5 +1,5 @@
-"""Performs one attempt at a task in the two-phase protocol: it claims a transaction, writes and prepares it. The
-driver ends it. SHELL.
+"""One attempt at a task in the two-phase protocol. The attempt claims a transaction, writes rows in it, and prepares
+it. The driver ends the transaction. SHELL.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ def _steps(
 
 
 def _count(protocol: AttemptProtocol, rows: CountedRows, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-    """Count the rows, and report them. Reading the rows also makes Spark keep the state that the plan computes."""
+    """Count the rows, and report them. The rows must be read although they are not written: reading them makes Spark
+    keep the state that its plan computes.
+    """
     for batch in iterator:
         rows.add(batch)
     protocol.counted()

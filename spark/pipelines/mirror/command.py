@@ -1,8 +1,9 @@
-"""Mirror: copies topics of one cluster to another, exactly once, with keys, headers, timestamps and partitions.
+"""The mirror, which copies topics of one cluster to another, exactly once, with keys, headers, timestamps and
+partitions.
 
-Each cluster may be Apache Kafka or Odradek. The job copies up to the ends that the source has at its start, and ends;
-with `--follow` it runs for ever. If it is killed at any moment, start it again: it continues where it stopped.
-Readers at read_committed see each record exactly once.
+Each cluster may be Apache Kafka or Odradek. The job copies all records that the source has when the job starts, and
+then ends. With `--follow` it runs for ever. If the job is killed at any moment, start it again: it continues where it
+stopped. Readers at read_committed see each record exactly once.
 
     odradek mirror --source old:9092 --target new:9092 --topic 'orders*' --plan
     odradek mirror --source old:9092 --target new:9092 --topic 'orders*' --group '*'
@@ -36,15 +37,15 @@ __all__ = ["main"]
 
 _COMMON = ("security.", "sasl.", "ssl.", "client.id", "request.timeout.ms", "default.api.timeout.ms")
 _CONTROLLERS = "odradek.controller."
-"""Keys in the files that `odradek dev --secure` writes; they are for the controllers' listener, so the mirror ignores
-them.
+"""The prefix of some keys in the files that `odradek dev --secure` writes. These keys are for the controllers'
+listener, so the mirror ignores them.
 """
 _LINE_SECONDS = 10.0
 
 
 @attrs.frozen
 class _Cluster:
-    """One cluster: the configuration keys for all clients, and the further keys for its producer."""
+    """One cluster: the configuration keys for all its clients, and additional keys for its producer."""
 
     keys: dict[str, str] = attrs.field(repr=False)
     producer_keys: dict[str, str]
@@ -122,7 +123,7 @@ class _Run:
         self._line = ProgressLine("mirror")
         self._source = _cluster(arguments.source, arguments.source_config)
         self._target = _cluster(arguments.target, arguments.target_config)
-        # Report an unknown key before anything is created.
+        # An unknown key raises an error here, before anything is created.
         ProducerSettings.from_properties({**self._target.keys, **self._target.producer_keys})
         self._dropped: set[str] = set()
 

@@ -3,19 +3,20 @@
 Theory of operation
 ===================
 
-A session begins with `init_transactions`, with a transactional id made from the mirror's name. That fences every
-older process of this name, and commits or aborts its open transaction before the answer. Then the session reads the
-map (`offset_map.py`) to its end. The map alone decides where the session continues.
+A session begins with `init_transactions`, with a transactional id made from the mirror's name. This call fences every
+older process with the same name. Before the call returns, the open transaction of such a process is committed or
+aborted. Then the session reads the map (`offset_map.py`) to its end. The map alone decides where the session
+continues.
 
 A transaction has records, and then the source ranges from which these records come. Either both are committed or
 neither. A fenced process can commit nothing more. So every visible record of the source is copied to the target once,
 in the order of its partition, even if processes die.
 
-After a temporary error another session begins, again by reading the map; a broken session is never repaired.
+After a temporary error a new session begins, and reads the map again. A broken session is never repaired.
 
 A topic of the target must be empty when the mirror begins. Until the switch to the target, no other program may write
-to it. So offsets of groups can be translated exactly. The ids of each pair of topics are written to the map before
-the first record is copied.
+to it. Because of these two rules, the offsets of groups can be translated exactly. The ids of each pair of topics are
+written to the map before the first record is copied.
 """
 
 from __future__ import annotations
@@ -55,12 +56,14 @@ _LOOK_SECONDS = 30.0
 """Seconds after which a run with `follow` checks the source for new partitions."""
 _MAP_SETTINGS = {"cleanup.policy": "compact", "compression.type": "producer"}
 _REQUEST_BYTES_MAX = 64 << 20
-"""The producer's limit for a batch in bytes. It is large, so that the target's own limit decides."""
+"""The producer's limit for the size of a batch, in bytes. This limit is large, so that the target's own limit
+decides.
+"""
 
 
 @attrs.frozen
 class Limits:
-    """The limits of one transaction. The transaction is committed when the first of them is reached."""
+    """The limits of one transaction. The transaction is committed when one of these limits is reached."""
 
     records: int = 100_000
     seconds: float = 5.0
@@ -92,7 +95,9 @@ class _Part:
 
 
 class _PlaceUnknown(ClientError):
-    """The target has the batch but did not report its offset. The transaction must be repeated to learn it."""
+    """Raised if the target has a batch but did not report the batch's offset. The transaction must be repeated, so
+    that the mirror learns the offset.
+    """
 
     retriable = True
 
@@ -114,7 +119,7 @@ def read_map(target: Mapping[str, str], name: str, *, keep_runs: bool) -> Offset
         consumer.assign([place])
         consumer.seek(place, begin)
         deadline = time.monotonic() + 90.0
-        # The last stable offset may be below a committed record of the map, so read to the high watermark.
+        # The last stable offset may be below a committed record of the map. So read up to the high watermark.
         while consumer.position(place) < end:
             for record in consumer.poll(_POLL_SECONDS):
                 try:
@@ -135,8 +140,8 @@ def read_map(target: Mapping[str, str], name: str, *, keep_runs: bool) -> Offset
 class Mirror:
     """Copies topics between two clusters. `source` and `target` are client configurations with Kafka's keys.
 
-    `ready` is called before each session. It returns the pairs of topics (with both ids), each with its number of
-    partitions.
+    `ready` is called before each session. It returns each pair of topics (with the ids of both topics) and the pair's
+    number of partitions.
     """
 
     def __init__(

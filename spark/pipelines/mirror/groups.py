@@ -1,4 +1,4 @@
-"""Translates committed offsets of groups from the source to the target, by the offset map."""
+"""The translation of the committed offsets of groups from the source to the target, by the offset map."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["GroupOutcome", "translate_groups", "translated"]
 
 @attrs.frozen
 class GroupOutcome:
-    """The outcome for one group: the offsets that were set in the target, and a sentence for each offset that was
-    not.
+    """The outcome for one group: the offsets that were set in the target, and a sentence for each offset that was not
+    set.
     """
 
     group: str
@@ -34,7 +34,7 @@ def translated(
     """Translate one group's commits. Return the commits to make in the target, the number of commits that are already
     right, and a sentence for each commit that is impossible.
 
-    If the target's committed offset is already higher, it stays, because a consumer reads there.
+    If the target already has a higher committed offset, this offset stays, because a consumer already reads there.
     """
     wanted: dict[TopicPartition, CommittedOffset] = {}
     left: list[str] = []

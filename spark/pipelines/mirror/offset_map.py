@@ -8,13 +8,14 @@ The map is a compacted topic of the target, `odradek-mirror-NAME`, with two kind
     ["topic", TOPIC] -> {"source": ID, "target": ID}
     ["offsets", TOPIC, PARTITION, FIRST] -> {"next": NEXT, "runs": [[SOURCE, TARGET, COUNT], ...]}
 
-The first kind has the ids of the two topics, because the offsets of a topic that was created again mean other
-records. The second kind is written at the end of each transaction, one for each partition that it copied. Source
-offsets from FIRST to below NEXT are copied. A run is `COUNT` records with consecutive offsets on both sides. Gaps in
-the offsets end a run: in the source from compaction, transaction markers and aborted records, in the target from
-transaction markers.
+The first kind has the ids of the two topics: if a topic was created again, its offsets mean other records. Records of
+the second kind are written at the end of each transaction, one for each partition that the transaction has copied.
+Source offsets from FIRST to below NEXT are copied. A run is `COUNT` records with consecutive offsets on both sides.
+Gaps in the offsets end a run: in the source from compaction, transaction markers and aborted records, in the target
+from transaction markers.
 
-So such a record is both progress and a part of the map. It is committed if and only if the copied records are.
+So a record of the second kind is both the mirror's progress and a part of the map. This record is committed if and
+only if the copied records are committed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Run:
 
 @attrs.frozen
 class TopicPair:
-    """The topics of one name in source and target, with their ids in hexadecimal digits."""
+    """Two topics with the same name, in the source and in the target, with their ids in hexadecimal digits."""
 
     topic: str
     source_id: str
@@ -151,7 +152,8 @@ class OffsetMap:
         """Return the target offset of the first record at or after a source offset; None if that record is not copied
         yet.
 
-        After the last copied record, it is the offset after that record's copy. Needs `keep_runs`.
+        For an offset after the last copied record, the result is the offset after this record's copy. Needs
+        `keep_runs`.
         """
         assert self._keep_runs
         found = self._partitions.get(key)

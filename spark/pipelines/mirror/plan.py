@@ -1,4 +1,5 @@
-"""The plan of a mirror: topics to create, grow and change, ACLs to add, and settings that cannot be mirrored. PURE.
+"""The plan of a mirror: topics to create, to extend and to change, ACLs to add, and settings that cannot be mirrored.
+PURE.
 
 `surveys.py` collects the facts about both clusters, and carries out a plan.
 """
@@ -24,7 +25,7 @@ _NOT_COPIED = {
     "local.retention.ms": "",
     "local.retention.bytes": "",
 }
-"""Settings that are not copied, with the sentence that the plan prints about each."""
+"""Settings that are not copied. The value of each is the sentence that the plan prints about it."""
 
 
 @attrs.frozen
@@ -52,7 +53,7 @@ class ClusterFacts:
 
 @attrs.frozen
 class TopicPlan:
-    """The state of a topic that the target needs, and the changes to reach it."""
+    """The wanted state of one topic in the target, and the changes that lead to this state."""
 
     name: str
     partitions: int
@@ -60,7 +61,7 @@ class TopicPlan:
     present: int
     """The number of partitions that the target's topic has; 0 if the topic must be created."""
     settings: Mapping[str, str]
-    """Settings with which to create the topic, or which to change."""
+    """The settings with which the topic is created, or the settings to change if it exists already."""
 
     def __str__(self) -> str:
         settings = "".join(f" {key}={value}" for key, value in sorted(self.settings.items()))
@@ -73,7 +74,7 @@ class TopicPlan:
 
 @attrs.frozen
 class Plan:
-    """The steps of a mirror before it copies, and what it cannot copy."""
+    """The steps that a mirror makes before it copies, and the things that it cannot copy."""
 
     topics: tuple[TopicPlan, ...]
     acls: tuple[Acl, ...]
@@ -103,7 +104,7 @@ def matching(names: Iterable[str], patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def plan_of(source: ClusterFacts, target: ClusterFacts, *, group_patterns: Iterable[str] = ()) -> Plan:
-    """Make the plan that prepares `target` for the topics of `source`, which has only the topics to copy."""
+    """Make the plan that prepares `target` for the topics of `source`. `source` must have only the topics to copy."""
     losses = [
         "transactions of the source: aborted records are not copied, and the records of a transaction do not appear at once in the target"
     ]

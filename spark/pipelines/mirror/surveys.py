@@ -1,4 +1,4 @@
-"""Collects the facts about two clusters for a plan, and makes the plan's changes in the target."""
+"""The survey of the two clusters for a plan, and the execution of the plan's changes in the target."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def survey(
 
 
 def _settings(admin: Admin, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Read the settings of each topic that differ from the product's defaults, whether they are set for the topic or
-    for its brokers.
+    """Read those settings of each topic that differ from the product's defaults. A setting counts if it is set for
+    the topic or for the topic's brokers.
     """
     if not names:
         return {}
@@ -111,7 +111,7 @@ def perform(admin: Admin, plan: Plan) -> list[str]:
 
 
 def _create(admin: Admin, topic: TopicPlan) -> Iterable[str]:
-    """Create a topic. Settings that the target refuses are left out, and a sentence about each is returned."""
+    """Create a topic. Leave out settings that the target refuses, and return a sentence about each of them."""
     wanted = NewTopic(topic.name, topic.partitions, topic.replicas, topic.settings)
     [made] = admin.create_topics([wanted])
     if made.error is None or made.error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
