@@ -1,5 +1,5 @@
-"""DescribeConfigs describes the values in force, with their sources and synonyms. ListConfigResources lists
-the resources that have values.
+"""DescribeConfigs and ListConfigResources: the values in force with their sources and synonyms, and a list of
+the resources that have values of their own.
 """
 
 from __future__ import annotations
