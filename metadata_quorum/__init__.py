@@ -3,8 +3,9 @@ decisions.
 """
 
 if __name__ != "odradek.metadata_quorum":
-    # Import this package under one name only. Under a second name Python would load a second copy, whose
-    # error classes an `except` for the first copy does not catch.
+    # Import this package under one name only. Under a second name Python would load a second copy of each
+    # module. Then an `except` with an error class of the first copy would not catch errors of the second
+    # copy.
     raise ImportError(
         f"{__name__!r} is only a folder of Odradek's sources: write `import odradek.metadata_quorum`"
     )

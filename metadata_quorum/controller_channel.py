@@ -98,7 +98,7 @@ QUORUM_APIS = frozenset(
 TOKEN_APIS = frozenset(
     {ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN}
 )
-"""Requests about delegation tokens. Their decision depends on the client's identity."""
+"""Requests about delegation tokens. The decision on such a request depends on the client's identity."""
 VOTER_CHANGES = frozenset({ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.UPDATE_RAFT_VOTER})
 """The APIs of the quorum that change the metadata log's set of voters."""
 SENT_PLAIN = frozenset(

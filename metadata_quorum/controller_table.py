@@ -154,7 +154,7 @@ class DescribedController:
 class AskHere:
     """Handler of all requests that this node's quorum or controller decides.
 
-    It answers once the state that the answer shows is committed.
+    The handler answers once the state that the answer shows is committed.
     """
 
     def __init__(self, service: Service) -> None:

@@ -59,7 +59,7 @@ class Snapshot:
 class StoredSnapshot:
     """A snapshot on disk.
 
-    It replaces all records below `end_offset`; the last of them has the epoch `epoch`.
+    The snapshot replaces all records below `end_offset`. The last of these records has the epoch `epoch`.
     """
 
     end_offset: int

@@ -253,8 +253,8 @@ class MetadataService:
         return max(0, committed - self._publisher.next_offset)
 
     def subscribe(self, observer: Callable[[MetadataImage, MetadataDelta], None]) -> None:
-        """Call `observer` with every image that is committed from now on, in order, and its difference from
-        the one before.
+        """Call `observer` with every image that is committed from now on, in order, and with the image's
+        difference from the previous image.
         """
         self._publisher.subscribe(observer)
 

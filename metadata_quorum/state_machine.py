@@ -56,7 +56,7 @@ from odradek.wire.structure import Message
 RECORDS_PER_BATCH_MAX = 10_000
 """The most records in one batch (Kafka's limit). A decision with more records, e.g. when a broker with many
 partitions leaves, is written as several batches, in order. A change that must be atomic is refused if it
-needs more records.
+needs more records than fit into one batch.
 """
 
 NOT_ENCODED_LINE_SECONDS = 1.0
@@ -76,7 +76,8 @@ class DecisionContext:
     """The facts that a decision may use besides the state and the request."""
 
     now_ms: int
-    """The monotonic time in milliseconds. It is for sessions and timers, never for replicated values."""
+    """The monotonic time in milliseconds. This time is for sessions and timers, never for replicated values.
+    """
     api_version: int
     next_offset: int
     """The offset that the decision's first record will get."""
@@ -171,7 +172,7 @@ class Deferred(Generic[Q, A]):
 
     @property
     def response(self) -> A:
-        """The response. It must not be read before it is released."""
+        """The response. The caller must not read it before it is released."""
         assert self._callbacks is None, (
             "a response was read before the records that it reflects were committed"
         )
@@ -343,7 +344,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
     def _replay_all(self, records: Sequence[Any]) -> list[_Version[S, D]]:
         """Replay each batch of a decision, and return the state after each batch.
 
-        This object is not changed.
+        The state machine itself stays unchanged.
         """
         log = self._log
         state, offset = self._state, log.log_end_offset

@@ -98,8 +98,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """Make the writer of a streaming query. In the output mode complete, each batch writes all rows of the result
-    again.
+    """Make the writer of a streaming query. In Spark's output mode "complete", each batch writes all rows of the
+    result again.
 
     Raises `ValueError`, with one sentence, if the query cannot be written.
     """

@@ -112,8 +112,8 @@ class Bound:
 
     @property
     def named(self) -> frozenset[TopicPartition] | None:
-        """The partitions that the bound names; they must be the partitions that are read. None if the bound applies
-        to all.
+        """The partitions that the bound names, which must be the partitions that the query reads. None if the bound
+        is for all partitions.
         """
         each = self.offsets if self.offsets is not None else self.timestamps
         return None if each is None else frozenset(each)
@@ -121,7 +121,7 @@ class Bound:
 
 @attrs.frozen
 class SourceOptions:
-    """The typed options of a reader. They can be pickled, because executors need them."""
+    """The typed options of a reader. The options can be pickled, because executors need them."""
 
     properties: dict[str, str] = attrs.field(repr=False)
     """The consumer configuration with Kafka's keys, including `bootstrap.servers`, and perhaps passwords."""
@@ -284,8 +284,8 @@ class _Parser:
                         )
 
     def _bound(self, side: str, default: int) -> Bound:
-        """Return the bound of the first option that is given: timestamp, offsets by timestamp, or offsets. This order
-        is that of the JVM connector.
+        """Return the bound of the first option that is given: timestamp, offsets by timestamp, or offsets. The JVM
+        connector has the same order.
         """
         name = f"{side}Timestamp"
         timestamp = self._number(name, 0)

@@ -272,7 +272,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, starts: Mapping[TopicPartition, int], ends: dict[TopicPartition, int], limit: ReadLimit
     ) -> dict[TopicPartition, int]:
-        """Reduce the ends to the limit that Spark passes. Spark may pass no limit even if an option sets one."""
+        """Reduce the ends to the limit that Spark passes. Spark may pass no limit even if an option sets a limit."""
         least = None
         if isinstance(limit, ReadMinRows):
             least = limit.min_rows

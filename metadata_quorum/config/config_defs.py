@@ -68,7 +68,9 @@ class InvalidConfiguration(ConfigError):
 
 @attrs.frozen(eq=False)
 class ConfigDef:
-    """The definition of one key. `default` is a text that `parse` accepts, None for null, or `REQUIRED`."""
+    """The definition of one key. `default` is a text that `parse` accepts, or None for null, or `REQUIRED`
+    for a key without a default.
+    """
 
     scope: str
     name: str
@@ -341,8 +343,8 @@ THROTTLE_DEFS: Mapping[str, ConfigDef] = {
 (KIP-73, KIP-113).
 """
 DISCONNECT_PREFIX = "odradek.disconnect."
-"""The prefix of one of our own keys: a new value of `odradek.disconnect.PRINCIPAL` makes running brokers
-close that principal's connections.
+"""The prefix of keys that only Odradek has. A new value of `odradek.disconnect.PRINCIPAL` makes running
+brokers close all connections of this principal.
 """
 
 

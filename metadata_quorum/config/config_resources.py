@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Operation(IntEnum):
-    """An operation of IncrementalAlterConfigs on one key. APPEND and SUBTRACT are for lists."""
+    """An operation of IncrementalAlterConfigs on one key. APPEND and SUBTRACT apply only to lists."""
 
     SET = 0
     DELETE = 1

@@ -89,8 +89,8 @@ class ConfigEntry:
 
 @attrs.frozen
 class BrokerConfigLayers:
-    """The three layers of a broker's values: the properties file, the dynamic values of all brokers, and
-    those of this broker.
+    """The three layers of a broker's values: the properties file, the dynamic values for all brokers, and the
+    dynamic values for this broker.
     """
 
     static: Mapping[str, str]
@@ -305,8 +305,8 @@ def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
 
 
 def _listener_def(name: str) -> ConfigDef | None:
-    """Return the definition behind a key of one listener, or of one SASL mechanism of a listener; None for
-    other keys.
+    """Return the definition of the key without its prefix, for a key of one listener, or of one SASL
+    mechanism of a listener. Returns None for other keys.
     """
     key = name.removeprefix(listener_of(name))
     if key == name:

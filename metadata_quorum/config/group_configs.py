@@ -1,8 +1,8 @@
 """The check of groups' configurations (KIP-848, KIP-932, KIP-1071) against limits in the broker's
 configuration.
 
-A group's key `KIND.rest` has the broker's `group.KIND.rest` as its default. Its value must lie between
-`group.KIND.min.rest` and `group.KIND.max.rest`.
+A group's key `KIND.rest` has the broker's `group.KIND.rest` as its default. The value of the group's key must
+lie between the broker's `group.KIND.min.rest` and `group.KIND.max.rest`.
 """
 
 from __future__ import annotations

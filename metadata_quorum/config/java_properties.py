@@ -95,6 +95,6 @@ def _unescape(text: str, number: int) -> str:
         out.append(char)
     found = "".join(out)
     if has_units:
-        # Java escapes UTF-16 code units, and two of them may be one character.
+        # Java escapes UTF-16 code units. Two code units may form one character, so join them.
         found = found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return found

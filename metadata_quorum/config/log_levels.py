@@ -29,9 +29,10 @@ class LogLevels:
         return severity >= LEVELS[self._level]
 
     def alter(self, changes: Iterable[tuple[str, int, str | None]], validate_only: bool) -> None:
-        """Apply changes of the form (logger, operation, level): all of them, or none if one is invalid.
+        """Apply changes of the form (logger, operation, level): all changes, or none if one change is
+        invalid.
 
-        With `validate_only` they are only checked. Raises `KafkaError` with Kafka's messages.
+        With `validate_only` the changes are only checked. Raises `KafkaError` with Kafka's messages.
         """
         level = self._level
         for logger, operation, value in changes:

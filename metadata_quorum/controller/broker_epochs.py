@@ -10,7 +10,7 @@ from odradek.wire.errors import ErrorCode, KafkaError
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None:
-    """Check that `epoch` is that of the broker's current registration.
+    """Check that `epoch` is the epoch of the broker's current registration.
 
     Raises `KafkaError` STALE_BROKER_EPOCH.
     """

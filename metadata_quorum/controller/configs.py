@@ -58,8 +58,8 @@ Changes = dict[str, str | None]
 """New values by key. None removes the key's value."""
 
 Judge = Callable[[MetadataImage, Any, Mapping[str, str]], Changes]
-"""A function that computes the changes of one resource in a request. Its last argument has the values in
-force. Raises `KafkaError`.
+"""A function that computes the changes of one resource in a request. The last argument of the function has
+the resource's present values. Raises `KafkaError`.
 """
 
 

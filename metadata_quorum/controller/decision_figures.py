@@ -14,7 +14,7 @@ __all__ = ["DecisionFigures"]
 
 @attrs.define
 class DecisionFigures:
-    """Counters of one node; 0 on a node that has never decided."""
+    """Counters of one node. They are 0 on a node that has never been the active controller."""
 
     decisions: int = 0
     decision_seconds: float = 0.0

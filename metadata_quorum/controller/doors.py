@@ -251,8 +251,8 @@ class ControllerDoors:
     def admit(self, principal: str, host: str, message: Message, version: int) -> Admitted | Message:
         """Check a client's rights.
 
-        Returns the part of the request that they allow, or the refusal of the whole request. It may run in a
-        worker; afterwards the caller must call `log_denials` on the event loop.
+        Returns the part of the request that these rights allow, or the refusal of the whole request. This
+        method may run in a worker. Afterwards the caller must call `log_denials` on the event loop.
         """
         request: Any = message
         """The request, as an object of the class that the API's door expects."""

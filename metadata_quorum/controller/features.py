@@ -68,7 +68,7 @@ def update_features(
 def _update(
     image: MetadataImage, update: FeatureUpdateKey, api_version: int, release: Release
 ) -> list[Message]:
-    """Make the record for one level; no record if the level is already finalized.
+    """Make the record for one level. If the level is already finalized, the list is empty.
 
     Raises `KafkaError` INVALID_UPDATE_VERSION.
     """

@@ -123,7 +123,7 @@ def long_request(
 ) -> LongRequest | None:
     """Make a `LongRequest` if the request is too heavy for one part.
 
-    Returns None if it can be decided at once, as nearly all requests can.
+    Returns None if the request can be decided at once. This is so for nearly all requests.
     """
     kind = _KINDS.get(request.API_KEY)
     if kind is None:
@@ -154,7 +154,9 @@ class _Things:
 
 
 def _divided(things: _Things, weight_max: int) -> list[list[int]]:
-    """Divide the things into parts, each a list of their numbers. An empty request has one part."""
+    """Divide the things into parts. A part is a list of positions in the request. An empty request has one
+    part.
+    """
     groups: list[list[int]] = [[]]
     home: dict[Hashable, list[int]] = {}
     weight = 0

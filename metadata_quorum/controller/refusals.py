@@ -1,7 +1,8 @@
 """The response with one error for the whole request, e.g. of a controller that is not active.
 
-It is built from the row for the request's API (`odradek.wire.schema.anatomy_rows`). Each API of a controller
-has one row for all versions. The encoder leaves out fields that an older version does not have.
+This response is built from the row for the request's API (`odradek.wire.schema.anatomy_rows`). Each API of a
+controller has one row for all its versions. The encoder leaves out fields that an older version does not
+have.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class _LogInfo:
 
 @attrs.frozen
 class _Reports:
-    """The reports about one partition in one leader epoch, by broker."""
+    """The reports about one partition in one leader epoch, by the id of the broker that sent them."""
 
     leader_epoch: int
     since_ms: int
@@ -251,7 +251,8 @@ class Recovery:
     def _is_about_to_be_active(self, partition: PartitionImage, broker_id: int) -> bool:
         """True if the broker is fenced but alive, so that it will soon be active.
 
-        It may have been in sync at the power failure, and have left the ISR first because it restarted first.
+        Such a broker may have been in sync at the power failure. If it restarted first, it was the first to
+        leave the ISR.
         """
         broker = self.brokers.get(broker_id)
         return (

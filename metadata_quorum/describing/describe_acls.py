@@ -30,7 +30,7 @@ description of one partition.
 
 
 class DescribeAclsHandler:
-    """Handler of DescribeAcls (API 29). `authorizer` is None on a node without one."""
+    """Handler of DescribeAcls (API 29). `authorizer` is None on a node without an authorizer."""
 
     def __init__(
         self, authorizer: Authorizer | None, acls: Callable[[], Mapping[bytes, Acl]], long_work: LongWork

@@ -81,7 +81,7 @@ class AccessImage:
     acl_ids: LayeredMap[Acl, bytes] = attrs.field(factory=LayeredMap, eq=False)
     """The id of each ACL. This map shows whether an ACL exists already, so that it is not created again."""
     acl_index: AclIndex = attrs.field(factory=AclIndex, eq=False)
-    """An index of the same ACLs for access decisions. It changes from image to image, so do not keep a
+    """An index of the same ACLs for access decisions. The index changes from image to image, so do not keep a
     reference to it.
     """
     scram_credentials: LayeredMap[tuple[str, int], ScramCredential] = attrs.field(factory=LayeredMap)
@@ -96,7 +96,7 @@ class AccessImage:
     """
 
     def records(self) -> Iterator[Message]:
-        """Yield the records that give this value when they are replayed over an empty one.
+        """Yield the records that give this value when they are replayed over an empty `AccessImage`.
 
         Equal values give equal records.
         """

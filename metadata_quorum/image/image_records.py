@@ -43,9 +43,9 @@ NOBODY = -1
 
 
 def records_of(image: MetadataImage) -> Iterator[Message]:
-    """Yield the records that give `image` when they are replayed over an empty one.
+    """Yield the records that give `image` when they are replayed over an empty image.
 
-    Its offset and epoch are not in the records.
+    The records do not contain the image's offset and epoch.
     """
     yield from _features(image)
     for _, broker in sorted(image.brokers.items()):

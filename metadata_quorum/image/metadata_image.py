@@ -175,8 +175,8 @@ class MetadataImage:
     Each value is the last value of its key in the log that passes `config_values.check_value`.
     """
     unreadable_configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
-    """For each resource, the newest values in the log that this version cannot read. They are not in force.
-    Snapshots contain them, for later versions that can read them.
+    """For each resource, the newest values in the log that this version cannot read. These values are not in
+    force. Snapshots contain them, so that a later version may read them.
     """
     features: dict[str, int] = attrs.field(factory=dict)
     """Finalized feature levels. A feature with level 0 has no entry."""
@@ -221,7 +221,7 @@ class MetadataDelta:
     """
 
     deleted_topics: Mapping[bytes, TopicImage] = attrs.field(factory=dict)
-    """Deleted topics by topic id, as they were before."""
+    """Deleted topics by topic id, with their state before the deletion."""
     changed_topics: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
     """For each new or changed topic, the numbers of its new or changed partitions."""
     created_topics: tuple[str, ...] = ()

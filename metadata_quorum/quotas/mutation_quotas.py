@@ -107,7 +107,7 @@ class MutationQuotas:
     def charge_one(self, image: MetadataImage, sender: Sender, now: float) -> float:
         """Charge one change of a delegation token.
 
-        If the sender is in debt, nothing is charged, and the seconds to wait are returned; otherwise 0.
+        If the sender is in debt, charge nothing, and return the seconds to wait. Otherwise return 0.
         """
         user = sender.principal.partition(":")[2]
         holding = holding_quota(image.access.client_quotas, CONTROLLER_MUTATION_RATE, user, sender.client_id)
@@ -194,7 +194,7 @@ _COSTS: Mapping[type[Message], Callable[[MetadataImage, Any, ControllerSettings]
 
 
 def _without(image: MetadataImage, request: Message, kept: Sequence[bool], seconds: float) -> Admitted:
-    """Return the request with only the kept topics, and a function that adds errors for the other topics to
+    """Return a request with only the kept topics, and a function that adds errors for the refused topics to
     the response. `seconds` is the time to wait.
     """
     anatomy = anatomy_of(request)

@@ -162,8 +162,8 @@ class CoreState:
         """True if this replica may become a candidate: it does not abstain, and is a voter or its removal may
         be uncommitted.
 
-        A server outside the newest set "should still start new elections, as it might still be needed until" that set
-        is committed (thesis, 4.2.2). It may be the only server whose log is long enough.
+        A server outside the newest set "should still start new elections, as it might still be needed until"
+        that set is committed (thesis, 4.2.2). Such a server may be the only one whose log is long enough.
         """
         history = self.log.voter_history
         if self.abstains:
@@ -214,7 +214,7 @@ class CoreState:
     def _refuse_parked(self, leader: Leader) -> None:
         """Refuse the parked fetches, because this replica no longer leads.
 
-        Their senders must find the next leader.
+        The senders of these fetches must find the next leader.
         """
         for request_id in leader.parked:
             answer = FetchAnswer(self.epoch, self.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -284,7 +284,7 @@ class CoreState:
         self.enter(Follower(epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds))
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Advance the high watermark to `offset`, up to which all records are in this log.
+        """Advance the high watermark to `offset`. All records below `offset` are in this log.
 
         It never goes back.
         """

@@ -96,8 +96,8 @@ class Fetch:
     last_epoch: int
     wait_ms_max: int = 0
     high_watermark: int | None = None
-    """The high watermark that the follower knows (KIP-1166). It shows whether the follower has received an
-    earlier answer.
+    """The high watermark that the follower knows (KIP-1166). From this value the leader sees whether the
+    follower has received an earlier answer.
     """
 
 

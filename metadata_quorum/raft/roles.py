@@ -143,7 +143,7 @@ class Leader:
 class Resigned:
     """A replica that was the leader of this epoch and has resigned.
 
-    It waits until another replica begins the next epoch.
+    The replica waits until another replica begins the next epoch.
     """
 
     epoch: int

@@ -80,7 +80,7 @@ class Choice:
     """The topics of the recovered cluster, by name."""
     refusals: tuple[str, ...]
     voter_sets: tuple[VoterSet, ...] = ()
-    """The voter sets of which one is in force."""
+    """The voter sets that may be in force. One of them is."""
     absent: tuple[int, ...] = ()
     """The nodes that the operator has named as absent."""
     configs: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
@@ -129,9 +129,9 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
 
 
 def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
-    """Make the choice for a cluster of which all copies of the metadata log are gone.
+    """Make the choice for a cluster whose copies of the metadata log are all gone.
 
-    Its topics are rebuilt from the directories of the nodes.
+    The cluster's topics are rebuilt from the directories of the nodes.
     """
     refusals = list(_about_nodes(nodes, named))
     cluster_ids = [each.cluster_id for each in nodes if each.cluster_id]
@@ -230,8 +230,8 @@ def _own_key(node: FoundNode) -> ReplicaKey:
 
 
 def _side_by_side(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:
-    """Return a refusal for each copy that comes from an independent recovery: it and the chosen copy each
-    have a recovery that the other lacks.
+    """Return a refusal for each copy that comes from an independent recovery. Such a copy and the chosen copy
+    each have the id of a recovery that the other copy lacks.
     """
     ours = recoveries_of(chosen.image)
     found = []
@@ -260,7 +260,9 @@ def _about_backup(chosen: MetadataCopy, copies: Sequence[MetadataCopy], named: N
 def _sets_to_judge(
     chosen: MetadataCopy, copies: Sequence[MetadataCopy], nodes: Sequence[FoundNode]
 ) -> tuple[VoterSet, ...]:
-    """Return the voter sets of which one is in force: those of the best copy, and those of a chosen backup."""
+    """Return the voter sets that may be in force: the voter sets of the best copy, and those of a chosen
+    backup.
+    """
     best = greatest(copies)
     static = tuple(
         VoterSet.of_ids(sorted(ids)) for ids in dict.fromkeys(each.static_voters for each in nodes) if ids

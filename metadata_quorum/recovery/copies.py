@@ -153,9 +153,9 @@ def _replay(log: bytes, builder: ImageBuilder, begin: OffsetAndEpoch, source: st
 
 
 def _sets_that_may_hold(committed: VoterSet | None, behind: Sequence[VoterSet]) -> tuple[VoterSet, ...]:
-    """Return the voter sets of which one is in force.
+    """Return the voter sets that may be in force.
 
-    Voters change one by one, so all sets except the last are committed.
+    Voters change one at a time, so all sets except the last are committed.
     """
     known = [*([] if committed is None else [committed]), *behind]
     return tuple(known[-2:] if behind else known[-1:])
@@ -169,8 +169,8 @@ def greatest(copies: Sequence[MetadataCopy]) -> MetadataCopy:
 
 
 def parting_offset(one: MetadataCopy, other: MetadataCopy) -> int | None:
-    """Return an offset at which two copies have different records of the same epoch, so that one copy is
-    damaged. None if they agree.
+    """Return an offset at which two copies have different records of the same epoch, which means that one
+    copy is damaged. Returns None if the copies agree.
     """
     known = {each.base_offset: each for each in other.batches}
     for batch in one.batches:

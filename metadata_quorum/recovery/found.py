@@ -10,7 +10,7 @@ from odradek.wire.structure import ZERO_UUID
 __all__ = ["BROKEN_OFF", "NO_NUMBER", "CopyFiles", "FoundDirectory", "FoundNode", "FoundReplica"]
 
 NO_NUMBER = -1
-"""The number that means "nothing was found". It is below all epochs, offsets and ids."""
+"""The number that means "nothing was found". This number is below all epochs, offsets and ids."""
 BROKEN_OFF = "has a recovery that was broken off between its last two steps"
 """The `copy_problem` of a node on which a recovery was interrupted: its old log is set aside, but its new log
 is not renamed yet.
@@ -82,7 +82,9 @@ class FoundNode:
 
     @property
     def blank_directories(self) -> list[str]:
-        """The unformatted log directories of a formatted node. Their disks may be unmounted."""
+        """The unformatted log directories of a formatted node. The disks of such directories may be
+        unmounted.
+        """
         if not self.cluster_id:
             return []
         return [

@@ -53,7 +53,7 @@ RECOVERIES_MAX = 200
 
 @attrs.frozen
 class NodePlan:
-    """The changes on one node, and its state when the plan was made."""
+    """The changes on one node, and the state of the node when the plan was made."""
 
     node_id: int
     metadata_path: str

@@ -118,7 +118,9 @@ def encode_plan(plan: RecoveryPlan) -> bytes:
 
 
 def decode_plan(data: bytes) -> RecoveryPlan:
-    """Decode a plan. Its voters are read from its snapshot. Raises `MalformedFile`, `MetadataLogCorrupt`."""
+    """Decode a plan. The plan's voters are read from its snapshot. Raises `MalformedFile`,
+    `MetadataLogCorrupt`.
+    """
     document: _Plan = json.loads(_unsealed(PLAN, data))
     try:
         nodes = tuple(

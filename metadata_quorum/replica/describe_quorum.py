@@ -88,7 +88,7 @@ def _wall_ms(moment: float, now: float, wall_ms: int) -> int:
 def refuse_description(request: DescribeQuorumRequest, code: ErrorCode) -> DescribeQuorumResponse:
     """Make the response with one error for all partitions in the request.
 
-    There may be tens of thousands, so equal results are shared.
+    There may be tens of thousands of partitions, so equal results share one object.
     """
     text, nobody = code.message, list[ReplicaState]()
     refused: dict[int, DescribeQuorumResponsePartitionData] = {}

@@ -1,4 +1,5 @@
-"""The interface of a running replica's driver for its parts, and the settings that they share. PORTED.
+"""The interface between the driver of a running replica and the driver's parts, and the settings that they
+share. PORTED.
 
 The driver is in `raft_quorum.py`. Its parts (`quorum_leader.py`, `quorum_requests.py`, `quorum_snapshots.py`,
 and those in `asking/`) report events to the core through the driver. The driver also does all work that waits

@@ -258,7 +258,7 @@ class Peer:
             call.fail(NeverSent(str(error)))
 
     def _leave(self, link: _Link) -> None:
-        """Send no further calls on this connection. It ends after its last answer."""
+        """Send no further calls on this connection. The connection ends after the answer to its last call."""
         self._link = None
         self._left[link] = None
         self._end_left(link)
@@ -422,7 +422,7 @@ class Peer:
 class PeerConnections:
     """All connections of a node to other nodes.
 
-    They run in `tasks`, and end with these tasks at the latest.
+    The connections run in the task group `tasks`, and end with it at the latest.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class MetadataPublisher:
     ) -> None:
         """`read_committed(offset, bytes_max)` returns complete batches below the high watermark.
 
-        It is called while `reading` is held.
+        This function is called while the lock `reading` is held.
         """
         self.image = MetadataImage.empty(cluster_id)
         self.next_offset = 0
@@ -76,7 +76,7 @@ class MetadataPublisher:
         self._observers.append(observer)
 
     async def replay(self, high_watermark: int, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Replay committed batches below `high_watermark`, and publish the images. It ends early if
+        """Replay committed batches below `high_watermark`, and publish the images. The replay ends early if
         `is_stopping` returns True.
 
         Raises `KafkaError` OFFSET_OUT_OF_RANGE if a snapshot has replaced the next batches,

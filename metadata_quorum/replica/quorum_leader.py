@@ -207,7 +207,7 @@ class QuorumLeader:
     def append_control(self, records: list[Message], voters: VoterSet | None) -> int:
         """Queue control records of this leader to be written as one batch.
 
-        `voters` is the new voter set, if they contain one. Returns the offset of the last record.
+        `voters` is the new voter set, if the records contain one. Returns the offset of the last record.
         """
         return self._append(len(records), [], records, voters)
 
@@ -234,7 +234,7 @@ class QuorumLeader:
         return self._epoch_to_begin == core.epoch or (self.epoch == core.epoch and bool(self._waiting))
 
     async def write(self) -> None:
-        """Write and sync one batch: the first of a new epoch, or waiting decisions."""
+        """Write and sync one batch: the first batch of a new epoch, or a group of waiting decisions."""
         driver = self._driver
         core = driver.core
         epoch = core.epoch
@@ -385,7 +385,7 @@ class QuorumLeader:
     def _write_ahead(self) -> None:
         """Send the next group to the followers from memory.
 
-        It is written to the file when the sync has ended.
+        The group is written to the file when the sync has ended.
         """
         group = self._next_group()
         data = bytes(self._encoded(group, self.epoch))

@@ -430,7 +430,9 @@ class RaftQuorum:
                 raise AssertionError(f"the effect {effect} must wait for the disk")
 
     async def _work(self) -> bool:
-        """Perform one effect that must wait for the disk, or one write. Returns False if there was none."""
+        """Perform one effect that must wait for the disk, or one write. Returns False if there was nothing to
+        do.
+        """
         if self._effects or self._upkeep:
             effect = self._effects.popleft() if self._effects else self._upkeep.popleft()
             while isinstance(effect, SaveState) and self._effects and isinstance(self._effects[0], SaveState):

@@ -195,7 +195,9 @@ class Snapshotter:
         self._written(end)
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics: the number of snapshots, the newest one's end, and the bytes logged since."""
+        """Return figures for metrics: the number of snapshots, the end of the newest snapshot, and the log
+        bytes since that snapshot.
+        """
         return {
             "snapshots": self._snapshots,
             "bytes_since_snapshot": self._bytes,

@@ -229,8 +229,8 @@ def format_storage(
 ) -> list[str]:
     """Format every log directory of a node. Returns the paths of the formatted directories.
 
-    `metadata_directory` is one of `directories`, or a separate one. Raises `StorageError` before anything is
-    written.
+    `metadata_directory` is one of `directories`, or a separate directory. Raises `StorageError` before
+    anything is written.
     """
     check_cluster_id(wanted.cluster_id)
     everything = list(directories)

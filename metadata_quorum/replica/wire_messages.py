@@ -221,7 +221,7 @@ def _voter(node_id: int, directory_id: bytes, me: ReplicaKey) -> ReplicaKey:
 
 
 def _only_partition(message: Any) -> Any:
-    """Return the only partition in the request, which must be that of the metadata log.
+    """Return the only partition in the request, which must be the partition of the metadata log.
 
     Raises `KafkaError`.
     """

@@ -138,12 +138,12 @@ class Topics:
         return Client(self.bootstrap, config=config)
 
     def read(self, topic: str, **options: str) -> DataFrame:
-        """Read the records of one topic as a batch."""
+        """Make the DataFrame of a batch query on one topic."""
         reader = self.spark.read.format(self.format).options(**self._reading).option("subscribe", topic)
         return reader.options(**options).load()
 
     def read_stream(self, topic: str, **options: str) -> DataFrame:
-        """Read the records of one topic as a stream."""
+        """Make the DataFrame of a streaming query on one topic."""
         reader = self.spark.readStream.format(self.format).options(**self._reading).option("subscribe", topic)
         return reader.options(**options).load()
 

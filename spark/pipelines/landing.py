@@ -188,8 +188,8 @@ class Landing:
         return Landed(number, target, topic, topic_id, ranges, more)
 
     def drop(self, old: Landed) -> None:
-        """Remove a directory that a newer one has replaced. It is first moved out of the table as a whole, then
-        deleted.
+        """Remove a directory that a newer directory has replaced. The directory is first moved out of the table as a
+        whole, and then deleted.
         """
         staged = self.table / "_staging"
         staged.mkdir(exist_ok=True)

@@ -49,7 +49,7 @@ class Wanted:
     max_records: int | None = None
     """The most records in one load. None means that one load has all present records."""
     json_schema: str | None = None
-    """The columns of the JSON in the values, as a SQL schema; None keeps the value as it is."""
+    """The columns of the JSON in the values, as a SQL schema; With None, the table has the unchanged value."""
     partition_by: Sequence[str] = ()
     is_delta: bool = False
     """True for a Delta table, whose commits include data and offsets (`delta.py`)."""
@@ -137,8 +137,8 @@ def _landed(wanted: Wanted, topic_id: str, ends: Mapping[int, int], rows: int) -
 
 @contextmanager
 def _whole_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Let Spark write times in microseconds during a `with` block, as Delta needs them. Its default is Parquet's old
-    form, INT96.
+    """Let Spark write times in microseconds during a `with` block, as Delta needs them. By default Spark writes them
+    in Parquet's old form, INT96.
     """
     key = "spark.sql.parquet.outputTimestampType"
     before = spark.conf.get(key)

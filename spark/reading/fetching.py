@@ -63,7 +63,7 @@ _RANGES_TOGETHER = 256
 _RANGES_AHEAD = 8
 """The most ranges of a task that have a Fetch under way."""
 _CLIENTS_MAX = 8
-"""The most clients that are kept; beyond that, the least recently used one is closed."""
+"""The most clients that are kept. If there are more, the least recently used client is closed."""
 
 _PASSING = frozenset(
     {

@@ -130,7 +130,7 @@ def _take_timestamp(pushed: Pushed, one: Any) -> None:
 
 
 def _values(one: Any, kind: type) -> list[Any] | None:
-    """Return the values that a filter compares with; None if one of them is not of the type `kind`."""
+    """Return the values that a filter compares with; None if one of these values is not of the type `kind`."""
     values: Iterable[Any] = one.value if isinstance(one, In) else [one.value]
     found = [value for value in values if value is not None]
     return found if all(type(value) is kind or isinstance(value, kind) for value in found) else None

@@ -39,7 +39,7 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """The number of offsets in the range; it may have fewer records."""
+        """The number of offsets in the range. The range may have fewer records than offsets."""
         return self.end - self.start
 
     def __str__(self) -> str:

@@ -163,7 +163,7 @@ def partitions_of(
 
 def murmur2_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
     """Compute the murmur2 hash of each key, as `odradek.client.producer.partitioner.murmur2` does. A null key is
-    hashed like an empty one.
+    hashed like an empty key.
     """
     places = _places(keys)
     raw = keys.buffers()[2]
@@ -264,7 +264,7 @@ def _header_tails(headers: pa.Array | None, count: int) -> tuple[_Int64s, pa.Arr
     """Encode the bytes after the value of each record: the number of headers, and the headers. Also return their
     sizes.
 
-    If no row has headers, return one byte for all.
+    If no row has headers, return a single byte that stands for all rows.
     """
     if headers is None or headers.null_count == len(headers):
         return np.ones(count, np.int64), b"\0"

@@ -67,8 +67,8 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
 
 
 def fencing(error: Exception) -> Exception | None:
-    """Return the error that says that the producer was fenced: `error`, or one of its causes; None if it was not
-    fenced.
+    """Return the error that says that the producer was fenced: `error`, or one of its causes; None if the error has
+    another cause.
     """
     for each in (error, error.__cause__):
         if isinstance(each, ProducerFencedError):
@@ -135,7 +135,7 @@ def _newest(marker: Marker | None, decision: Decision | None) -> Marker | None:
 
 
 def decisions_of(plan: SinkPlan) -> Decisions:
-    """Return the decisions topic for this plan; this worker process keeps it open."""
+    """Return the client of the decisions topic for this plan. The worker process keeps this client open."""
     identity = (tuple(sorted(plan.properties.items())), plan.decisions_topic)
     found = _decisions.get(identity)
     if found is None:

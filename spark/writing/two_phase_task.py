@@ -75,7 +75,7 @@ def prepare_rows(
     """Write the task's rows in a transaction, and prepare it. The attempt uses the first free slot from `first_slot`
     on.
 
-    If the batch is already decided, its rows are only counted. Only a task with rows makes a transaction.
+    If the batch is already decided, its rows are only counted. Only a task that has rows makes a transaction.
 
     Raises:
         ProgressError: the decision contradicts the batch.

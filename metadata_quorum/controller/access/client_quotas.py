@@ -1,6 +1,6 @@
 """AlterClientQuotas: set and remove the quotas of clients (KIP-546, KIP-599, KIP-612). PURE.
 
-Each entry of a request names one entity, and is accepted or refused as a whole. The order of checks is
+Each entry of a request names one entity. The entry is accepted or refused as a whole. The order of checks is
 Kafka's.
 """
 
@@ -80,7 +80,7 @@ def alter_client_quotas(
 def _changes(
     image: MetadataImage, entity: tuple[tuple[str, str | None], ...], ops: Iterable[OpData]
 ) -> list[Message]:
-    """Make the records for the quotas of one entity that differ from the image."""
+    """Make the records for those quotas of one entity whose new values differ from the image."""
     quotas = image.access.client_quotas
     return [
         ClientQuotaRecord(

@@ -1,7 +1,7 @@
 """AlterUserScramCredentials: set and delete users' credentials (KIP-554). PURE.
 
 A request contains the salted password, never the password itself. The controller stores only the two keys
-that are derived from it. As in Kafka, a request may have only one change for each user.
+that are derived from the salted password. As in Kafka, a request may have only one change for each user.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ from odradek.wire.structure import Message
 __all__ = ["ExpireTokens", "TokenRequest", "decide_token_request", "expire_tokens"]
 
 EXPIRED_PER_TURN_MAX = 1_000
-"""The most tokens that are removed in one turn of the timer, so that other requests are handled in between.
+"""The most tokens that one turn of the timer removes. Between two turns the controller handles other
+requests.
 """
 PRINCIPAL_BYTES_MAX = 32_767
 """The largest size of a principal in a record, in bytes. (A request has the principal's type and name in two
@@ -207,7 +208,7 @@ def _renewed(
 ) -> int:
     """Return the new expiration time of a token, in milliseconds since 1970.
 
-    Raises `KafkaError` if it may not be renewed.
+    Raises `KafkaError` if the token may not be renewed.
     """
     if is_expired(token, request.now.latest_ms):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)

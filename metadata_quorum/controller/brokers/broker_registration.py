@@ -296,7 +296,7 @@ def fence(
 def unfence(image: MetadataImage, broker: BrokerImage, basis: DecisionBasis) -> list[Message]:
     """Make the records that unfence a broker.
 
-    It may lead again, so partitions without a leader may get one.
+    The broker may lead again, so some partitions without a leader may get one.
     """
     return [
         BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE),

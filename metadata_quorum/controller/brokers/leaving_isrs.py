@@ -65,8 +65,8 @@ def leave_isrs(
     broker also from ELRs.
 
     `leaving` has for each broker the time after which the remaining members must have sent heartbeats.
-    `log_dirs` are the directories with which a single broker registers; its replicas in other directories
-    leave at once.
+    `log_dirs` are the directories with which a single broker registers. This broker's replicas in other
+    directories leave at once.
     """
     sessions = basis.sessions
     acceptable = acceptable_leaders(image, without=leaving)

@@ -29,7 +29,7 @@ def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignme
 
 
 def active_replicas(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
-    """Select the replicas whose brokers are active. These are in sync when the partition is created."""
+    """Select the replicas whose brokers are active. These replicas are in sync when the partition is created."""
     return [replica for replica in replicas if image.brokers[replica].is_active]
 
 

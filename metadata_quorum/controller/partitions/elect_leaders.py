@@ -69,7 +69,8 @@ def elect_leaders(
 ) -> Decision:
     """Perform the preferred or unclean elections that a client requests.
 
-    For a request about all partitions, the response lists only those that changed or failed.
+    For a request about all partitions, the response lists only the partitions whose leader changed or whose
+    election failed.
     """
     records: list[Message] = []
     results = []

@@ -35,7 +35,7 @@ def place_replicas(
 ) -> list[list[int]]:
     """Choose the brokers for the replicas of each partition, the leader first. Raises `TooFewBrokers`.
 
-    Several partitions may share one list, so the caller must not change it.
+    Several partitions may share one list, so the caller must not change a list.
     """
     usable = [
         broker

@@ -190,7 +190,7 @@ def list_partition_reassignments(
     _context: DecisionContext,
     _basis: DecisionBasis,
 ) -> Decision:
-    """List the reassignments in progress, of all topics or of the requested ones.
+    """List the reassignments in progress, either of all topics or of the requested partitions.
 
     Unknown partitions, and partitions without a reassignment, are left out.
     """

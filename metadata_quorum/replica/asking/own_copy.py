@@ -86,7 +86,7 @@ class OwnCopy:
             driver.start_soon(self._doubt, logged)
 
     def _place_in_log(self, voters: VoterSet) -> Place | None:
-        """Return the place that the log has for this voter, if it is not one of this process's endpoints;
+        """Return the address that the log has for this voter, if this process does not listen there;
         otherwise None.
         """
         me = self._settings.me

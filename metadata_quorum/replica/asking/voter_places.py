@@ -24,7 +24,7 @@ __all__ = ["Place", "VoterPlaces"]
 
 @attrs.frozen
 class Place:
-    """A host and a port. `address` is one of the host's IP addresses, if it has several."""
+    """A host and a port. If the host has several IP addresses, `address` is one of them."""
 
     host: str
     port: int

@@ -25,7 +25,7 @@ __all__ = ["Outcome", "VoterSearch"]
 
 @attrs.frozen
 class Outcome:
-    """The result of one request at one place: a response and the addresses in it, or an error."""
+    """The result of one request at one place: either a response with the addresses in it, or an error."""
 
     place: Place
     response: Response | None = None
@@ -113,7 +113,8 @@ class VoterSearch:
     async def resolve(self, host: str, port: int) -> tuple[str, ...]:
         """Resolve a host name.
 
-        Returns its IP addresses; if it cannot be resolved now, the last known ones.
+        Returns the host's IP addresses. If the name cannot be resolved now, the result is the last known
+        addresses.
         """
         try:
             addresses = await self.connections.addresses_of(host, port)

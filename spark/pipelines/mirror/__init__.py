@@ -1,1 +1,1 @@
-"""The mirror: copies topics of one cluster to another, exactly once."""
+"""The mirror, which copies topics of one cluster to another, exactly once."""

@@ -85,7 +85,7 @@ def _properties(path: Path) -> dict[str, str]:
 
 
 class _Screen:
-    """Shows progress in one line: records copied, records per second, lag, and the estimated time left."""
+    """The display of the progress in one line: records copied, records per second, lag, and the estimated time left."""
 
     def __init__(self, line: ProgressLine) -> None:
         self._line = line

@@ -80,9 +80,9 @@ class Plan:
     acls: tuple[Acl, ...]
     groups: tuple[str, ...]
     losses: tuple[str, ...]
-    """The things of the source that the target will not have, one sentence each."""
+    """Sentences about things of the source that the target will not have, one for each thing."""
     refusals: tuple[str, ...]
-    """The reasons not to begin, one sentence each."""
+    """The reasons why the mirror must not begin, with one sentence for each reason."""
 
     def lines(self) -> Iterable[str]:
         """Yield the lines of the plan for the terminal."""
