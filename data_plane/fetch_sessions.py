@@ -3,14 +3,14 @@
 A session remembers which partitions a client fetches, and the last answer about each. So a request names only
 changed partitions, and a response has only changes. Request epochs: -1 asks for no session (and ends the
 session in the request), 0 for a new one, N > 0 continues. The number of sessions is limited. A new session
-may evict another that has been idle for `eviction_ms`. It may also evict one with fewer partitions that is
-past its first minutes (KIP-227, "Fetch Session Caching").
+may evict a session that has been idle for `eviction_ms`. It may also evict a session that has fewer
+partitions and is past its first minutes (KIP-227, "Fetch Session Caching").
 
 Two limits protect against sessions that do nothing useful. A session keeps partitions that this broker does
-not host, since they may be placed here later. There are at most `UNKNOWN_MAX` of them in all sessions
-together; beyond that, a client gets no session and continues with full requests. A client that falsely claims
-to be a replica gets no session (`is_follower` decides). A replica has at most `SESSIONS_PER_REPLICA_MAX`
-sessions; a new one replaces the session with the oldest request.
+not host, since they may be placed here later. All sessions together have at most `UNKNOWN_MAX` such
+partitions. Beyond this limit, a client gets no session and continues with full requests. A client that
+falsely claims to be a replica gets no session (`is_follower` decides). A replica has at most
+`SESSIONS_PER_REPLICA_MAX` sessions; a new one replaces the session with the oldest request.
 
 A follower's session holds a `FollowerCursor` for each partition. The partition marks its cursor dirty when
 its log grows, its high watermark moves or its leadership changes. Only partitions that are dirty, or that a
@@ -98,7 +98,7 @@ class FollowerCursor(FetchedPartition):
     @property
     def fetched_at_ms(self) -> int:
         """The time of the session's last fetch, in monotonic milliseconds. A fetch that does not name this
-        partition still covers it, at an unchanged offset.
+        partition still fetches it, at an unchanged offset.
         """
         return self.session.fetched_at_ms
 
@@ -155,8 +155,8 @@ class FetchSession:
     epoch: int
     partitions: dict[PartitionKey, FetchedPartition]
     privileged: bool = False
-    """True for a follower's session: consumers' sessions cannot evict it, and `stirred` has the partitions to
-    read.
+    """True for a follower's session: consumers' sessions cannot evict it, and `stirred` has its dirty
+    partitions, which must be read.
     """
     stirred: dict[PartitionKey, FollowerCursor] = attrs.field(factory=dict)
     fetched_at_ms: int = 0
@@ -172,8 +172,8 @@ class FetchSession:
     """The number of partitions that this broker did not host when a request first named them."""
 
     def to_read(self) -> tuple[FetchedPartition, ...]:
-        """Return the partitions to read for the current request: the dirty ones of a follower, all of a
-        consumer.
+        """Return the partitions to read for the current request: all dirty partitions in a follower's
+        session, and all partitions in a consumer's session.
         """
         return tuple(self.stirred.values()) if self.privileged else tuple(self.partitions.values())
 

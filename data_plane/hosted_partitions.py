@@ -1,10 +1,11 @@
-"""Makes, removes and sets aside this broker's replicas as the metadata says, or when their directory fails.
+"""The replicas on this broker: this module makes, removes and sets them aside as the metadata says, or when
+their directory fails.
 
 Theory of operation
 -------------------
 The broker names the partitions that an image has changed. For each of them the log is found or made, and the
-partition gets its new metadata. Nothing here awaits: many new logs are made by `LogMaker`, which calls the
-broker again when they are ready.
+partition gets its new metadata. Nothing here awaits. If there are many new logs, `LogMaker` makes them, and
+calls the broker again when they are ready.
 
 * If the metadata does not name the directory of a replica, the directory is reported to the controller
   (`DirectoryAssignments`).
@@ -340,7 +341,7 @@ class HostedPartitions:
     # -- disks that hang ------------------------------------------------------------------------------------------
 
     def device_answers(self) -> None:
-        """Apply the metadata that were held back for partitions while a change of their logs was pending."""
+        """Apply the metadata that were held back while changes of the partitions' logs were pending."""
         waiting, self._unsettled = self._unsettled, {}
         topics = self._newest.image.topics_by_id
         for topic_id, numbers in waiting.items():

@@ -81,8 +81,8 @@ class FileSnapshotStore:
         return self._directory.file_size(snapshot_name(end.offset, end.epoch))
 
     def timestamp_ms(self, end: OffsetAndEpoch) -> int | None:
-        """Return the timestamp of a snapshot's newest record in milliseconds, or else the time at which it
-        was written; None if neither is known.
+        """Return the timestamp of a snapshot's newest record in milliseconds. If it is unknown, return the
+        time at which the snapshot was written. None if neither is known.
 
         Raises `DiskError`.
         """

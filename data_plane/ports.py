@@ -52,6 +52,6 @@ class TransactionVerifier(Protocol):
         for each that does.
 
         With `adds`, the coordinator adds the missing partitions (AddPartitionsToTxn without `verify_only`).
-        Errors are the coordinator's own, untranslated. A coordinator that is not reached within
-        `request.timeout.ms` gives NETWORK_EXCEPTION or COORDINATOR_NOT_AVAILABLE. Raises nothing.
+        Errors are the coordinator's own, untranslated. If the coordinator is not reached within
+        `request.timeout.ms`, the error is NETWORK_EXCEPTION or COORDINATOR_NOT_AVAILABLE. Raises nothing.
         """

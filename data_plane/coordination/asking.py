@@ -102,8 +102,8 @@ TimerAction: TypeAlias = Callable[[Any], None]
 class Deadlines:
     """A heap of deadlines, each with the action to call.
 
-    Renewing a session does not move its entry: the action checks, when it is due, whether the session has
-    really ended.
+    When a session is renewed, its entry in the heap stays where it is. When the entry is due, its action
+    checks whether the session has really ended.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,9 @@
-"""A partition of an internal topic as the log of a replicated state machine, and reading it back. PORTED.
-Every function here returns at once, except `read_latest`, which blocks and must run in a worker thread.
+"""A partition of an internal topic as the log of a replicated state machine, with the function that reads the
+log back. PORTED. Every function here returns at once, except `read_latest`, which blocks and must run in a
+worker thread.
 
-A decision is answered when the partition's high watermark has reached it. With one replica in sync the high watermark
-follows the append. With more, it rises with the followers' fetches.
+A decision is answered when the partition's high watermark has reached it. If only the leader is in sync, the
+high watermark rises at the append. Otherwise the high watermark rises when the followers fetch.
 
 A decision of a transaction (offsets that a transactional producer commits) is one batch of that producer. The end of a
 transaction is a decision of its own: its record is the marker.
@@ -249,8 +250,9 @@ def _take_batch(latest: Latest, data: Buffer, position: int, header: BatchHeader
     if header.is_control:
         if header.is_transactional:
             marker = parse_marker(memoryview(data)[position : position + header.size])
-            # Compaction has removed the record from this marker. Then it has removed an aborted transaction's
-            # records as well, so the marker may count as a commit.
+            # Compaction has removed the record from this marker, so commit and abort look the same. If the
+            # transaction was aborted, compaction has removed its records as well. So the marker may count as
+            # a commit.
             latest.end(header.producer_id, marker is None or not marker.is_abort)
         return
     found = records(data, position, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)

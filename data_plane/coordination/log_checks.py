@@ -1,6 +1,5 @@
-"""Checks that a coordinator makes before it decides: would the log refuse the batch?
-
-If the log refused a batch after the decision, the coordinator would have to reload its state.
+"""Checks that a coordinator makes before it decides, to find out whether the log would refuse the batch. If
+the log refused a batch after the decision, the coordinator would have to reload its state.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A deposed leader may still believe that it leads. Its writes fail, but its reads would return old state. So a
 read waits until each other in-sync replica has fetched twice, in one fetch session, since the read began. The
 replica sent the second fetch after the answer to the first. So it still followed this leader after the read
-began. Only in-sync replicas can be elected. So no successor had begun before the read. (The same argument as
-Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
+began. Only in-sync replicas can be elected. So no later leader had begun before the read. (The same argument
+as Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
 
 Two fetches of different sessions prove nothing: a leader that was paused may find both waiting in its
 sockets. For a follower without a session, its second fetch is accepted as proof.

@@ -168,7 +168,7 @@ class Shard(ABC, Generic[S, D]):
     def newest_state(self) -> S:
         """The newest state, with decisions that are not committed yet.
 
-        Only for a shard that is loaded; soft state is derived from it.
+        Call this only for a loaded shard. The shard's soft state is derived from this newest state.
         """
         assert self._runtime is not None, "the state of a shard was asked for while its log was read"
         return self._runtime.state
@@ -228,8 +228,8 @@ class Shard(ABC, Generic[S, D]):
             )
 
     def now_ms(self) -> int:
-        """Return the monotonic time in milliseconds, rounded: a timer for millisecond n that fires on time
-        must never see n - 1.
+        """Return the monotonic time in milliseconds, rounded. A timer for millisecond n that fires on time
+        must never get the result n - 1.
         """
         return round(self._broker.clock.monotonic() * 1000)
 
@@ -332,7 +332,7 @@ class Shard(ABC, Generic[S, D]):
         if self._stopped:
             self._timer = None
             return
-        # First set the timer for a later time: if the decision fails, its deadline is still due.
+        # If the decision fails, its deadline stays due. So first set a timer for a later attempt.
         at = self._broker.clock.monotonic() + RELOAD_SECONDS
         self._timer = again = self._broker.timers.at(at, self._time_passes)
         self.submit(Ask(TimePasses(), 0, None, self._broker.agreed_clock.latest_ms()))

@@ -107,7 +107,7 @@ class Shards(ABC, Generic[ShardT]):
         may_see: Callable[[str], bool] | None,
         check_pattern: Callable[[str], None] | None = None,
     ) -> Ask:
-        """Make the question of a client to a coordinator, at the present time."""
+        """Make the `Ask` by which a client's request reaches a coordinator. It contains the present time."""
         return Ask(
             request,
             context.api_version,
@@ -166,9 +166,9 @@ class Shards(ABC, Generic[ShardT]):
     def hold(self, is_held: bool) -> None:
         """Stop all shards and begin none while `is_held` is true.
 
-        In old metadata, a restarted broker still is the leader, until its new registration has been replayed.
-        Its log may lack records that other replicas have. A coordinator on that log could send transaction
-        markers that the next coordinator contradicts.
+        After a restart, the old metadata still name this broker as the leader, until its new registration has
+        been replayed. This broker's log may lack records that other replicas have. A coordinator on such a
+        log could send transaction markers that the next coordinator contradicts.
         """
         self._is_held = is_held
         self.follow_leadership()

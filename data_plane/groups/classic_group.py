@@ -374,9 +374,8 @@ class ClassicGroup:
         return self.protocol_type != CONSUMER_PROTOCOL or not replaced.owes_rejoin(self.protocol or "")
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """True if some member may read the topic.
-
-        For a consumer group with unreadable subscriptions this is True for every topic.
+        """True if some member may read the topic. If the subscriptions of a consumer group are unreadable,
+        its members may read any topic.
         """
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL
@@ -436,16 +435,18 @@ class ClassicGroup:
         return member
 
     def set_join_reply(self, member: Member, reply: Reply | None) -> Reply | None:
-        """Store `reply` as the member's waiting JoinGroup, None if none waits any more.
+        """Store `reply` as the reply to the member's waiting JoinGroup. None means that no JoinGroup of the
+        member waits any more.
 
-        Returns the reply that waited before.
+        Returns the reply that was stored before.
         """
         before, member.join_reply = member.join_reply, reply
         self.awaiting_join += (reply is not None) - (before is not None)
         return before
 
     def elect_joined_leader(self) -> bool:
-        """Choose a leader that has joined: the present leader if it has, otherwise the first member that has.
+        """Choose a leader that has joined. This is the present leader if it has joined, otherwise the first
+        member that has joined.
 
         Returns False if no member has joined.
         """

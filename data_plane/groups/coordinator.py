@@ -1,7 +1,7 @@
 """The group coordinators of a broker: one shard per led partition of `__consumer_offsets`. PORTED.
 
-A shard also appends the transaction markers of its partition. A marker makes the offsets of its transaction
-valid, or drops them.
+A shard also appends the transaction markers of its partition. A commit marker makes the offsets of its
+transaction valid; an abort marker drops them.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ class Shard(CoordinatorShard[GroupsState, None]):
         return state.group_count
 
     def submit(self, ask: Ask) -> None:
-        """Pass a request to the machine, after two kinds of checks and waits.
+        """Pass a request to the machine, after the checks and waits that it needs.
 
-        A transaction that the log would refuse is refused; heartbeats may wait for hashes, reads for the read
-        barrier.
+        A transactional commit or a marker that the log would refuse is refused here. A heartbeat may wait for
+        hashes of topics, and a read may wait for the read barrier.
         """
         code = None if self.is_loading else self._refused_by_log(ask.request)
         if isinstance(ask.request, FetchOffsets) and ask.request.is_confirmed and not self.is_loading:
@@ -130,7 +130,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
                 self._hashes_for = [ask]
                 self._broker.tasks.start_soon(self._submit_hashed, unhashed)
             else:
-                # Only one run at a time: when many members join at once, they mostly read the same topics.
+                # When many members join at once, they mostly read the same topics. So only one run computes
+                # hashes at a time.
                 self._hashes_for.append(ask)
         elif code is None:
             self._decide(ask)
@@ -144,9 +145,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
             self._broker.tasks.start_soon(self._do_in_worker, work)
 
     def _unhashed(self, request: Any) -> HashTopics | None:
-        """Find the large topics that a worker must hash before this heartbeat is decided.
-
-        None for other requests, or if there are none.
+        """Find the large topics that a worker must hash before this heartbeat is decided. Returns None for
+        other requests, or if there are no such topics.
         """
         if self.is_loading or not isinstance(request, ConsumerGroupHeartbeatRequest):
             return None

@@ -3,19 +3,20 @@
 Theory of operation
 -------------------
 A rebalance begins when a member joins, changes its metadata, leaves or is lost. It has two halves. In the
-first half the coordinator collects JoinGroups. It waits for all members that it knows, at most for the
-longest rebalance timeout among them. A dynamic member that has not joined by then is removed. A static member
-stays until its session ends. A group that was empty waits `group.initial.rebalance.delay.ms` for further
-members. Then all JoinGroups are answered with the new generation; the leader also gets the metadata of all
-members. In the second half the leader sends the assignments with its SyncGroup. The coordinator writes them
-to the log. When they are committed, it answers the waiting SyncGroups.
+first half the coordinator collects JoinGroups. It waits until all known members have joined, but no longer
+than the longest rebalance timeout among them. A dynamic member that has not joined by then is removed. A
+static member stays until its session ends. A group that was empty waits `group.initial.rebalance.delay.ms`
+for further members. Then all JoinGroups are answered with the new generation; the leader also gets the
+metadata of all members. In the second half the leader sends the assignments with its SyncGroup. The
+coordinator writes them to the log. When they are committed, it answers the waiting SyncGroups.
 
 Rules
-* A dynamic member first gets an id and joins with it again (KIP-394, from version 4). Until it does, it is
-  pending, and a rebalance waits for it as for a member.
+* A dynamic member first gets an id and joins with it again (KIP-394, from version 4). Until the second join
+  it is pending, and a rebalance waits for it as for a member.
 * A static member (KIP-345) that joins without a member id replaces its old entry. In a stable group whose
-  chosen protocol stays the same, the other members do not notice. If the old self had still to join once
-  more, to give partitions up (KIP-429), there is a rebalance. Apache Kafka has no such rule.
+  chosen protocol stays the same, the other members do not notice. But if the replaced member still had to
+  join once more, to give up partitions (KIP-429), a rebalance begins. Apache Kafka does not make this
+  exception.
 * A member that waits in a rebalance need not send heartbeats; its session goes on when it is answered.
 * Every check is in Kafka's order, since clients see which error comes first.
 """
@@ -325,8 +326,9 @@ class Membership:
         """Answer a static member that returns under a new id: it stays in the generation and keeps its
         assignment.
 
-        From version 9 on (KIP-814) a returning leader gets all members, and a flag against a new assignment.
-        In earlier versions the answer names the leader before it, so that the member does not assign.
+        From version 9 on (KIP-814), a returning leader gets the list of all members, and a flag that forbids
+        a new assignment. In earlier versions the answer names the leader from before the return. So even a
+        returning leader computes no assignment.
         """
         turn.records.append(group_metadata_record(group.group_id, group.stored()))
         group.set_join_reply(member, None)
@@ -387,7 +389,8 @@ class Membership:
     def _wait_for_newcomers(self, turn: Turn, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
         """Wait `delay_ms` for new members, and then again while members keep joining.
 
-        `left_ms` bounds the further waits by the rebalance timeout.
+        `left_ms` is the rest of the rebalance timeout, in milliseconds: all further waits together take no
+        longer.
         """
 
         def expire(later: Turn) -> None:
@@ -579,7 +582,8 @@ class Membership:
     def _leave(self, turn: Turn, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if member_id == UNKNOWN_MEMBER:
-            # The administrator who removes a static member knows only its instance id.
+            # The administrator who removes a static member knows only its instance id. So find the member by
+            # that id.
             current = None if instance_id is None else group.static_members.get(instance_id)
             if current is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
@@ -592,7 +596,9 @@ class Membership:
         return ErrorCode.NONE
 
     def _forget(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
-        """Remove a member. If its JoinGroup or SyncGroup waits, it gets UNKNOWN_MEMBER_ID."""
+        """Remove a member. Answer its waiting JoinGroup or SyncGroup, if there is one, with
+        UNKNOWN_MEMBER_ID.
+        """
         member = group.remove(member_id)
         if member is not None:
             turn.answer(member.join_reply, join_refused(UNKNOWN_MEMBER, ErrorCode.UNKNOWN_MEMBER_ID, 0))

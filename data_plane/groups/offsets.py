@@ -1,7 +1,7 @@
 """Committed offsets: commit, fetch, delete, expiry. PURE.
 
-Offsets depend on replicated state only. Members matter only for the permission to commit: members of the
-present generation may commit, and any client while the group is empty. An offset expires
+Offsets depend on replicated state only. Members matter only for the permission to commit. Members of the
+present generation may commit. While the group is empty, any client may commit. An offset expires
 `offsets.retention.minutes` after its group has become empty. In a group with members it expires that long
 after its commit, if no member reads its topic any more (KIP-211).
 """
@@ -231,7 +231,8 @@ class OffsetStore:
             return ErrorCode.ILLEGAL_GENERATION
         if group.phase is GroupPhase.COMPLETING_REBALANCE:
             reached("groups.commit_without_assignment_refused")
-            # The member knows the new generation from its JoinGroup, but does not have its assignment yet.
+            # The member knows the new generation from its JoinGroup, but does not have its assignment yet. So
+            # it may not commit.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 

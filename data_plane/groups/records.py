@@ -44,8 +44,8 @@ def group_metadata_tombstone(group: str) -> CoordinatorRecord:
 def decode_key(data: bytes) -> Message | None:
     """Decode the key of a coordinator record.
 
-    Returns None for an empty key, and for a type that only newer versions know (Kafka skips it, too). Raises
-    `MalformedMessage`.
+    Returns None for an empty key, and for a type of key that only newer versions know. (Kafka skips such
+    keys, too.) Raises `MalformedMessage`.
     """
     try:
         return decode_coordinator_key(data) if len(data) >= 2 else None

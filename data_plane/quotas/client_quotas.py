@@ -19,8 +19,8 @@ A client in debt is muted: no request is read from its connection until the wait
 
 Clients may use any number of ids, so there are at most `ACCOUNTS_MAX` accounts. Further clients with a quota
 of the same kind and value share one account. An account that was idle for `IDLE_SECONDS_MAX` is dropped. If
-there are too many accounts, those with a full bucket are dropped at once, since a new account would be equal.
-So a client that changes its id all the time takes no accounts from other clients.
+there are too many accounts, accounts with a full bucket are dropped at once. Such an account equals a new
+one. So a client that changes its id all the time takes no accounts from other clients.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ SWEEP_SECONDS = 60.0
 SWEEP_SECONDS_MIN = 1.0
 """The shortest time between two searches for accounts to drop, in seconds."""
 GATHERED_SECONDS_MAX = 0.001
-"""The processor time, in seconds, up to which the turns of an account are gathered before they are charged
-together.
+"""Turns of an account that together take less processor time than this, in seconds, are gathered. Then they
+are charged together.
 """
 CHARGED_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _OTHERS = ("", "<others>")
@@ -120,7 +120,8 @@ class Account(TokenBucket):
         """Apply a changed quota to this account. `change` is the number of the change."""
         self.holding, self.change = holding, change
         rate = _rate(self.key, holding.value)
-        # If the rate is the same, another entity has changed. That must not shorten the debt.
+        # If the rate is the same, the quota of another entity has changed. Such a change must not shorten the
+        # debt.
         if rate != self.rate:
             self.set_rate(rate, rate * burst_seconds, now)
 
@@ -128,7 +129,7 @@ class Account(TokenBucket):
         """Charge the processor time of one turn, or add it to the time that is charged later.
 
         There may be thousands of turns per second, of some microseconds each. They are charged together, once
-        they add up to the quota of a millisecond.
+        they add up to a millisecond, or to the quota of a millisecond if this is less.
         """
         seconds += self._gathered
         if seconds < GATHERED_SECONDS_MAX and seconds < self.rate * GATHERED_SECONDS_MAX:
@@ -292,8 +293,8 @@ class ClientQuotas:
         """
         if account.is_overflow:
             reached("quotas.account_shared")
-            # There was no room for more accounts, so all clients with a quota of this value share this
-            # account.
+            # This account was made when there was no room for more. All clients with a quota of this value
+            # share it.
             return account.holding if (account.key, account.holding.value) in self._values else None
         holding = holding_quota(self._quotas, account.key, *account.holding.sharers)
         return None if holding is None or holding.sharers != account.holding.sharers else holding

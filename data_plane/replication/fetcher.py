@@ -1,32 +1,32 @@
-"""The follower side of replication from one leader: fetches all partitions that this broker follows there,
-over one connection. PORTED.
+"""The follower side of replication from one leader. A fetcher fetches all partitions that this broker follows
+there, over one connection. PORTED.
 
 Theory of operation
 -------------------
 A round is one Fetch request and its answer. The answer's batches go to the logs unchanged, one write per
-partition. The next request's offsets confirm them. Batches are not parsed. They are synced only for topics
-with `flush.messages` (`synced_promises`), since a replica that restarts uncleanly leaves every ISR before it
-may lead.
+partition. The offsets of the next request confirm these batches. Batches are not parsed. They are synced only
+for topics with `flush.messages` (`synced_promises`). Others need no sync, since a replica that restarts
+uncleanly leaves every ISR before it may lead.
 
 * **An answer counts only if the partition's state has not changed since the request**: same leader epoch,
   same log end offset. Partitions that have changed meanwhile (a truncation, another leader, a log set aside)
   are fetched again.
 * **Logs are truncated by epoch only** (`truncation`), when the leader says that they diverge. An offset
-  outside the leader's log is settled with ListOffsets, as in Kafka. A follower ahead of its leader (after an
-  unclean election) is truncated to the leader's end. A follower that ends before the leader's start begins
-  anew there.
+  outside the leader's log is settled with ListOffsets, as in Kafka. If the follower's log ends behind the
+  leader's log (after an unclean election), it is truncated to the leader's end. If it ends before the
+  leader's start, it begins anew at that start.
 * A partition that cannot be served backs off alone, outside the session; all other partitions go on. After an
   error of the connection, all partitions back off and a new session begins.
-* A partition that `follower.replication.throttled.*` slows waits in the same way while the quota is used up.
-  It is fetched nevertheless if it has all records that it knows to be committed.
+* A partition that is throttled by `follower.replication.throttled.*` waits in the same way while the quota is
+  used up. But it is fetched if the follower has all records that it knows to be committed.
 * Each batch's checksum is checked before it is written. Sound batches before a rotten batch are kept. The
-  rotten batch is fetched again and again, from which the leader concludes that it must check its own disk
+  rotten batch is fetched again and again. From this the leader concludes that it must check its own disk
   (`rotten_replicas`).
 
 A partition has no task or timer of its own. Changed partitions are kept in `_changed`. So the cost of a round
-depends on the partitions with new records, not on all followed ones. The next request is sent before local
-requests that wait for the new records are woken, because the leader waits for it. The connection has a module
-of its own (`leader_connection`).
+depends on the partitions with new records, not on all followed partitions. New records also wake local
+requests. The next request to the leader is sent before that, because the leader waits for it. The connection
+has a module of its own (`leader_connection`).
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ _EXPECTED = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
 )
-"""Errors that occur while the metadata of a leader or follower is older than the other's. They are too common
-to be logged.
+"""Errors that occur while the leader and the follower have metadata of different ages. They are too common to
+be logged.
 """
 
 
@@ -275,7 +275,7 @@ class LeaderFetcher:
                     self._changed[replica] = None
 
     async def _sync_before_promise(self, unsynced: list[Followed]) -> None:
-        """Sync the records that the next request would confirm to the leader. A partition is left out of
+        """Sync the records that the next request would confirm to the leader. Each partition is left out of
         requests until its sync is done.
         """
         self._after_round()
@@ -400,7 +400,8 @@ class LeaderFetcher:
     def _take_partition(self, followed: Followed, answer: PartitionData, requested: Position | None) -> int:
         """Append the records that an answer has for one partition. Returns the number of appended bytes."""
         partition = followed.partition
-        # The log start may have been stored since the request. The answer still fits the log.
+        # The log start offset, the last field, may have been stored since the request. The answer still fits
+        # the log, so that field is not compared.
         if (
             requested is None
             or requested[:3] != followed.wanted()[:3]
@@ -408,7 +409,7 @@ class LeaderFetcher:
             or partition.is_leader
         ):
             reached("replication.outdated_answer_dropped")
-            # The state has changed since the request, so the next round fetches this partition again.
+            # The partition's state has changed since the request, so the next round fetches it again.
             self._changed[followed.replica] = None
             return 0
         if answer.error_code:

@@ -1,9 +1,10 @@
-"""The in-sync replicas as their leader knows them: decided by the controller, or proposed to it. PURE.
+"""The in-sync replicas as their leader knows them. The set has been decided by the controller, or it is
+proposed to the controller. PURE.
 
 While a proposal is pending, either the committed or the proposed set may be in force. So the high watermark
 depends on the *maximal* set. A record is committed only when every replica of both sets has it (KIP-497's
-argument, Kafka's `PartitionState`). `min.insync.replicas` is compared with the committed set, which certainly
-was in force.
+argument, Kafka's `PartitionState`). `min.insync.replicas` is compared with the committed set, which was in
+force for certain.
 
     CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (larger or as before)
                                      |

@@ -1,13 +1,13 @@
-"""Reports the log ends of replicas without a leader, so that the controller can elect the replica with the
-longest log. Heartbeats carry the reports. PURE.
+"""Reports about the log ends of replicas without a leader. By them the controller can elect the replica with
+the longest log. Heartbeats carry the reports. PURE.
 
-A partition waits if it has neither a leader nor an ISR nor eligible replicas: all of its replicas may have
-lost records. Then the controller compares the remaining logs (KIP-966, `unclean_recovery.py` of the
-controller). Each broker sees in its image which partitions wait, and reports the ends of its logs without a
-request. Until a replica leads, these logs do not change.
+A partition waits for an election if it has neither a leader nor an ISR nor eligible replicas. All of its
+replicas may have lost records. Then the controller compares the remaining logs (KIP-966,
+`unclean_recovery.py` of the controller). Each broker sees in its image which partitions wait, and reports the
+ends of its logs without a request. Until a replica leads, these logs do not change.
 
-A new report is urgent: the next heartbeat is sent at once and carries it. Afterwards each report is repeated,
-in turns, with the usual heartbeats. So a new controller, which has no reports, gets them again.
+A new report is urgent: the next heartbeat is sent at once and carries it. Afterwards the usual heartbeats
+repeat all reports, a part of them at a time. So a new controller, which has no reports, gets them again.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class LeaderlessReplicas:
         log = partition.log
         if log.offline:
             return None
-        # At a start, this broker may have stored a leader epoch of its own without records, because it led by
-        # metadata from before its registration. So the epoch of the last record counts.
+        # At its start, this broker may have led by metadata from before its registration. Then its log has a
+        # leader epoch without records. So report the epoch of the last record.
         written = log.epoch_for_offset(log.log_end_offset - 1)
         epoch = NO_EPOCH if written is None else written
         return PartitionLogInfo(key.partition, epoch, partition.leader_epoch, log.log_end_offset, 0)

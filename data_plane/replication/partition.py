@@ -13,15 +13,15 @@ advances
 * never past a follower that has just caught up and is about to join. Otherwise the follower would never reach
   the high watermark, which runs ahead of it.
 
-A follower's fetch offset confirms that it has everything below. It joins the ISR when three things hold. The
-offset reaches both the high watermark and the start of the leader's epoch; then it has every record that may
-have been acknowledged. Its broker is neither fenced nor shutting down. And the broker epoch of its fetch is
-the one in the metadata. Otherwise a fetch of its former process could let in a replica that restarted without
-its data (KIP-903). A fetch with any other broker epoch confirms nothing. An earlier epoch comes from a former
-process. A later epoch is ahead of the metadata here (the follower may copy meanwhile), or invented by a
-stranger. Only the metadata changes the known epoch.
+A follower's fetch offset confirms that it has everything below. It joins the ISR when three things hold.
+First, its fetch offset reaches both the high watermark and the start of the leader's epoch. Then it has every
+record that may have been acknowledged. Second, its broker is neither fenced nor shutting down. Third, the
+broker epoch of its fetch is the one in the metadata. Otherwise a fetch of its broker's former process could
+let in a replica that restarted without its data (KIP-903). A fetch with any other broker epoch confirms
+nothing. An earlier epoch comes from a former process. A later epoch is ahead of the metadata here (the
+follower may copy meanwhile), or invented by a stranger. Only the metadata changes the known epoch.
 
-With replication factor 1 a partition needs none of this: its `followers` is None.
+A partition with replication factor 1 needs none of these rules: its `followers` is None.
 
 PURE: the log's files are reached only through its own methods, brokers and the controller through
 `PartitionCluster`.
@@ -159,7 +159,8 @@ class Partition:
             )
         if image.leader_epoch == self.leader_epoch and image.partition_epoch < self.partition_epoch:
             reached("replication.answer_overtook_record")
-            # The answer to AlterPartition arrived before its record; the newer record follows.
+            # The answer to AlterPartition arrived before the metadata record of the change. That newer record
+            # follows, so ignore this image.
             return
         self._assert_sound(image)
         begins = image.leader_epoch > self.leader_epoch or not self.is_leader
@@ -287,7 +288,7 @@ class Partition:
         """Append one batch of a client. `guard` proves that the transaction of a transactional batch was
         verified (KIP-890).
 
-        If it raises `KafkaError`, `DiskError` or an error of `work`, nothing was appended.
+        After a `KafkaError`, a `DiskError` or an error of `work`, nothing was appended.
         """
         result = self.log.append(batch, Origin.CLIENT, self.leader_epoch, now_ms, guard, work)
         if self.advances_alone:
@@ -307,8 +308,8 @@ class Partition:
         """Append a marker that ends a transaction, at its coordinator's request.
 
         Raises:
-            KafkaError: NOT_ENOUGH_REPLICAS, or an epoch is outdated (`ProducerState.check_marker`).
-            DiskError
+            KafkaError: NOT_ENOUGH_REPLICAS, or the error for an outdated epoch
+            (`ProducerState.check_marker`). DiskError
         """
         if not self.has_min_isr:
             reached("replication.marker_waits_for_replicas")
@@ -558,9 +559,10 @@ class Partition:
     ) -> None:
         """Called when the controller has accepted the proposal, or the ISR already was as proposed.
 
-        A smaller ISR counts only when the metadata log shows it, with the `min.insync.replicas` by which it
-        was decided. The controller may know a higher value than this leader. Then it may have made a removed
-        replica eligible to lead, because that replica has all committed records (KIP-966).
+        A smaller ISR counts only when it arrives through the metadata log, with the `min.insync.replicas` by
+        which it was decided. The controller may know a higher `min.insync.replicas` than this leader. Then
+        the controller may have made a removed replica eligible to lead, because that replica has all
+        committed records (KIP-966).
         """
         if (
             self.isr_state is not proposal
@@ -676,8 +678,9 @@ class Partition:
         NONE if it can.
 
         After a start a follower has a log and a checkpoint of the high watermark. Its machine may have lost
-        power after a truncation that was not synced. Then both may have records that were never committed. So
-        it answers consumers with OFFSET_NOT_AVAILABLE until its log has once agreed with the leader's.
+        power after a truncation that was not synced. Then the log may have records that were never committed,
+        even below the checkpoint. So consumers get OFFSET_NOT_AVAILABLE until the log has once agreed with
+        the leader's log.
         """
         code = self.epoch_error(current_leader_epoch)
         if not code and not self.knows_high_watermark:

@@ -1,5 +1,5 @@
-"""Replication of a broker: fetches from leaders, sends its partitions' requests to the controller, and finds
-lagging followers. PORTED.
+"""Replication of a broker: the fetches from leaders, the requests of its partitions to the controller, and
+the search for lagging followers. PORTED.
 
 A broker has one object of this kind. Partitions use it to learn the state of the cluster
 (`PartitionCluster`). The broker passes to it every partition that the metadata changes (`follow_metadata`),
@@ -179,7 +179,8 @@ class Replication:
             if failure is None and partition.log.recovery_point > recovery_point:
                 ended()
             else:
-                # The cause may be temporary: a lack of room or descriptors, or a truncation in progress.
+                # The cause may be temporary: a lack of room or descriptors, or a truncation in progress. So
+                # let the caller try again after a pause.
                 broker.timers.at(broker.clock.monotonic() + SYNC_PAUSE_SECONDS, ended)
 
         broker.sync_partition(partition, done)

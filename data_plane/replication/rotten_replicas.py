@@ -1,14 +1,14 @@
-"""Replicas whose bytes differ from the written ones: finds them, takes them out of the ISR, and lets them
-begin anew. PORTED.
+"""Rotten replicas, whose bytes differ from the written bytes. This module finds them, takes them out of the
+ISR, and lets them begin anew. PORTED.
 
 Theory of operation
 -------------------
 A disk may return other bytes than were written to it, without reporting an error. A slow scrub reads all logs
-now and then (`odradek.data_plane.disks.scrubber`). Until then readers check: a follower each batch before it
-appends, a client before it uses a record. So a replica is *suspected* in two cases. A follower fetches at one
-offset over and over although there are records behind it, or the bytes at an offset make no batches. A worker
-then checks the bytes of that fetch against their checksums. Only if a checksum is wrong, the replica is
-rotten; otherwise the follower had another problem.
+now and then (`odradek.data_plane.disks.scrubber`). Until the scrub comes, readers check the bytes. A follower
+checks each batch before it appends the batch. A client checks a batch before it uses a record. So a replica
+is *suspected* in two cases. A follower fetches at one offset over and over although there are records behind
+it, or the bytes at an offset make no batches. A worker then checks the bytes of that fetch against their
+checksums. Only if a checksum is wrong, the replica is rotten; otherwise the follower had another problem.
 
     sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside, begun anew
                                            |                            (the controller decides)       |
@@ -22,12 +22,13 @@ rotten; otherwise the follower had another problem.
   that this one is neither in sync nor eligible. While the metadata says LOST no leader takes it into an ISR;
   the directory is reported only when the new, empty log is there. From then on it is a follower like any
   other: it joins when it has everything.
-* **The last replica in sync keeps its records.** No other replica has all acknowledged ones. If the other
+* **The last replica in sync keeps its records.** No other replica has all acknowledged records. If the other
   replicas fail just when this one has been given up, the broker withdraws its report, and the replica leads
   again.
 * **Nothing is removed.** The old log's directory is renamed to `-stray`; its good parts are for the operator.
 * A crash in between does no harm: the metadata says LOST until a new log has begun. A log that is found at
-  the start is then set aside like a rotten one. If that was the new log, the replica begins once more.
+  the start is then set aside like a rotten one. If the log found at the start was the new log, the replica
+  begins once more.
 """
 
 from __future__ import annotations
@@ -162,7 +163,8 @@ class RottenReplicas:
             or not self._broker.hosted.holds(partition)
         ):
             reached("rot.suspicion_outdated")
-            # The log may have been truncated since the suspected bytes were read.
+            # The log may have been truncated since the suspected bytes were read. So the result of the check
+            # means nothing.
             return
         if rot is None:
             self._broker.log.info(
@@ -273,8 +275,9 @@ class RottenReplicas:
     def holds_promises(self, image: PartitionImage) -> bool:
         """True if this broker's replica may be needed to keep acknowledged records.
 
-        It is needed if it leads, is in sync or eligible. A last known member of the ISR is needed only while
-        there is no leader: a leader from the ISR has all its records.
+        The replica is needed if it leads, is in sync, or is eligible. A replica that is only a last known
+        member of the ISR is needed while there is no leader. A leader from the ISR has all records of such a
+        replica.
         """
         node_id = self._node_id
         if node_id in (image.leader, *image.isr, *image.elr):
@@ -313,8 +316,9 @@ class RottenReplicas:
         self._broker.assignments.note(*replica, directory_id)
 
     def directory_for(self, replica: TopicIdPartition, image: PartitionImage) -> bytes:
-        """Choose the directory for a new log of a replica: the directory in the metadata, or else that of the
-        lost log.
+        """Choose the directory for a new log of a replica. This is the directory in the metadata. If the
+        metadata say LOST, and the replica holds no promises, it is the directory of the lost log (unassigned
+        if unknown).
         """
         assigned = image.directory_of(self._node_id)
         if assigned != LOST_DIRECTORY or self.holds_promises(image):

@@ -16,8 +16,8 @@ import attrs
 __all__ = ["FIELDS_MAX", "MalformedMetrics", "Point", "TooManyFields", "read_points"]
 
 FIELDS_MAX = 100_000
-"""The most fields that are read of one payload. A consumer of 2,000 partitions pushes as many. To read them
-takes some 50 ms.
+"""The most fields that are read of one payload. A consumer of 2,000 partitions pushes about that many.
+Reading them takes some 50 ms.
 """
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -64,9 +64,8 @@ def read_points(data: bytes, wanted: Container[bytes], fields_max: int = FIELDS_
 
 
 class _Reader:
-    """A reader of one payload.
-
-    Each call gets a position in the payload; the reader itself only counts fields.
+    """A reader of one payload. Each call gets a position in the payload as an argument. The reader itself
+    stores only the number of fields.
     """
 
     __slots__ = ("_data", "_left")

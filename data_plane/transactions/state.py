@@ -22,13 +22,13 @@ NO_TIME = -1
 RECORD_VERSION_FLEXIBLE = 1
 """The first version of the record's value that has the fields of transaction version 2."""
 CLIENT_VERSION_MAX = (1 << 7) - 1
-"""The largest transaction version that a marker's request can hold: the request has one byte for it, the
-record two.
+"""The largest transaction version that fits into a request to write markers. The request has one signed byte
+for it; the transaction's record has two bytes.
 """
 CHARACTERS_PER_WEIGHT = 256
 PARTITIONS_PER_WEIGHT = 8
 """The number of partitions in a transaction that count as one unit of weight, about 1 KiB of memory.
-`CHARACTERS_PER_WEIGHT` is the same for the characters of an id.
+`CHARACTERS_PER_WEIGHT` characters of a transactional id count as one unit, too.
 """
 SHOWN_BYTES = 64
 """The most bytes of an unreadable key that are shown in a log line."""
@@ -85,8 +85,8 @@ class Transaction:
     start_ms: int = NO_TIME
     last_update_ms: int = NO_TIME
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch before the present one, as long as its producer may still use it. As in Kafka, it is not
-    written to the log.
+    """The epoch before the present one, as long as a producer may still send it. As in Kafka, this field is
+    not written to the log.
     """
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID

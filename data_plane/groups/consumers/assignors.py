@@ -47,8 +47,8 @@ number of partitions by topic id.
 
 
 def assign_uniformly(members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Target]:
-    """Compute targets by the `uniform` assignor: even shares, and members keep the partitions of their
-    previous target where shares stay even.
+    """Compute targets by the `uniform` assignor. All members get even shares. As far as the shares stay even,
+    members keep the partitions of their previous target.
     """
     if not members:
         return {}
@@ -88,7 +88,8 @@ def _uniform_for_equals(members: Sequence[Subscriber], counts: Mapping[bytes, in
     least, extras = divmod(sum(counts[topic_id] for topic_id in topics), len(members))
     taken: set[Owned] = set()
     shares = [_kept(each, counts, taken) for each in members]
-    # A member that had more than the least share keeps one partition more, until the remainder is used up.
+    # The remainder of the division goes first to members that can keep more partitions than the least share.
+    # Each of them gets one partition more.
     quotas = []
     for share in shares:
         has_extra = extras > 0 and len(share) > least

@@ -2,17 +2,19 @@
 
 Theory of operation
 -------------------
-Three things have epochs. The group's epoch grows with each change of its members, of their subscriptions or of their
-topics. The target assignment says which partitions each member should have; its epoch is that of the group for which it
-was computed. A member has the epoch of the target that it has reached, and the partitions that it has now.
+Three things have epochs. The group's epoch grows with each change of its members, of their subscriptions or
+of their topics. The target assignment says which partitions each member should have; the target's epoch is
+the group's epoch for which the target was computed. A member has the epoch of the target that it has reached,
+and the partitions that it has now.
 
-A member moves to its target in steps (`reconciliation`). It first revokes partitions, and gets others as soon
-as their owners have revoked them. So a partition has one owner at most. The map `owners` names this member;
-it is computed from the members.
+A member moves to its target in steps (`reconciliation`). It first revokes partitions. It gets other
+partitions as soon as their owners have revoked them. So a partition has one owner at most. The map `owners`
+names the owner of each partition; the map is computed from the members.
 
-The group is empty without members, and assigning while its epoch is ahead of the target's. It is reconciling
-while some member has not reached its target, and otherwise stable. The replay keeps counters: how many
-members name each topic, pattern and assignor. So a decision need not scan all members.
+The group's state is EMPTY without members, and ASSIGNING while the group's epoch is ahead of the target's
+epoch. The state is RECONCILING while some member has not reached its target, and otherwise STABLE. The replay
+keeps counters: how many members name each topic, pattern and assignor. So a decision need not scan all
+members.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ class MemberState(Enum):
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
     UNKNOWN = 127
-    """A number that this version does not know: a later version wrote the record."""
+    """The state for a number that this version does not know, because a later version wrote the record."""
 
 
 class GroupState(Enum):

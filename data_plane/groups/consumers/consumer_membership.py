@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-A member sends no other requests than heartbeats. A heartbeat says what has changed at the member since the
-last heartbeat, and the answer what has changed in its assignment. One decision takes four steps, each of
-which may write records:
+A member sends no other requests than heartbeats. A heartbeat reports what has changed at the member since the
+last heartbeat. The answer reports what has changed in the member's assignment. One decision takes four steps,
+each of which may write records:
 
 1. The coordinator finds or creates the member, and updates its profile.
-2. If what the group reads has changed, the group's epoch rises.
-3. If the epoch is ahead of the target's, a target is computed, `group.consumer.assignment.interval.ms` after
-   the last one.
+2. If the set of topics that the group reads has changed, or one of these topics, the group's epoch rises.
+3. If the group's epoch is ahead of the target's epoch, a new target is computed. At least
+   `group.consumer.assignment.interval.ms` must have passed since the last one.
 4. The member goes one step towards its target (`reconciliation`).
 
 A heartbeat without changes costs a few look-ups. Between its heartbeats, a member changes only by being
@@ -18,7 +18,7 @@ fenced: when its session ends, or when it revokes partitions too slowly.
 A static member (KIP-345) may leave for a while: it gets the epoch -2, and keeps its place until its session
 ends. The next member with this instance id gets its target and its partitions.
 
-Every check is in Kafka's order, since clients see which error comes first. The texts are Kafka's.
+Every check is in Kafka's order, since clients see which error comes first. The error messages are Kafka's.
 """
 
 from __future__ import annotations
@@ -288,9 +288,10 @@ class ConsumerMembership:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
 
     def check_memory(self, turn: Turn, group: ConsumerGroup, before: Member, profile: Profile) -> None:
-        """Refuse a member, or what it reports, that takes more memory than this partition has for members.
+        """Refuse a new member, or a member's new profile, if it needs more memory than this partition has
+        left for members.
 
-        Raises GROUP_MAX_SIZE_REACHED; a member that takes no more than before is served in any case.
+        Raises GROUP_MAX_SIZE_REACHED. A member that needs no more memory than before is always accepted.
         """
         weight = weight_of_member(before.member_id, profile)
         weight += WEIGHT_OF_PATTERN * (bool(profile.pattern) and profile.pattern not in group.pattern_counts)
@@ -315,11 +316,11 @@ class ConsumerMembership:
         ask: Ask | None = None,
         may_assign: bool = True,
     ) -> Member:
-        """Take the four steps of a heartbeat, except that the caller has found or created the member.
-        Returns the member after these steps.
+        """Take the four steps of a heartbeat, except finding or creating the member. The caller has done
+        that. Returns the member after these steps.
 
-        `ask` is the member's request; its rights limit the topics that a pattern may find. With `may_assign`
-        false no target is computed, because the group is about to become a classic group.
+        `ask` is the member's request. The rights of its client limit the topics that a pattern may match. If
+        `may_assign` is false, no target is computed, because the group is about to become a classic group.
         """
         image = self.image
         member, has_new_topics = self._update_profile(turn, change, before, profile, ask)
@@ -384,7 +385,8 @@ class ConsumerMembership:
 
     def _raise_epoch(self, change: GroupChange, is_needed: bool, anew: bool = False) -> None:
         """Raise the group's epoch if `is_needed`, or if the hash of its topics has changed since the last
-        rise. The hash is compared for unchecked groups, and with `anew` for every group.
+        rise. The hash is compared only if the group's topics are unchecked since their last change, or if
+        `anew` is true.
         """
         group = change.group
         group_id = group.group_id

@@ -18,7 +18,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 def group_not_found(group_id: str, is_there: bool) -> wire.DescribedGroup:
     """Build the description of a missing group: the error GROUP_ID_NOT_FOUND.
 
-    With `is_there`, a group of another kind has the name.
+    `is_there` is true if a group of another kind has this id.
     """
     fault = "is not a consumer group" if is_there else "not found"
     error = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {fault}.")

@@ -118,8 +118,8 @@ def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) 
 def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
     """Refuse a heartbeat with another epoch than the member's.
 
-    The previous epoch is accepted if all partitions that the member names are assigned to it: it may have
-    lost the last answer.
+    The member may have lost the last answer. So its previous epoch is accepted if it names only partitions
+    that are assigned to it.
     """
     epoch = request.member_epoch
     if epoch == member.epoch:

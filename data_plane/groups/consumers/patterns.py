@@ -1,11 +1,11 @@
-"""Subscriptions by regular expression: which topics a pattern matches, and when they are searched again.
-PURE.
+"""Subscriptions by regular expression: the search for the topics that a pattern matches, and the times of the
+next searches. PURE.
 
 Patterns are in RE2's syntax, and match a whole topic name (KIP-848). The log has the topics of each pattern,
 as they were found last. A worker searches them (`find_topics`) with the rights of the member whose heartbeat
 triggered the search. Only topics that this member may DESCRIBE match.
 
-The patterns of a group are searched together: when one is new, when topics were created, or when
+The patterns of a group are searched together: when a pattern is new, when topics were created, or when
 `group.consumer.regex.refresh.interval.ms` has passed. Between two searches at least ten seconds pass, and one
 search runs at a time.
 """
@@ -194,10 +194,10 @@ class Patterns:
 
 
 def check_new_pattern(group: ConsumerGroup, pattern: str, check: Callable[[str], None] | None) -> None:
-    """Check a pattern that is new to the group: only one member has it.
+    """Check a pattern if it is new to the group, so that only one member has it.
 
-    The member's new profile is already in `group`. `check` raises the error that a worker has found; None: the
-    pattern is compiled here.
+    The member's new profile is already in `group`. `check` raises the error that a worker has found. If
+    `check` is None, the pattern is compiled here.
 
     Raises:
         KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR

@@ -4,20 +4,20 @@ Theory of operation
 -------------------
 The target of a small group is computed inside a decision. The target of a large group would block the event
 loop for too long. So the decision requests a `TargetRun`. A worker computes the target from the group as it
-was, and splits the records into parts. The coordinator submits each part to itself as a request, so each is a
-decision of its own. It is small enough for the loop and for a batch of the log. The last part has the record
-of the target's epoch.
+was, and splits the records into parts. The coordinator submits each part to itself as a request, so each part
+is a decision of its own. A part is small enough for one turn of the event loop and for one batch of the log.
+The last part has the record of the target's epoch.
 
 A part counts only while its run is the newest of its group. The group may have changed meanwhile:
 
 * Parts skip members that have left. Their departure has raised the group's epoch, so another target follows.
-* A static member that came back with another id gets the target that was computed for its old id. That raises
-  no epoch.
+* A static member that came back with another id gets the target that was computed for its old id. Its return
+  raises no epoch.
 * A run ends if its group is deleted, becomes a classic group or gets another target.
 
 Until the last part is written, members take no step, since they would move to a mixture of two targets. Only
-a joining member takes one, because it needs an epoch. A coordinator that takes over in between finds such a
-mixture in the log, with the earlier epoch. It then computes a new target.
+a joining member takes a step, because it needs an epoch. A coordinator that takes over in between finds such
+a mixture in the log, with the earlier target's epoch. This coordinator then computes a new target.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ __all__ = ["HashTopics", "TopicHashes"]
 
 _MAGIC = b"\0"
 KEPT_MAX = 10_000
-"""The most topic names whose hashes are kept; missing topics count, too. The hashes of further topics are
-computed each time.
+"""The most topic names in the cache of hashes. Names of topics that do not exist count, too. The hashes of
+further topics are computed each time.
 """
 
 
@@ -84,7 +84,7 @@ class TopicHashes:
     def changed(self, topics: Iterable[str], image: MetadataImage) -> list[str]:
         """Select the topics, out of these changed ones, whose hash has changed or may have changed.
 
-        Topics that no group reads are left out as far as known.
+        While the cache has all topics that groups read, topics that are missing in it are left out.
         """
         changed = []
         for name in topics:

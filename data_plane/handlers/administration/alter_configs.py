@@ -2,8 +2,8 @@
 all others.
 
 As in Kafka, the broker checks the form of the request and the changes of its own values, and sets its own log
-levels. The controller decides all resources that the broker does not refuse or finish itself. The answers are
-joined in the order of the request.
+levels. The broker refuses or finishes some resources of a request itself. The controller decides all others.
+The broker puts all answers into the order of the request.
 """
 
 from __future__ import annotations
@@ -286,7 +286,9 @@ def _check_broker(own: OwnConfig, name: str, after: Mapping[str, str]) -> None:
 
 
 def _operated(before: Mapping[str, str], configs: Sequence[incremental.AlterableConfig]) -> dict[str, str]:
-    """Compute a broker's values after the operations, from its present values as this broker knows them."""
+    """Compute a broker's values after the operations. They start from the broker's present values, as far as
+    this broker knows them.
+    """
     after = dict(before)
     for config in configs:
         if config.config_operation == Operation.SET:

@@ -1,4 +1,4 @@
-"""Reads for consumers that skip batches without records if other batches follow.
+"""Reads of a log for consumers. A read skips batches without records if other batches follow them.
 
 Compaction leaves empty batches, and a segment may have only such batches. librdkafka takes an answer without
 records as a sign that its limit was too small for the next record. It doubles the limit, and fails after ten
@@ -34,7 +34,7 @@ def read_records(
             behind = log.read(found.next_offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
         except (KafkaError, DiskError):
             reached("fetch.error_behind_empty_batches")
-            # The error is about later batches. The next request will get and report it.
+            # The error is about later batches. So ignore it here; the next request will get and report it.
             break
         if behind.file is None:
             break

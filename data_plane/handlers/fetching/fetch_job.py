@@ -337,7 +337,9 @@ class FetchJob:
         return self._error(fetched, partition, error.code)
 
     def _note_sent(self, partition: Partition, count: int, throttle: ReplicationThrottle | None) -> None:
-        """Count bytes that are sent to a follower, for the throttle and for the metric of reassignments."""
+        """Add the bytes that are sent to a follower to the throttle's count and to the metric of
+        reassignments.
+        """
         if partition.is_adding(self.replica_id):
             self.replication.reassignment_bytes_out += count
         if throttle is not None:
@@ -404,7 +406,7 @@ class FetchJob:
         )
 
     def has_enough(self, attempt: FetchRound) -> bool:
-        """True if this round may be answered: it has `min_bytes`, or an error or another result that must not
+        """True if this round may be answered: it has `min_bytes`, an error, or another result that must not
         wait.
         """
         return attempt.must_answer or attempt.bytes_read + attempt.bytes_cut_off >= self.min_bytes
@@ -498,7 +500,8 @@ class FetchJob:
             and fetched.sent_log_start_offset == log.log_start_offset
             # A follower outside the ISR may join it with its next fetch, so its partition must be read again.
             and self.replica_id in partition.isr_state.isr
-            # Without this link from the replica, no object would mark the partition dirty again.
+            # The replica marks the partition dirty through its link to this cursor. Without the link, the
+            # partition would stay clean for ever.
             and replica is not None
             and replica.cursor is fetched
         ):
@@ -517,8 +520,8 @@ class FetchJob:
             or answer.high_watermark != fetched.sent_high_watermark
             or answer.log_start_offset != fetched.sent_log_start_offset
         )
-        # A fetcher that gets an error or a divergence ignores the other fields, so do not count them as
-        # known.
+        # A fetcher that gets an error or a divergence ignores the other fields. So do not record that it
+        # knows the high watermark.
         is_taken = not answer.error_code and answer.diverging_epoch is _NOT_DIVERGING
         fetched.sent_high_watermark = answer.high_watermark if is_taken else -1
         fetched.sent_log_start_offset = answer.log_start_offset

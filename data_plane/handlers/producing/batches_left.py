@@ -1,5 +1,5 @@
-"""The batches of a Produce request that were not appended before its first wait, with the results of workers
-about them. PORTED.
+"""The batches of a Produce request that were not appended before its first wait, and what workers have found
+out about them. PORTED.
 
 Theory of operation
 ===================
@@ -13,9 +13,10 @@ facts about the bytes themselves are kept: their decompressed size, and whether 
 
 These workers have their own threads (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most
 batches are handled by the `small` workers, with a small memory limit each. A batch that exceeds the limit is
-started again by the `large` workers. So are later batches of a request that has decompressed to unusually
-many bytes. Only one `large` batch is handled at a time, with pauses between (`odradek.serving.long_work`).
-This bounds memory and time, and large batches delay only large batches.
+started again by the `large` workers. If the batches of one request decompress to unusually many bytes, the
+`large` workers also handle its later batches. Only one `large` batch is handled at a time, with pauses
+between (`odradek.serving.long_work`). This bounds memory and time, and large batches delay only large
+batches.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from odradek.wire.messages.produce import PartitionProduceResponse, ProduceReque
 PARTITIONS_PER_TURN = 256
 """The most appends of one request in one turn of the event loop. For small batches they take about 4 ms."""
 TURNS_AT_ONCE = 2
-"""The number of further turns that a request gets at once. Later turns are taken as long work, in competition
-with other requests. Producers may write to hundreds of partitions in one request.
+"""After its first turn, a request gets this number of further turns without waiting. For later turns it
+competes with other requests, as long work. Producers may write to hundreds of partitions in one request.
 """
 SLICE_BYTES = 4 << 20
 """The number of bytes that a worker decompresses for one request before appends continue."""
@@ -45,8 +46,8 @@ _OF_NO_TOPIC = LogConfig()
 Begun: TypeAlias = tuple[
     list[TopicProduceResponse], list[PartitionProduceResponse], DelayedProduce | None, bool
 ]
-"""The results so far: the answers of complete topics and of the current topic, the delayed answer, and True
-if any batch was refused.
+"""The results so far: the answers of complete topics, the answers of the current topic, the delayed answer,
+and True if any batch was refused.
 """
 
 

@@ -77,8 +77,8 @@ class DelayedProduce(Delayed):
         timeout_ms: int,
         listener: str | None = None,
     ) -> None:
-        """`listener` is the listener whose addresses the answer has for leaders; None in versions without
-        this field.
+        """The answer names the leaders' addresses on the listener `listener`. This is None in versions
+        without this field.
         """
         super().__init__()
         self.desk = desk
@@ -194,7 +194,7 @@ class DelayedProduce(Delayed):
 def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
     """Set an error, unless there already is one.
 
-    A failed flush also ends the leadership, so the first error explains more than later ones.
+    For instance, a failed flush also ends the leadership. So the first error explains more than later ones.
     """
     if answer.error_code:
         return

@@ -102,7 +102,7 @@ class ProduceHandler:
         looks: Iterable[None] = (),
     ) -> Steps[Result]:
         """Verify transactional batches with their coordinator, recompress batches with their topics' codecs,
-        then append all. Each turn resumes `looks`, the collection of the batches to verify.
+        then append all. `looks` collects the batches to verify; each step of this iterator takes one turn.
         """
         context, left = context.for_later(), self._left(context, request)
         for _ in looks:
@@ -177,7 +177,8 @@ class ProduceHandler:
                 if log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes:
                     if delayed is None:
                         delayed = self._delayed(context, request, responses)
-                    # Wait from now on, so that a leadership that is lost and won again is noticed.
+                    # Begin to wait at once. A later start could miss that the leadership was lost and won
+                    # again.
                     delayed.wait_for(partition, result.last_offset, answer, acks)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
             answers = []
@@ -195,8 +196,8 @@ class ProduceHandler:
     ) -> Result:
         """Stop appending until a later turn.
 
-        In the first turn, suspend the request and return that; in later turns, save the state for
-        `_append_rest`.
+        In the first turn, suspend the request and return the suspended result. In later turns, save the state
+        for `_append_rest`, and return None.
         """
         if left is not None:
             left.begun = begun

@@ -37,7 +37,9 @@ from odradek.wire.schema.versions import (
 )
 
 ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
-"""The client version of a transaction whose partitions are added by the client, or by brokers."""
+"""Transaction versions of clients. With 0, the client itself adds partitions to its transaction. With 2,
+brokers add them.
+"""
 
 
 class AddPartitionsToTxnHandler:
