@@ -340,7 +340,9 @@ class FetchSessions:
         named: NamedPartitions,
         session: FetchSession | None,
     ) -> None:
-        """Update the session as `_update` does, from partitions that `name` has collected."""
+        """Update the session from the partitions that `name` has collected. The result is the same as that of
+        `_update`.
+        """
         follows = session if session is not None and session.privileged else None
         if not partitions and follows is None:
             partitions.update(named.partitions)
@@ -373,8 +375,8 @@ class FetchSessions:
                     gone.end()
 
     def _has_room_for(self, request: FetchRequest, by_id: bool, named: NamedPartitions | None) -> bool:
-        """True if sessions may remember the partitions in a consumer's request that this broker does not
-        host.
+        """True if the sessions have room for all partitions of a consumer's request that are not hosted by
+        this broker.
         """
         if named is not None:
             return self._unknown + named.unknown <= UNKNOWN_MAX

@@ -120,8 +120,8 @@ class HostedPartitions:
     # -- configurations -------------------------------------------------------------------------------------------
 
     def apply_configs(self, names: Iterable[str], *, stricter_only: bool = False) -> None:
-        """Apply the current configurations to the logs of these topics. With `stricter_only`, only to topics
-        whose `min.insync.replicas` rises.
+        """Apply the current configurations to the logs of these topics. If `stricter_only` is true, apply
+        them only to topics whose `min.insync.replicas` rises.
         """
         for name in names:
             topic = self._hosted.by_name.get(name)
@@ -207,8 +207,7 @@ class HostedPartitions:
 
     def _check_directory(self, partition: Partition, image: PartitionImage) -> None:
         """Report the directory of a replica to the controller again, if the metadata names another directory.
-
-        This happens if an older report reaches the controller after a newer one.
+        The metadata does so if an older report has reached the controller after a newer report.
         """
         log = partition.log
         owner, named = log.owner, image.directory_of(self._node_id)
@@ -290,8 +289,8 @@ class HostedPartitions:
         metadata is offline.
 
         A move to the offline directory was announced. If the swap never began, the log here is complete. If
-        its disk hung during the swap, the log is outdated. The controller treats the replica as empty, so an
-        operator decides.
+        the disk of this log hung during the swap, the log is outdated. The controller treats the replica as
+        empty, so an operator decides.
         """
         self._log.error(
             "partition.found_elsewhere",

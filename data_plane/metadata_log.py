@@ -390,7 +390,9 @@ class MetadataLog:
         """Do nothing: the writer of the records gets the same error, and tries again."""
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """Lower the checkpoint's offset of synced bytes too, because synced data is cut off."""
+        """Lower the offset in the checkpoint of synced data, too, because the log is about to lose synced
+        data.
+        """
         self._write_synced_offset(offset)
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:

@@ -7,7 +7,7 @@ began. Only in-sync replicas can be elected. So no later leader had begun before
 as Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
 
 Two fetches of different sessions prove nothing: a leader that was paused may find both waiting in its
-sockets. For a follower without a session, its second fetch is accepted as proof.
+sockets. If a follower has no session, its second fetch is accepted as proof.
 """
 
 from __future__ import annotations
@@ -85,9 +85,8 @@ class ReadBarrier:
         partition.hear_fetches(None)
 
     def _note(self, replica: RemoteReplica | None) -> None:
-        """Record a follower's fetch, or (with None) a change of the in-sync set.
-
-        Whether reads may proceed is checked after this turn, since the answer to the fetch is not built yet.
+        """Record a follower's fetch, or (if `replica` is None) a change of the in-sync set. The check whether
+        reads may proceed follows after this turn, since the answer to the fetch is not built yet.
         """
         if replica is not None and replica.broker_id in self._missing:
             first = self._missing[replica.broker_id]

@@ -20,8 +20,8 @@ class RecordProducer:
     producer_id: int
     epoch: int
     guard: VerificationGuard
-    """The log's permission to append for this transaction: the transaction's coordinator has confirmed that
-    the partition is part of it.
+    """The log's permission to append for this transaction. It shows that the transaction's coordinator has
+    confirmed the partition as a part of the transaction.
     """
 
 

@@ -2,12 +2,17 @@
 
 Theory of operation
 -------------------
-A `Shard` begins when the broker becomes leader of the partition. A worker thread reads the log; until it is read, requests get COORDINATOR_LOAD_IN_PROGRESS. Then the shard runs its machine in a `ReplicatedStateMachine` over that log. The shard ends when the leadership ends, the leader epoch changes or the disk fails. Waiting requests then get NOT_COORDINATOR, and no state is kept. After a failed append, the log may lack records that the machine has decided. So a new shard loads the state from the log again; while a disk is full, this repeats. A record that fails to decode is skipped. Otherwise any client that may write to the topic could stop its
-coordinators for ever.
+A `Shard` begins when the broker becomes leader of the partition. A worker thread reads the log; until it is
+read, requests get COORDINATOR_LOAD_IN_PROGRESS. Then the shard runs its machine in a `ReplicatedStateMachine`
+over that log. The shard ends when the leadership ends, the leader epoch changes or the disk fails. Waiting
+requests then get NOT_COORDINATOR, and no state is kept. After a failed append, the log may lack records that
+the machine has decided. So a new shard loads the state from the log again. While a disk is full, one shard
+after the other does so. A record that fails to decode is skipped. Otherwise any client that may write to the
+topic could stop its coordinators for ever.
 
 A request is submitted with a reply. One decision may answer many requests (e.g. the end of a rebalance). All
-its answers are sent once the log has committed the decision. If that happens at once, the caller gets the
-response, otherwise a `Delayed`.
+its answers are sent once the log has committed the decision. If the log commits it at once, the caller gets
+the response, otherwise a `Delayed`.
 
 The machine keeps all its deadlines in `Deadlines`. The shard sets one timer of the broker, for the earliest
 deadline.
@@ -96,8 +101,8 @@ class Shard(ABC, Generic[S, D]):
     ) -> None:
         """`failed` is called with this shard if its state must be loaded from the log again.
 
-        `not_encoded` is shared by all shards: it logs decisions that could not be encoded. `compression_type`
-        is that of the batches that the shard writes.
+        `not_encoded` is shared by all shards: it logs decisions that could not be encoded. The shard writes
+        its batches with `compression_type`.
         """
         self._broker = broker
         self._failed = failed
@@ -141,8 +146,8 @@ class Shard(ABC, Generic[S, D]):
 
     @abstractmethod
     def waits_for_log(self, request: Any) -> bool:
-        """True if the answer to this request only waits until the log has committed a decision, never for
-        another client's request.
+        """True if this kind of request is answered as soon as the log has committed its decision. False if
+        the answer may also have to wait for another client's request.
         """
 
     @abstractmethod
@@ -243,8 +248,8 @@ class Shard(ABC, Generic[S, D]):
             return
         if not self.partition.has_min_isr and self.needs_replicas(ask.request):
             reached("coordination.refused_without_replicas")
-            # Too few replicas are in sync, so this is refused, like every write with acks=all. Heartbeats and reads go on, so
-            # that no session ends because of it.
+            # Too few replicas are in sync, so refuse this request, like every write with acks=all. Heartbeats
+            # and reads go on, so that the lack of replicas ends no session.
             if ask.reply is not None:
                 ask.reply.complete(self.refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return

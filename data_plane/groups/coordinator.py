@@ -235,7 +235,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
     def forget_topics(self, topics: frozenset[str]) -> None:
         """Delete the offsets committed for these deleted topics.
 
-        While the log is still being read, this waits for its end.
+        If the log is still being read, the deletion waits until that has ended.
         """
         if self.is_loading:
             self._deleted_topics.update(dict.fromkeys(sorted(topics)))
@@ -243,7 +243,9 @@ class Shard(CoordinatorShard[GroupsState, None]):
             self.submit(Ask(ForgetTopics(topics), 0, None, self._broker.agreed_clock.latest_ms()))
 
     def topics_changed(self, topics: Sequence[str]) -> None:
-        """Mark the groups that read these topics, so that their next heartbeat compares the topics."""
+        """Mark the groups that read these topics. Then the next heartbeat of each such group compares the
+        hash of the group's topics.
+        """
         if not self.is_loading:
             self.machine.topics_changed(topics, self.newest_state)
 
@@ -252,9 +254,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
 
 
 def _says_something(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """True if a heartbeat reports something: it joins, leaves, or names partitions or subscriptions.
-
-    The decision may then need a record.
+    """True if a heartbeat reports something: its member joins or leaves, or the heartbeat names partitions or
+    subscriptions. The decision may then need a record.
     """
     return (
         request.member_epoch <= 0

@@ -117,7 +117,8 @@ class GroupMachine:
             while (action := deadlines.pop_due(turn.now_ms)) is not None:
                 done = len(turn.records)
                 action(turn)
-                # The next deadline's action, and the request, must see these records as applied.
+                # Apply these records to the turn's state, because the next deadline's action and the request
+                # depend on them.
                 turn.catch_up(done)
         self._deciders[type(request.request)](turn, request)
         return Decision(turn.records, turn.answers)
@@ -164,7 +165,9 @@ class GroupMachine:
         self.consumers.topics_created(offset)
 
     def topics_changed(self, topics: Sequence[str], state: GroupsState) -> None:
-        """Mark the consumer groups that read these topics, so that their next heartbeat compares the topics."""
+        """Mark the consumer groups that read these topics. Then the next heartbeat of each such group
+        compares the hash of the group's topics.
+        """
         self.consumers.topics_changed(list(state.consumers.values()), topics)
 
     def statistics(self) -> dict[str, int]:

@@ -65,7 +65,7 @@ EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
 def join_refused(member_id: str, code: ErrorCode, version: int) -> JoinGroupResponse:
     """Build the response to a refused JoinGroup.
 
-    Before version 7 the protocol's name must not be null, so it is empty.
+    Before version 7 the name of the protocol must not be null, so the response has an empty name.
     """
     return JoinGroupResponse(
         error_code=code,
@@ -82,7 +82,7 @@ def sync_refused(code: ErrorCode) -> SyncGroupResponse:
 class LeaveMembers:
     """A LeaveGroup with very many members.
 
-    It is answered with an error code, and if this is NONE, with a code for each member.
+    The answer is an error code and, if this code is NONE, one more code for each member.
     """
 
     group_id: str

@@ -41,7 +41,7 @@ class _Epochs(Protocol):
 
 
 class LeaderlessReplicas:
-    """Knows which replicas have to be reported to the controller, and in which order."""
+    """The replicas that have to be reported to the controller, in the order of their reports."""
 
     def __init__(self, node_id: int, newest: NewestImage, hosted: HostedTopics, controller: _Epochs) -> None:
         self._node_id = node_id
@@ -88,7 +88,9 @@ class LeaderlessReplicas:
         return bool(self._urgent)
 
     def next_reports(self) -> list[TopicPartitionLogInfo]:
-        """Return the reports for the next heartbeat; empty if a controller lacks the feature."""
+        """Return the reports for the next heartbeat. The list is empty if any controller does not support
+        such reports.
+        """
         epoch = self._controller.leader_epoch
         if epoch != self._controller_epoch:
             self._controller_epoch = epoch

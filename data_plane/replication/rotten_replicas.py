@@ -60,7 +60,7 @@ AGAIN_SECONDS = 2.0
 
 
 class Fate(Enum):
-    """What happens next to a replica that the metadata calls LOST."""
+    """The next step for a replica that the metadata calls LOST."""
 
     FOLLOW = "the replica has begun anew already, and the controller will get a report of that"
     BEGIN_ANEW = "other replicas have all records, so this replica is set aside"

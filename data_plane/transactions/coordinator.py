@@ -207,7 +207,7 @@ class TransactionCoordinator(Shards[TransactionShard]):
     ) -> None:
         """`write_here` writes markers to partitions that this broker leads.
 
-        `peers` replaces the connections to other brokers.
+        `peers` sends requests to other brokers; None makes an object for this.
         """
         super().__init__(broker, TRANSACTIONS_TOPIC)
         self._host = broker

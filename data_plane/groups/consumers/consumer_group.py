@@ -150,7 +150,7 @@ class Member:
     def assignment_epoch(self, topic_id: bytes, partition: int) -> int | None:
         """Return the epoch at which the member got this partition.
 
-        None if the member neither has it nor has to revoke it.
+        None if the partition is neither assigned to the member, nor to be revoked by it.
         """
         for epochs in (self.assigned, self.revoking):
             found = epochs.get(topic_id, NO_PARTITIONS).get(partition)
@@ -264,7 +264,8 @@ class ConsumerGroup:
     def preferred_assignor(self, offered: Sequence[str]) -> str:
         """Return the assignor that most members name.
 
-        `offered` decides ties: its first assignor wins, also if no member names any.
+        Among assignors with equal counts, the first one in `offered` wins. So if no member names an assignor,
+        it is the first of all.
         """
         counts = self.assignor_counts
         return max(offered, key=lambda name: counts.get(name, 0))
@@ -472,7 +473,7 @@ class _Draft:
     def _put(self, before: Member | None, after: Member | None) -> None:
         """Replace the member `before` by `after`, which has the same id, and update owners and counters.
 
-        None as `before` adds, None as `after` removes.
+        If `before` is None, add the member `after`. If `after` is None, remove the member `before`.
         """
         if before is not None:
             self._count_profile(before.profile, -1)

@@ -154,8 +154,8 @@ class ConsumerMembership:
             self.begin_anew(turn, group_id)
 
     def begin_anew(self, turn: Turn, group_id: str) -> None:
-        """Reset the soft state of one group: its members' sessions start again, its target run is cancelled,
-        and its topics will be compared again.
+        """Reset the soft state of one group: its members' sessions start again, and its target run is
+        cancelled. The hash of its topics will be compared again.
         """
         self._checked.discard(group_id)
         self._targets.cancel(group_id)
@@ -168,8 +168,8 @@ class ConsumerMembership:
             self._watch_revocation(turn, group_id, group.members[member_id])
 
     def topics_changed(self, groups: Sequence[ConsumerGroup], topics: Sequence[str]) -> None:
-        """Mark the groups that read one of these topics, so that their next heartbeat compares the hash of
-        their topics.
+        """Mark the groups that read one of these topics. Then the next heartbeat of each such group compares
+        the hash of the group's topics.
         """
         if len(groups) * len(topics) > MARKS_MAX:
             self._checked.clear()

@@ -33,7 +33,7 @@ def dynamic_member(
 ) -> Member:
     """Return the member with this id, or create it if it joins.
 
-    It has no instance id. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
+    Such a member has no instance id. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
     """
     if joins:
         member: Member = group.members.get(member_id, Member(member_id))
@@ -98,9 +98,8 @@ def known_member(group: ConsumerGroup, member_id: str) -> Member:
 
 
 def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> Member:
-    """Return the static member with this instance id.
-
-    Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if it has another member id.
+    """Return the static member with this instance id. Raises UNKNOWN_MEMBER_ID if there is none, and
+    FENCED_INSTANCE_ID if it has another member id.
     """
     member = group.static_member(instance_id)
     if member is None:

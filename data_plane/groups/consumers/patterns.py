@@ -44,7 +44,7 @@ REFRESH_INTERVAL_MS_MIN = 10_000
 NAMES_PER_PAUSE = 1_000
 
 MaySee: TypeAlias = Callable[[str], bool]
-"""Returns True if a client may DESCRIBE the topic of this name."""
+"""A function that returns True if a client may DESCRIBE the topic of this name."""
 
 
 class PatternStatus(Enum):
@@ -64,7 +64,9 @@ class FindTopics:
     patterns: tuple[str, ...]
     image: MetadataImage
     may_see: MaySee | None
-    """Returns True for topics that the member may DESCRIBE. None: all topics are visible."""
+    """A function that returns True for topics that the member may DESCRIBE. None means that all topics are
+    visible.
+    """
     started_ms: int
     """The wall-clock time at which the search was requested, in milliseconds since 1970."""
 

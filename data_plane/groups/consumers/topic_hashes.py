@@ -97,7 +97,8 @@ class TopicHashes:
             if self._is_kept(name, topic):
                 continue
             if topic is not None and 2 + len(topic.partitions) > INLINE_UNITS_MAX:
-                # A worker will hash this topic before the next heartbeat of a group that reads it.
+                # The topic is too large to be hashed here, so it may have changed. A worker will hash it
+                # before the next heartbeat of a group that reads it.
                 changed.append(name)
             elif self._of_topic(name, image) != kept[1]:
                 changed.append(name)

@@ -136,7 +136,7 @@ def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
 
 
 def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
-    """Describe the state of a compacted log: what the cleaner would do now, and the last pass."""
+    """Describe the state of a compacted log: what the cleaner would do now, and what its last pass did."""
     plan, state = plan_log(view_of(log), now_ms), log.cleaning
     answer = LogCleaning(
         first_dirty_offset=plan.first_dirty_offset,

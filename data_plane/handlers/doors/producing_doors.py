@@ -51,7 +51,8 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
 def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
     """Return the error for a topic that the client may not write to, otherwise NONE.
 
-    An unknown topic id is UNKNOWN_TOPIC_ID, as it may become known in a later turn.
+    For an unknown topic id, return UNKNOWN_TOPIC_ID now. In a later turn the id may be known, and the rights
+    would then be unchecked.
     """
     name = asked.name_of(topic.topic_id) if asked.version >= PRODUCE_TOPIC_IDS else topic.name
     if name is None:

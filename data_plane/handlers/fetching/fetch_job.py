@@ -192,8 +192,9 @@ class FetchJob:
     def reading(self) -> Work[FetchRound]:
         """Read all partitions of a consumer's fetch for the first time, in slices.
 
-        If the fetch waited after the last slice, it would miss changes of partitions that were read earlier.
-        So if there are too few bytes and any partition has changed, all are read again without a pause.
+        While later slices are read, partitions of earlier slices may change. A fetch that is parked
+        afterwards would miss these changes. So if there are too few bytes, and any partition has changed, all
+        partitions are read again without a pause.
         """
         attempt = FetchRound()
         seen: list[tuple[Partition, int, int]] = []
