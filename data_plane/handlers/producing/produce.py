@@ -177,8 +177,7 @@ class ProduceHandler:
                 if log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes:
                     if delayed is None:
                         delayed = self._delayed(context, request, responses)
-                    # Begin to wait at once. A later start could miss that the leadership was lost and won
-                    # again.
+                    # Wait from now on, to notice if the leadership is lost and won again.
                     delayed.wait_for(partition, result.last_offset, answer, acks)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
             answers = []
