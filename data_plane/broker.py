@@ -1,8 +1,8 @@
 """The broker: creates its parts, passes each metadata image to them, and holds the objects that request
 handlers share.
 
-Metadata reaches a broker only as images of the metadata log (`apply_metadata`). To change metadata, it sends
-requests to the controller over a `ControllerPort`, even if both run in one process.
+Metadata reaches a broker only as images of the metadata log (`apply_metadata`). To change metadata, the
+broker sends requests to the controller over a `ControllerPort`, even if both run in one process.
 """
 
 from __future__ import annotations

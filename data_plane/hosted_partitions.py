@@ -3,9 +3,9 @@ their directory fails.
 
 Theory of operation
 -------------------
-The broker names the partitions that an image has changed. For each of them the log is found or made, and the
-partition gets its new metadata. Nothing here awaits. If there are many new logs, `LogMaker` makes them, and
-calls the broker again when they are ready.
+The broker names the partitions that an image has changed. For each of these partitions the log is found or
+made, and the partition gets its new metadata. Nothing here awaits. If there are many new logs, `LogMaker`
+makes them, and calls the broker again when they are ready.
 
 * If the metadata does not name the directory of a replica, the directory is reported to the controller
   (`DirectoryAssignments`).

@@ -1,8 +1,8 @@
 """A limit on similar log lines: the first are written, the rest are only counted. PURE.
 
-If one request fails, the next often fail as well. A client that keeps trying could fill the operator's disk
-with lines. At most `LINES_MAX` lines are written in `INTERVAL_SECONDS`. The first line after that says how
-many lines were suppressed.
+If one request fails, the next requests often fail as well. A client that keeps trying could fill the
+operator's disk with lines. At most `LINES_MAX` lines are written in `INTERVAL_SECONDS`. The first line of the
+next interval says how many lines were suppressed.
 """
 
 from __future__ import annotations

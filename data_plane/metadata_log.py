@@ -4,11 +4,12 @@ Rot and torn writes
 -------------------
 The quorum syncs each write before it begins the next, so a crash can tear only the last write. At recovery,
 the log class cuts off a damaged tail. This is right for a torn write, but for rot it would be silent loss.
-`MetadataLog.open` distinguishes the two before the log class sees the files. `synced-offset-checkpoint` holds
-a lower bound of the synced offset. It is written at every start and stop, and every few seconds in between.
-Most writes are a single batch. Before a write of several batches (a follower that catches up) the file is
-written too, with the offset at which that write ends. A crash may tear any of these batches and leave a later
-one of them complete. So the log is refused (`MetadataLogCorrupt`) when
+`MetadataLog.open` distinguishes torn writes from rot before the log class sees the files.
+`synced-offset-checkpoint` holds a lower bound of the synced offset. It is written at every start and stop,
+and every few seconds in between. Most writes are a single batch. A follower that catches up writes several
+batches at once. Before such a write the file is written too, with the offset at which the write will end. A
+crash may tear any of these batches and leave a later one of them complete. So the log is refused
+(`MetadataLogCorrupt`) when
 
 * an intact batch follows a damaged batch, in the same segment or in a later one, unless both batches belong
   to such a write, or
@@ -17,7 +18,7 @@ one of them complete. So the log is refused (`MetadataLogCorrupt`) when
 A log that is gone
 ------------------
 A controller that has lost its log could vote twice in one epoch. It could also vote for candidates that lack
-records which it had acknowledged. Nothing would report this. So the file `metadata-log-begun`, beside
+records which it had acknowledged. Nobody would notice. So the file `metadata-log-begun`, beside
 `meta.properties`, says that the log's directory has had a quorum's state. This file is written after the
 quorum's state is durable, so a crash leaves the file only together with the state. A controller that has the
 file but lacks the state is refused, whether or not the directory still exists.

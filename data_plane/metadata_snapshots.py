@@ -1,5 +1,5 @@
-"""The snapshots of a metadata log on disk: `OFFSET-EPOCH.checkpoint` files beside its segments, as Kafka has
-them.
+"""The snapshots of a metadata log on disk: `OFFSET-EPOCH.checkpoint` files beside the log's segments, as in
+Kafka.
 
 A draft is written under a temporary name (`.checkpoint.NUMBER.part`); `finish` checks it, syncs it, and
 renames it. So a file with a snapshot's name is complete, unless the disk has damaged it. Drafts that a crash

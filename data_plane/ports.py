@@ -49,7 +49,7 @@ class TransactionVerifier(Protocol):
         adds: bool,
     ) -> Mapping[VerifiedPartition, ErrorCode]:
         """Ask the coordinator whether each partition belongs to the producer's open transaction. Returns NONE
-        for each that does.
+        for each partition that does, otherwise an error code.
 
         With `adds`, the coordinator adds the missing partitions (AddPartitionsToTxn without `verify_only`).
         Errors are the coordinator's own, untranslated. If the coordinator is not reached within

@@ -111,8 +111,8 @@ class CoordinatorLog:
         """Append one decision to the log, and return the offset of its last record. A large decision, e.g.
         the tombstones of all offsets in a topic, takes several batches.
 
-        After a crash between two batches, the log has only a part of the decision. That is allowed: only
-        decisions about offsets need several batches, and each offset is independent.
+        After a crash between two batches, the log has only a part of the decision. Such a part does no harm.
+        Only decisions about offsets need several batches, and each offset is independent.
 
         Raises:
             DiskError
@@ -220,10 +220,10 @@ class Latest:
 
 
 def read_latest(log: PartitionLog, skipped: list[str]) -> Latest:
-    """Read the whole log, and return the latest value of each key. It blocks.
+    """Read the whole log, and return the latest value of each key. The call blocks.
 
-    A batch with a valid checksum but malformed records was written by a client. It is left out, and a text
-    about it is appended to `skipped`. Raises `KafkaError` (the log cannot be read or is damaged),
+    A batch with a valid checksum but malformed records was written by a client. Such a batch is left out, and
+    a text about it is appended to `skipped`. Raises `KafkaError` (the log cannot be read or is damaged),
     `DiskError`.
     """
     latest = Latest()

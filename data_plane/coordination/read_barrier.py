@@ -2,12 +2,12 @@
 
 A deposed leader may still believe that it leads. Its writes fail, but its reads would return old state. So a
 read waits until each other in-sync replica has fetched twice, in one fetch session, since the read began. The
-replica sent the second fetch after the answer to the first. So it still followed this leader after the read
-began. Only in-sync replicas can be elected. So no later leader had begun before the read. (The same argument
-as Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
+replica sent the second fetch after the answer to the first. So the replica still followed this leader after
+the read began. Only in-sync replicas can be elected. So no later leader had begun before the read. (The same
+argument as Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
 
-Two fetches of different sessions prove nothing: a leader that was paused may find both waiting in its
-sockets. If a follower has no session, its second fetch is accepted as proof.
+Two fetches of different sessions prove nothing: after a pause, a leader may find both fetches in its sockets.
+If a follower has no session, its second fetch is accepted as proof.
 """
 
 from __future__ import annotations

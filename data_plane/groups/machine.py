@@ -1,9 +1,9 @@
 """The state machine of the groups in one partition of `__consumer_offsets`. PURE.
 
-`decide` takes an `Ask`. It first handles due deadlines, then one of the parts (`membership`, `offsets`,
-`listing`) decides. It returns records, and answers that are sent once the records are committed. Some answers
-may be to much earlier requests. `GroupsState` is replicated. Members in a rebalance, sessions and timers are
-soft state, and a new coordinator starts them again.
+`decide` takes an `Ask`. It first handles due deadlines. Then one of the machine's parts (`membership`,
+`offsets`, `listing`) decides about the request. `decide` returns records, and answers that are sent once the
+records are committed. Some answers may be to much earlier requests. `GroupsState` is replicated. Members in a
+rebalance, sessions and timers are soft state, and a new coordinator starts them again.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ than the longest rebalance timeout among them. A dynamic member that has not joi
 static member stays until its session ends. A group that was empty waits `group.initial.rebalance.delay.ms`
 for further members. Then all JoinGroups are answered with the new generation; the leader also gets the
 metadata of all members. In the second half the leader sends the assignments with its SyncGroup. The
-coordinator writes them to the log. When they are committed, it answers the waiting SyncGroups.
+coordinator writes the assignments to the log. When they are committed, it answers the waiting SyncGroups.
 
 Rules
 * A dynamic member first gets an id and joins with it again (KIP-394, from version 4). Until the second join

@@ -2,8 +2,8 @@
 
 Offsets depend on replicated state only. Members matter only for the permission to commit. Members of the
 present generation may commit. While the group is empty, any client may commit. An offset expires
-`offsets.retention.minutes` after its group has become empty. In a group with members it expires that long
-after its commit, if no member reads its topic any more (KIP-211).
+`offsets.retention.minutes` after its group has become empty. In a group with members, an offset expires the
+same time after its commit, if no member reads its topic any more (KIP-211).
 """
 
 from __future__ import annotations

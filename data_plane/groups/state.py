@@ -1,8 +1,8 @@
 """The groups of one partition of `__consumer_offsets`: an immutable value, changed by replay alone. PURE.
 
-A group exists as soon as there is a record of its metadata or of one of its offsets. It ends with the
-tombstone of its metadata, which is written when its last offset is gone. The messages in the maps are shared
-between states and never changed.
+A group exists as soon as there is a record of its metadata or of one of its offsets. The group ends with the
+tombstone of its metadata, which is written when the group's last offset is gone. The messages in the maps are
+shared between states and never changed.
 """
 
 from __future__ import annotations

@@ -4,16 +4,16 @@ Theory of operation
 -------------------
 `ClientQuotas` takes the quotas from the metadata image. Connections call it only while any quota exists.
 
-Each connection keeps a `ClientShare`: the accounts to which its present principal and client id are charged. It
-gets a new share when the client id changes, or when `generation` has grown. An `Account` belongs to all clients
-that share a quota (`quota_levels`), on all listeners. It has a token bucket, and counts the clients' usage and
-waits.
+Each connection keeps a `ClientShare`: the accounts to which its present principal and client id are charged.
+The connection gets a new share when the client id changes, or when `generation` has grown. An `Account`
+belongs to all clients that share a quota (`quota_levels`), on all listeners. An account has a token bucket,
+and counts the clients' usage and waits.
 
 * A **produce** request is charged with its bytes on arrival; the answer contains the time to wait.
 * A **fetch** is charged with the bytes of its answer. A client in debt gets an empty answer (KIP-219). One
   fetch returns at most the bytes that the quota allows in `quota.window.size.seconds`.
-* **Every request** is charged with its processor time. 100 % is one core. The wait is one window at most, so
-  that sessions do not expire.
+* **Every request** is charged with its processor time. 100 % is one core. The client waits for one window at
+  most, so that sessions do not expire.
 
 A client in debt is muted: no request is read from its connection until the wait is over.
 
@@ -128,8 +128,8 @@ class Account(TokenBucket):
     def charge_turn(self, seconds: float, now: float) -> None:
         """Charge the processor time of one turn, or add it to the time that is charged later.
 
-        There may be thousands of turns per second, of some microseconds each. They are charged together, once
-        they add up to a millisecond, or to the quota of a millisecond if this is less.
+        There may be thousands of turns per second, of some microseconds each. Turns are charged together,
+        once they add up to a millisecond, or to the quota of a millisecond if this is less.
         """
         seconds += self._gathered
         if seconds < GATHERED_SECONDS_MAX and seconds < self.rate * GATHERED_SECONDS_MAX:

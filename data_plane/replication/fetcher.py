@@ -12,8 +12,8 @@ uncleanly leaves every ISR before it may lead.
   same log end offset. Partitions that have changed meanwhile (a truncation, another leader, a log set aside)
   are fetched again.
 * **Logs are truncated by epoch only** (`truncation`), when the leader says that they diverge. An offset
-  outside the leader's log is settled with ListOffsets, as in Kafka. If the follower's log ends behind the
-  leader's log (after an unclean election), it is truncated to the leader's end. If it ends before the
+  outside the leader's log is settled with ListOffsets, as in Kafka. If the follower's log reaches beyond the
+  leader's end (after an unclean election), it is truncated to that end. If the follower's log ends before the
   leader's start, it begins anew at that start.
 * A partition that cannot be served backs off alone, outside the session; all other partitions go on. After an
   error of the connection, all partitions back off and a new session begins.
@@ -25,8 +25,8 @@ uncleanly leaves every ISR before it may lead.
 
 A partition has no task or timer of its own. Changed partitions are kept in `_changed`. So the cost of a round
 depends on the partitions with new records, not on all followed partitions. New records also wake local
-requests. The next request to the leader is sent before that, because the leader waits for it. The connection
-has a module of its own (`leader_connection`).
+requests. The next request to the leader is sent before that, because the leader may wait for its
+confirmation. The connection has a module of its own (`leader_connection`).
 """
 
 from __future__ import annotations

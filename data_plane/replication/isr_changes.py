@@ -1,5 +1,5 @@
-"""Sends a leader's proposals for its in-sync replicas to the controller (AlterPartition), batched, one
-request at a time. PORTED.
+"""The sender of a leader's proposals for its in-sync replicas to the controller (AlterPartition). One request
+is sent at a time, and contains many proposals. PORTED.
 
 A proposal is sent until the controller has decided it, or until the partition has dropped it. The partition
 drops it when newer metadata arrive, or when the leadership ends. Repeating a proposal is safe. The controller

@@ -10,8 +10,8 @@ force for certain.
                                      |
                                      +---- newer metadata --------------------> CommittedIsr
 
-A proposal with an unknown outcome (fenced, outdated) stays pending until metadata decides it. A smaller set
-that the controller has accepted stays pending, too: see `Partition.isr_decided`.
+If the outcome of a proposal is unknown (fenced, outdated), the proposal stays pending until newer metadata
+decide it. A smaller set that the controller has accepted stays pending, too: see `Partition.isr_decided`.
 """
 
 from __future__ import annotations

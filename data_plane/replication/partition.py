@@ -18,8 +18,9 @@ First, its fetch offset reaches both the high watermark and the start of the lea
 record that may have been acknowledged. Second, its broker is neither fenced nor shutting down. Third, the
 broker epoch of its fetch is the one in the metadata. Otherwise a fetch of its broker's former process could
 let in a replica that restarted without its data (KIP-903). A fetch with any other broker epoch confirms
-nothing. An earlier epoch comes from a former process. A later epoch is ahead of the metadata here (the
-follower may copy meanwhile), or invented by a stranger. Only the metadata changes the known epoch.
+nothing. An earlier epoch comes from a former process. A later epoch is ahead of the metadata on this broker,
+or a stranger has invented it. In the first case the follower may copy records meanwhile. Only metadata change
+the epoch that the leader knows.
 
 A partition with replication factor 1 needs none of these rules: its `followers` is None.
 
@@ -477,11 +478,11 @@ class Partition:
         self, replica: RemoteReplica, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
     ) -> bool:
         """Record that a follower has all records below `offset`, from which it fetches. The caller has
-        checked that both logs agree up to there.
+        checked that both logs agree up to `offset`.
 
         Returns False if the fetch confirms nothing, because its broker epoch is newer than the metadata here.
-        Raises `KafkaError` NOT_LEADER_OR_FOLLOWER for a fetch of an earlier incarnation than the registered
-        one (Kafka's `updateFetchStateOrThrow`), or without a broker epoch.
+        Raises `KafkaError` NOT_LEADER_OR_FOLLOWER for a fetch without a broker epoch, or with an earlier one
+        than the registered epoch (Kafka's `updateFetchStateOrThrow`).
         """
         registered = self._cluster.registered_epoch(replica.broker_id)
         if broker_epoch < max(0, registered):

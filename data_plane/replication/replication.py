@@ -3,8 +3,8 @@ the search for lagging followers. PORTED.
 
 A broker has one object of this kind. Partitions use it to learn the state of the cluster
 (`PartitionCluster`). The broker passes to it every partition that the metadata changes (`follow_metadata`),
-and every partition that it no longer serves (`forget`). Tasks begin when there is something to do: a broker
-runs them only when one of its partitions has other replicas.
+and every partition that it no longer serves (`forget`). The tasks of this object begin when there is
+something to do. A broker runs them only if one of its partitions has other replicas.
 """
 
 from __future__ import annotations

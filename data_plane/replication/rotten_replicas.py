@@ -7,24 +7,23 @@ A disk may return other bytes than were written to it, without reporting an erro
 now and then (`odradek.data_plane.disks.scrubber`). Until the scrub comes, readers check the bytes. A follower
 checks each batch before it appends the batch. A client checks a batch before it uses a record. So a replica
 is *suspected* in two cases. A follower fetches at one offset over and over although there are records behind
-it, or the bytes at an offset make no batches. A worker then checks the bytes of that fetch against their
-checksums. Only if a checksum is wrong, the replica is rotten; otherwise the follower had another problem.
+it, or the bytes at an offset make no batches. A worker then checks the bytes at that offset against their
+checksums. The replica is rotten only if a checksum is wrong. Otherwise the reader had another problem.
 
     sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside, begun anew
                                            |                            (the controller decides)       |
                                            '-- the last in sync: serves on, and reports it             '--> sound
 
 * **Given up through the controller.** The broker reports that the replica lies in the LOST directory
-  (KIP-858's word for a replica of a failed directory). In one record the controller takes it out of the ISR
-  and of the eligible replicas. If it led, the same record elects another leader. The leader epoch rises, so
-  that earlier fetches no longer count.
-* **Never empty and in sync.** The log is set aside only when the metadata says that another broker leads and
-  that this one is neither in sync nor eligible. While the metadata says LOST no leader takes it into an ISR;
-  the directory is reported only when the new, empty log is there. From then on it is a follower like any
-  other: it joins when it has everything.
-* **The last replica in sync keeps its records.** No other replica has all acknowledged records. If the other
-  replicas fail just when this one has been given up, the broker withdraws its report, and the replica leads
-  again.
+  (KIP-858's word for a replica of a failed directory). In one record the controller takes the replica out of
+  the ISR and out of the eligible replicas. If the replica led, the same record elects another leader. The
+  leader epoch rises, so that earlier fetches no longer count.
+* **Never empty and in sync.** The log is set aside only when the metadata says two things: another broker
+  leads, and this broker's replica is neither in sync nor eligible. While the metadata says LOST, no leader
+  takes the replica into an ISR. The directory is reported only when the new, empty log is there. From then on
+  the replica is a follower like any other: it joins the ISR when it has all records.
+* **The last replica in sync keeps its records.** No other replica has all acknowledged records. If all others
+  fail just when this replica has been given up, the broker withdraws its report, and the replica leads again.
 * **Nothing is removed.** The old log's directory is renamed to `-stray`; its good parts are for the operator.
 * A crash in between does no harm: the metadata says LOST until a new log has begun. A log that is found at
   the start is then set aside like a rotten one. If the log found at the start was the new log, the replica

@@ -1,9 +1,9 @@
 """Applies `flush.messages` on a follower: records are synced before the next fetch confirms them, as in
 Kafka. PORTED.
 
-A follower's fetch offset confirms that it has all records below. If a topic has `flush.messages`, the flush
-comes before that fetch. If a device does not answer in time, only its own partitions are left out of the
-request.
+A follower's fetch offset confirms that the follower has all records below this offset. If a topic has
+`flush.messages`, the follower flushes these records before that fetch. If a device does not answer in time,
+only the partitions on this device are left out of the request.
 """
 
 from __future__ import annotations

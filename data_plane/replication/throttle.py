@@ -2,7 +2,8 @@
 
 Only partitions that are named in their topic's configuration are slowed. The leader slows followers outside
 of the ISR. A follower slows itself while it lacks records that it knows to be committed. So a move leaves
-enough bandwidth to clients, and acknowledgements never wait for it. A bucket holds one second of the rate.
+enough bandwidth to clients, and acknowledgements never wait for it. The token bucket of a throttle holds the
+bytes of one second.
 """
 
 from __future__ import annotations

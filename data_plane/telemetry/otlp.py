@@ -1,8 +1,9 @@
 """A bounded reader of pushed metrics: gauges and sums in OTLP's message `MetricsData`. PURE.
 
-Clients push a protobuf message (OpenTelemetry's protocol, version 1). A node needs only few of its numbers,
-by known names. So this reader skips all other fields without decoding them. The levels are fixed: resource,
-scope, metric, point. It does not recurse, and reads a bounded number of fields.
+Clients push a protobuf message (OpenTelemetry's protocol, version 1). A node needs only a few numbers of the
+message, whose names it knows. So this reader skips all other fields without decoding them. The levels are
+fixed: resource, scope, metric, point. So the reader needs no recursion, and it reads a bounded number of
+fields.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 leads. PORTED.
 
 A new coordinator first completes the transactions that an earlier coordinator has decided to end. Once the
-loaded log is committed, it writes the markers of all transactions in PrepareCommit and PrepareAbort again.
+loaded log is committed, the new coordinator writes the markers of all transactions in PrepareCommit and
+PrepareAbort again.
 """
 
 from __future__ import annotations

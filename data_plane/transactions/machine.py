@@ -24,9 +24,10 @@ Each row is a state of the transactional id. Each column is a request with the r
 answers CONCURRENT_TRANSACTIONS at once.) Markers mostly take a few milliseconds, but a client pauses longer
 before it repeats a request.
 
-Wrong producers: another producer id gets INVALID_PRODUCER_ID_MAPPING, another epoch PRODUCER_FENCED
-(InitProducerId: PRODUCER_FENCED for both). While markers are being written, they get CONCURRENT_TRANSACTIONS
-and repeat the request. Only a verification, and an EndTxn before client version 2, get the error at once.
+A wrong producer gets an error. This is INVALID_PRODUCER_ID_MAPPING for another producer id, and
+PRODUCER_FENCED for another epoch. (InitProducerId gets PRODUCER_FENCED in both cases.) While markers are
+being written, wrong producers get CONCURRENT_TRANSACTIONS instead, and repeat the request. Only a
+verification, and an EndTxn before client version 2, get the proper error even then.
 
 Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the epoch before the
 newest one is a retry. It gets the answer of the first request.
@@ -35,9 +36,9 @@ By an admin client's marker, a partition may know a higher epoch of a producer i
 that producer's transaction has ended, the id's epochs count as used up (`EPOCH_MAX - 1`). So its producer is
 fenced, and the next producer gets a new id.
 
-The last epoch, `EPOCH_MAX`, belongs to no producer. If it fences a producer, the transaction completes under
-a new producer id, as in Kafka. A client that sends this epoch must have guessed it. The log of an earlier
-release may have transactions in this epoch, which are aborted like all others.
+The last epoch, `EPOCH_MAX`, belongs to no producer. If a fencing needs this epoch, the transaction completes
+under a new producer id, as in Kafka. A client that sends this epoch must have guessed it. The log of an
+earlier release may have transactions in this epoch, which are aborted like all others.
 
 A transaction's state is one record, with all its partitions. As in Kafka, a batch beyond the topic's
 `max.message.bytes` or `segment.bytes` is refused with UNKNOWN_SERVER_ERROR. The size is checked when a
@@ -45,8 +46,8 @@ transaction grows, for the largest record that the transaction may ever need. Th
 never refused: the log accepts its record even if the limits have been lowered meanwhile.
 
 A producer whose transaction the coordinator has aborted sends InitProducerId with its own id and epoch to
-continue (KIP-360). It gets the epoch of that abort. A new producer gets the next epoch, which fences the old
-producer.
+continue (KIP-360). This producer gets the epoch of that abort. A new producer gets the next epoch, which
+fences the old producer.
 """
 
 from __future__ import annotations

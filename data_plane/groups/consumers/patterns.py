@@ -2,12 +2,12 @@
 next searches. PURE.
 
 Patterns are in RE2's syntax, and match a whole topic name (KIP-848). The log has the topics of each pattern,
-as they were found last. A worker searches them (`find_topics`) with the rights of the member whose heartbeat
-triggered the search. Only topics that this member may DESCRIBE match.
+as they were found last. A worker searches for these topics (`find_topics`), with the rights of the member
+whose heartbeat triggered the search. Only topics that this member may DESCRIBE match.
 
-The patterns of a group are searched together: when a pattern is new, when topics were created, or when
-`group.consumer.regex.refresh.interval.ms` has passed. Between two searches at least ten seconds pass, and one
-search runs at a time.
+One search covers all patterns of a group. It is due when a pattern is new, when topics were created, or when
+`group.consumer.regex.refresh.interval.ms` has passed. A group has one search at a time, and at least ten
+seconds pass between two searches.
 """
 
 from __future__ import annotations

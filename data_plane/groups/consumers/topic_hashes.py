@@ -3,9 +3,9 @@
 The hash covers all that an assignor may use: each topic's id, name and partitions, and the racks of each
 partition's replicas. It is bit for bit the hash of Kafka 4.3.
 
-To hash a topic takes 50 us, and 30 us for each of its partitions. So a worker hashes large topics, before the
-heartbeat that needs the hash is decided. While a topic's replicas stay the same, its hash is kept, also if
-other facts about the topic change.
+The hash of a topic takes 50 us, and 30 us more for each of its partitions. So a worker hashes large topics
+before the heartbeat that needs the hash is decided. While a topic's replicas stay the same, its hash is kept,
+even if other facts about the topic change.
 """
 
 from __future__ import annotations

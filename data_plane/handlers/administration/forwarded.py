@@ -1,8 +1,8 @@
 """Handlers of requests that a broker only forwards to the active controller. PORTED.
 
-They concern topics, elections, reassignments, registrations, features and voters. The request is forwarded
-unchanged, and the answer is returned unchanged. If no controller answers in time, the broker answers with an
-error.
+These requests concern topics, elections, reassignments, registrations, features and voters. The request is
+forwarded unchanged, and the answer is returned unchanged. If no controller answers in time, the broker
+answers with an error.
 """
 
 from __future__ import annotations

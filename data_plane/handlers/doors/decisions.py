@@ -1,4 +1,4 @@
-"""Upper bounds of the number of access decisions that a door makes for one request. If there are many, the
+"""Upper bounds of the number of access decisions that a door makes for one request. If the bound is high, the
 door runs in a worker. PURE.
 
 A request of a few hundred bytes may ask for all topics, and for the client's rights on each of them. Requests

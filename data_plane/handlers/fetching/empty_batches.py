@@ -1,8 +1,9 @@
 """Reads of a log for consumers. A read skips batches without records if other batches follow them.
 
 Compaction leaves empty batches, and a segment may have only such batches. librdkafka takes an answer without
-records as a sign that its limit was too small for the next record. It doubles the limit, and fails after ten
-such answers in a row. So consumers get the next batches with records. Followers get all batches.
+records as a sign that its limit was too small for the next record. Each time, librdkafka doubles the limit.
+After ten such answers in a row it fails. So consumers get the next batches with records. Followers get all
+batches.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 A response holds pinned ranges of segment files instead of bytes; the connection sends them with sendfile. A
 parked fetch keeps its job, and reads again each time that it is woken.
 
-A follower (replica id 0 or more) reads up to the log end offset. Its fetch offset promises the leader that it
-has all earlier records. `Partition.note_fetch` records this once, when the request arrives. Since version 11
-consumers may read from followers (KIP-392), up to the high watermark that the follower knows.
+A follower (replica id 0 or more) reads up to the log end offset. By its fetch offset, the follower promises
+the leader that it has all earlier records. `Partition.note_fetch` records this promise once, when the request
+arrives. Since version 11 consumers may read from followers (KIP-392), up to the high watermark that the
+follower knows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The log position in each partition for which a parked fetch waits.
 
-A parked fetch still lacks some bytes over all its partitions. Divide this number by the number of partitions:
-at least one partition must grow by this share before there are enough bytes. So each partition waits for its
-share. The first partition that has grown by its share wakes the fetch, and the bytes still missing are
-divided again. If there is one partition, the next read finds enough bytes. If there are many, each read
-leaves fewer bytes missing.
+A parked fetch lacks a number of bytes, over all its partitions together. A partition's share is this number,
+divided by the number of partitions. At least one partition must grow by its share before there are enough
+bytes. So each partition waits for its share. The first partition that has grown by its share wakes the fetch,
+and the bytes still missing are divided again. If there is one partition, the next read finds enough bytes. If
+there are many, each read leaves fewer bytes missing.
 """
 
 from __future__ import annotations

@@ -4,19 +4,19 @@ out about them. PORTED.
 Theory of operation
 ===================
 
-`ProduceHandler` appends partition by partition. It waits if an append raises `OffLoop`, and after
-`PARTITIONS_PER_TURN` appends in one turn. Before its first wait it makes a `BatchesLeft`, which copies the
-remaining batches, since the receive buffer will be reused. From then on the handler runs as a generator.
+`ProduceHandler` appends partition by partition. The handler waits if an append raises `OffLoop`, and also
+after `PARTITIONS_PER_TURN` appends in one turn. Before its first wait it makes a `BatchesLeft`, which copies
+the remaining batches, since the receive buffer will be reused. From then on the handler runs as a generator.
 `ready` lets a worker decompress the next batch and some after it. Then the handler continues with that batch.
 Meanwhile anything may have changed, so leadership, log, topic, limits and checksum are checked again. Only
 facts about the bytes themselves are kept: their decompressed size, and whether the records are valid.
 
 These workers have their own threads (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most
-batches are handled by the `small` workers, with a small memory limit each. A batch that exceeds the limit is
-started again by the `large` workers. If the batches of one request decompress to unusually many bytes, the
-`large` workers also handle its later batches. Only one `large` batch is handled at a time, with pauses
-between (`odradek.serving.long_work`). This bounds memory and time, and large batches delay only large
-batches.
+batches are handled by the `small` workers. Each of these workers has a small memory limit. A batch that
+exceeds the limit is started again by the `large` workers. If the batches of one request decompress to
+unusually many bytes, the `large` workers also handle its later batches. Only one `large` batch is handled at
+a time, with pauses between (`odradek.serving.long_work`). These rules bound memory and time, and large
+batches delay only large batches.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Handlers of AddPartitionsToTxn and AddOffsetsToTxn, which add partitions to a transaction before it writes
-to them.
+"""Handlers of AddPartitionsToTxn and AddOffsetsToTxn. These requests add partitions to a transaction before
+records of the transaction are written there.
 
 Up to version 3, producers send AddPartitionsToTxn. From version 4 on, brokers send it, for many transactions
-at once (KIP-890). They verify that a partition belongs to the transaction, or add it (transaction version 2).
+at once (KIP-890). The brokers verify that a partition belongs to the transaction, or add the partition
+(transaction version 2).
 """
 
 from __future__ import annotations
