@@ -43,8 +43,8 @@ consumers' sessions.
 
 TopicKey = str | bytes
 PartitionKey = tuple[TopicKey, int]
-"""The key of a partition: (topic name before Fetch version 13, topic id from then on; partition number). A
-key is made for every partition of a request, so it is a plain tuple.
+"""The key of a partition: (topic, partition number). The topic is a name before Fetch version 13, and an id
+from then on. A key is made for every partition of a request, so it is a plain tuple.
 """
 
 
@@ -233,9 +233,8 @@ class FetchSessions:
         self._evictions = 0
 
     def name(self, request: FetchRequest, by_id: bool) -> Generator[int, None, NamedPartitions]:
-        """Collect the partitions that the request names, as an argument for `plan`. Changes no session.
-
-        The work grows with the request, so it runs in pieces: the generator yields after each.
+        """Collect the partitions that the request names, as an argument for `plan`. Changes no session. The
+        work grows with the request, so it runs in pieces. The generator yields after each piece.
         """
         partitions: dict[PartitionKey, FetchedPartition] = {}
         unknown = 0
@@ -408,8 +407,8 @@ class FetchSessions:
             return False
         if now_ms - stalest.used_ms > self._eviction_ms:
             return self._evict(stalest)
-        # A follower may evict any consumer's session. Otherwise a session must be past its first minutes and
-        # smaller than the new one.
+        # For a follower, any consumer's session may be evicted. For a consumer, the evicted session must be
+        # past its first minutes and smaller than the new one.
         settled = [
             session
             for session in self._sessions.values()

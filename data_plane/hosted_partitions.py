@@ -249,8 +249,8 @@ class HostedPartitions:
                 placement.check_readable(hosted.name, index)
                 if self._moves.has_only_future(hosted.name, index, hosted.topic_id, assigned):
                     reached("moves.reported_swap_never_came")
-                    # The controller has recorded the end of a move, but no swap happened: the log is on a disk
-                    # that is offline.
+                    # The controller has recorded the end of a move, but the directories were never swapped.
+                    # So the log is still on its old disk, which is offline.
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
                     raise DirectoryAway(
                         "the replica was about to move here from a log directory that is offline"
@@ -416,8 +416,8 @@ class HostedPartitions:
         self._broker.hosting_changed()
 
     def _report_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
-        """Report a replica's directory, which is going offline, to the controller, unless the metadata
-        already names it. Without the report, the controller could not know that the replica is lost.
+        """Report to the controller that a replica is in a directory which is going offline, unless the
+        metadata already say so. Without the report, the controller could not know that the replica is lost.
         """
         image = self._newest.image.partition(hosted.name, index)
         if image is not None and image.directory_of(self._node_id) != log_dir.directory_id:

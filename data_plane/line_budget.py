@@ -25,8 +25,8 @@ class LineBudget:
         self._held_back = 0
 
     def take(self) -> int | None:
-        """Ask whether a line may be written now. Returns None if it may not, else the number of lines
-        suppressed since the last written line.
+        """Ask whether a line may be written now. If so, return the number of lines that were suppressed since
+        the last written line. Otherwise return None.
         """
         now = self._clock.monotonic()
         if now - self._began >= INTERVAL_SECONDS:

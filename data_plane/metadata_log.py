@@ -492,8 +492,8 @@ def _refuse_a_draft(root: Dir) -> None:
 
 
 def _read_synced_offset(directory: Dir) -> tuple[int, int]:
-    """Read the checkpoint: the offset below which all was synced, and the end of the write that began there
-    (0 if the write was a single batch).
+    """Read the checkpoint. Returns the offset below which all was synced, and the end of the write that began
+    at this offset. The end is 0 if no write of several batches began there.
     """
     if not directory.exists(SYNCED_OFFSET_FILE):
         return 0, 0

@@ -83,7 +83,8 @@ _COORDINATORS_CODES = {
 def refused(ask: Ask, code: ErrorCode, refusal: Callable[[Ask, ErrorCode], Any]) -> Answers:
     """Build the answer to a request that the runtime refuses with `code`.
 
-    The runtime uses the controller's codes, so they are first replaced by a coordinator's codes.
+    The runtime uses the controller's codes. Each of them is first replaced by the matching code of a
+    coordinator.
     """
     return [] if ask.reply is None else [(ask.reply, refusal(ask, _COORDINATORS_CODES.get(code, code)))]
 

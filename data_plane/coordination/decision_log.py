@@ -158,7 +158,7 @@ class CoordinatorLog:
         return result.last_offset
 
     def catch_up(self) -> None:
-        """Advance the high watermark and pass it to all commit listeners, if it has risen.
+        """Advance the high watermark. If it has risen, pass it to all commit listeners.
 
         Called after each append, and when the partition wakes its watchers.
         """

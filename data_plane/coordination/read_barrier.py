@@ -46,9 +46,8 @@ class ReadBarrier:
         return len(self._round) + len(self._next)
 
     def add(self, done: Done) -> None:
-        """Add a read: `done` is called when it is known whether this broker still was the leader.
-
-        Without other in-sync replicas `done` is called at once.
+        """Add a read. `done` is called when it is known whether this broker still was the leader when the
+        read began. If there are no other in-sync replicas, `done` is called at once.
         """
         self._next.append(done)
         if not self._round:

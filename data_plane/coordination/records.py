@@ -1,7 +1,7 @@
 """The records that coordinators write: keys with values or tombstones, and the markers that end transactions.
 PURE.
 
-Their frames are those of `odradek.wire.metadata_frames`. A record without a value is a tombstone.
+The records have the frames of `odradek.wire.metadata_frames`. A record without a value is a tombstone.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ class Shard(ABC, Generic[S, D]):
     def _end_node(self, error: BaseException) -> None:
         """End the node with this error, because a decision cannot be replayed.
 
-        A separate task raises it, as a caller of `submit` would catch it.
+        A separate task raises the error, because a caller of `submit` would catch it.
         """
 
         async def end() -> None:
@@ -305,8 +305,8 @@ class Shard(ABC, Generic[S, D]):
         late = [
             (reply, ask)
             for reply, ask in self._unanswered.items()
-            # Compute the deadline by the same sum as for the timer. A difference could be off by a rounding
-            # error, and set the timer for this very moment again.
+            # Add the timeout here, exactly as for the timer's deadline. A subtraction could differ by a
+            # rounding error. Then the timer would be set for this very moment again.
             if self.waits_for_log(ask.request) and ask.asked_at + timeout <= now
         ]
         for reply, _ in late:

@@ -59,7 +59,8 @@ class Shards(ABC, Generic[ShardT]):
     def submit(self, key: str, ask: Ask) -> None:
         """Pass a request to the shard that coordinates `key`.
 
-        `ask.reply` gets the answer; it gets NOT_COORDINATOR at once if another node coordinates the key.
+        `ask.reply` gets the answer. If another node coordinates the key, the answer is NOT_COORDINATOR, and
+        comes at once.
         """
         index = self.partition_for(key)
         shard = None if index is None else self.shards.get(index)
@@ -90,10 +91,9 @@ class Shards(ABC, Generic[ShardT]):
     def answer(
         self, context: Context, key: str, request: Any, may_see: Callable[[str], bool] | None = None
     ) -> Result:
-        """Submit a client's request to the coordinator of `key`.
-
-        Returns the response if it is there at once, otherwise a `Delayed`. `may_see` returns True for a topic
-        that the client may DESCRIBE.
+        """Submit a client's request to the coordinator of `key`. Returns the response if the coordinator
+        answers at once, otherwise a `Delayed`. `may_see` returns True for a topic that the client may
+        DESCRIBE.
         """
         delayed = Delayed()
         self.submit(key, self.ask_of(context, request, delayed, may_see))

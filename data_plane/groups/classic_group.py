@@ -131,8 +131,8 @@ class Member:
 
     def owes_rejoin(self, protocol: str) -> bool:
         """True if the member must soon join again: its assignment lacks partitions that it owned when it
-        joined. In the cooperative protocol (KIP-429) the member then revokes them and rejoins; until then
-        they have no owner.
+        joined. In the cooperative protocol (KIP-429) the member then revokes these partitions and joins
+        again. Until then nobody else owns them.
         """
         claimed = _claimed_partitions(self.metadata_for(protocol))
         return bool(claimed) and not claimed <= _given_partitions(self.assignment)
@@ -162,7 +162,7 @@ def _given_partitions(assignment: bytes) -> set[tuple[str, int]]:
 def _version_of(data: bytes) -> int:
     """Return the version with which to decode a member's metadata or assignment.
 
-    A newer version only appends fields, so it is read as the newest known one.
+    A version that is too new only appends fields, so such data is read as the newest known version.
     """
     newest = ConsumerProtocolSubscription.VALID_VERSIONS[1]
     return max(0, min(int.from_bytes(data[:2], "big", signed=True), newest))

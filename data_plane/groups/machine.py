@@ -144,8 +144,8 @@ class GroupMachine:
     ) -> Answers:
         """Withdraw a decision whose records do not fit into the log.
 
-        Its groups are reset to their state in the log, and their members join again. Returns error responses
-        for all its requests.
+        All groups in the decision are reset to their state in the log, and their members join again. Returns
+        error responses for all requests that the decision answered.
         """
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         turn = Turn(state, context.now_ms, request.wall_ms, context.new_uuid)

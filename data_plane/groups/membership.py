@@ -55,8 +55,8 @@ from odradek.wire.schema.versions import (
 
 UNKNOWN_MEMBER = ""
 STATIC_WAIT_MS_MIN = 1_000
-"""The shortest time, in milliseconds, after which a rebalance that no member has joined is checked again. The
-members' rebalance timeout may be 0.
+"""The shortest time, in milliseconds, after which a rebalance that no member has joined is checked again.
+(The members' rebalance timeout may be 0, so there must be a least time.)
 """
 PREPARING, COMPLETING = GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE
 EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
@@ -256,8 +256,8 @@ class Membership:
             and (group.phase is COMPLETING or group.leader != member_id)
         ):
             reached("groups.join_repeated")
-            # The member sent the same metadata again, since it lost the first answer. (But if the leader of a
-            # stable group does this, it wants a rebalance.)
+            # The member sent the same metadata again, since it lost the first answer. So repeat the answer.
+            # (But if the leader of a stable group joins again, it wants a rebalance.)
             self._renew_session(turn, group, member)
             return turn.answer(ask.reply, self._joined(group, member))
         self._update(turn, member, group, ask, request)
@@ -279,8 +279,8 @@ class Membership:
         if group.phase is PREPARING and group.previous_phase is EMPTY:
             group.new_member_added = True
         group.add(member, request.protocol_type, ask.reply)
-        # The member has no id yet, so it cannot send heartbeats. Its first rebalance may take this long, so
-        # its session lasts as long.
+        # The member has no id yet, so it cannot send heartbeats. Its first rebalance may take as long as this
+        # timeout, so its session lasts as long.
         self._set_deadline(group, member, turn.now_ms + self._settings.new_member_join_timeout_ms)
         self._rebalance_or_complete(turn, group)
 

@@ -68,8 +68,8 @@ class CommitOffsets:
     """The retention of these offsets, in milliseconds. -1: the coordinator's setting."""
     partitions: tuple[PartitionCommit, ...]
     bytes_of_all: int = 0
-    """The size of the whole request in the log, in bytes, if this is only a part of it. The size limit
-    applies to the whole request.
+    """If this is only a part of a request, the size in bytes that the whole request takes in the log. The
+    size limit applies to the whole request.
     """
     producer: RecordProducer | None = None
     """The transactional producer, if the offsets take effect only when its transaction commits. None: they
@@ -239,8 +239,8 @@ class OffsetStore:
     def _may_commit_in_transaction(self, group: ClassicGroup | None, request: CommitOffsets) -> ErrorCode:
         """Return the error for a commit in a transaction, or NONE.
 
-        A member with an old generation is fenced (KIP-447). Producers of old versions send no generation, and
-        are accepted.
+        A member with an old generation is fenced (KIP-447). Producers of old versions send no generation.
+        Their commits are accepted.
         """
         generation = request.generation
         if group is None:

@@ -103,7 +103,8 @@ class MetadataHandler:
     ) -> Work[MetadataResponse]:
         """Describe each topic in `wanted`, and build the response.
 
-        An answer in `wanted` is used as it is; `None` (a topic that was described before) is skipped.
+        If an item of `wanted` is an answer already, it is used as it is. An item `None` stands for a topic
+        that was described before, and is skipped.
         """
         topics: list[MetadataResponseTopic] = []
         for found in wanted:

@@ -83,7 +83,7 @@ class QuotaSettings:
 class Account(TokenBucket):
     """The account of one quota: a token bucket, and the usage of all clients that share it.
 
-    Its unit is a byte, or a second of processor time.
+    The unit of the account is a byte, or a second of processor time.
     """
 
     __slots__ = (
@@ -272,7 +272,7 @@ class ClientQuotas:
         """Update all accounts after a change of the quotas, and remove those whose quota is gone. This is
         work in slices, because there may be thousands of accounts.
 
-        An account that a client uses before this work reaches it is updated then.
+        If a client uses an account before this work reaches the account, the account is updated at its use.
         """
         for at, account in list(self._accounts.items()):
             yield 1

@@ -108,8 +108,8 @@ class Followed:
         """Return the fields of the partition's next fetch: (log end offset, leader epoch, epoch of the last
         record, log start offset).
 
-        The start offset is the one stored on disk, because the leader takes it as a confirmation of
-        deletions.
+        The log start offset is the stored offset from the disk, because the leader takes it as a confirmation
+        of deletions.
         """
         log = self.partition.log
         return log.log_end_offset, self.leader_epoch, log.epochs.latest, log.stored_start_offset
@@ -386,8 +386,8 @@ class LeaderFetcher:
         written = 0
         for topic in response.responses:
             for answer in topic.partitions:
-                # A plain tuple is an equal key, and is made in a quarter of the time. A key is made for every
-                # partition of every answer.
+                # A key is made for every partition of every answer. So use a plain tuple, which equals a
+                # `TopicIdPartition` and is made in a quarter of the time.
                 replica: Any = (topic.topic_id, answer.partition_index)
                 followed = self.followed.get(replica)
                 if followed is None:

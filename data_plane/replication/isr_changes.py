@@ -107,8 +107,8 @@ class AlterPartitionSender:
         self._is_running = False
 
     def _drop_outdated(self) -> bool:
-        """Drop proposals that are decided, replaced, or of partitions that this broker no longer leads.
-        Returns True if any proposal is left to send.
+        """Drop proposals that are decided or replaced, and proposals for partitions that this broker no
+        longer leads. Returns True if any proposal is left to send.
         """
         for replica, change in list(self._pending.items()):
             partition = change.partition

@@ -1,4 +1,5 @@
-"""A follower's connection to one leader: sends a request, then waits a limited time for the answer. PORTED.
+"""A follower's connection to one leader. It sends a request, then waits a limited time for the answer.
+PORTED.
 
 One timer serves all answers of a connection: a timeout per round would cost as much as sending the round's
 bytes.
@@ -134,8 +135,8 @@ class LeaderConnection:
     async def send(self, request: Message, version: int, wait_ms: int, now: float) -> None:
         """Send a request; call `answer` next to receive its answer. Raises `ConnectionLost`.
 
-        The leader may wait `wait_ms` before it answers. The answer is overdue `replica.socket.timeout.ms`
-        after that.
+        The leader may wait `wait_ms` before it answers. The answer is overdue when another
+        `replica.socket.timeout.ms` have passed.
         """
         conn, wire = self._conn, self._wire
         if conn is None or wire is None:

@@ -220,14 +220,14 @@ class Partition:
 
     def look_again(self) -> None:
         """Recompute the high watermark. Called because time has passed or a broker was fenced, so that a
-        replica may no longer hold it back.
+        replica may no longer hold the high watermark back.
         """
         if self._raise_high_watermark():
             self._announce_high_watermark()
 
     def delete_records(self, offset: int) -> None:
         """Delete the records below `offset` by raising the log start offset. The followers' fetches are
-        answered at once, so that they follow (KIP-107).
+        answered at once, so that the followers raise their log start offsets, too (KIP-107).
 
         Raises `KafkaError` OFFSET_OUT_OF_RANGE.
         """
@@ -366,10 +366,9 @@ class Partition:
         return True
 
     def _synced_end(self) -> int:
-        """Return the end of the leader's log, up to which the high watermark may rise. With `flush.messages`
-        it is the end of the synced records, and a sync begins if needed.
-
-        One sync runs at a time: appends that come meanwhile share the next.
+        """Return the end of the leader's log, up to which the high watermark may rise. If the topic has
+        `flush.messages`, return the end of the synced records, and begin a sync if it is needed. One sync
+        runs at a time. Appends that come meanwhile share the next sync.
         """
         log = self.log
         if not log.needs_flush:
@@ -453,10 +452,9 @@ class Partition:
         return [each for each in self.isr_state.maximal_isr if each != self.image.leader]
 
     def hear_fetches(self, listener: Callable[[RemoteReplica | None], None] | None) -> None:
-        """Set a listener, which is called with the follower for each of its fetches, before the fetch is
-        answered.
-
-        It is called with None if the in-sync replicas or the leader may have changed.
+        """Set a listener. For each fetch of a follower, the listener is called with the follower, before the
+        fetch is answered. The listener is called with None if the in-sync replicas or the leader may have
+        changed.
         """
         self._hears_fetch = listener
 
@@ -599,8 +597,8 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The lowest stored log start offset of all live replicas: all of them have deleted the records below
-        it (KIP-107).
+        """The lowest stored log start offset of all live replicas: all of these replicas have deleted the
+        records below it (KIP-107).
 
         Eligible leader replicas count as well, since they may lead next (KIP-966).
         """

@@ -24,7 +24,7 @@ class PartitionCluster(Protocol[P_contra]):
     def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
         """True if a fetch with this broker epoch shows that the broker's replica may join the ISR.
 
-        The metadata must know the broker with this epoch, neither fenced nor shutting down. Besides, the
+        In the metadata, the broker must have this epoch, and be neither fenced nor shutting down. The
         replica's directory must be online.
         """
 

@@ -112,8 +112,8 @@ class Replication:
     def set_throttled_rates(self, layers: BrokerConfigLayers) -> None:
         """Set the rates of both throttles from the broker's configuration.
 
-        Partitions that wait because of the follower's former rate try again at once: at 1 KB/s they may have
-        hours to wait.
+        Partitions that wait because of the follower's former rate try again at once. At a former rate of 1
+        KB/s they might otherwise wait for hours.
         """
         self.leader_throttle.set_rate(layers)
         if self.follower_throttle.set_rate(layers):

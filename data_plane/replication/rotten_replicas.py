@@ -200,9 +200,8 @@ class RottenReplicas:
     # -- giving it up ---------------------------------------------------------------------------------------------
 
     def look_again(self) -> None:
-        """Decide about all rotten replicas again, after a change of the metadata.
-
-        Other replicas may be in sync now, or a replica may count as sound again.
+        """Decide about all rotten replicas again, after a change of the metadata. Other replicas may be in
+        sync now, or a rotten replica may count as sound again.
         """
         for replica in list(self._renewed):
             image = self._image_of(replica)

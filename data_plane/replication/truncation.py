@@ -21,7 +21,7 @@ def truncation_offset(
     """Return the offset at which to truncate. `leader_epoch` and `leader_end_offset` are the diverging epoch
     and its end in the leader's answer.
 
-    The result may be the log's end: then only epochs without records have to be removed.
+    The result may be the log's end. Then only epochs without records are removed.
     """
     epoch, end_offset = epochs.end_offset_for(leader_epoch, log_end_offset)
     if epoch < 0:

@@ -90,8 +90,8 @@ class WaitingFetches:
             place = (active.base_offset, active.size)
             if size[0][0] <= place:
                 reached += _cut(size, place)
-        # A reader of committed records never reads past the high watermark. So this comparison usually
-        # suffices, without computing the last stable offset.
+        # A reader of committed records never reads past the high watermark. So this comparison usually saves
+        # the computation of the last stable offset.
         if stable and stable[0][0][0] <= log.high_watermark:
             reached += _cut(stable, (log.last_stable_offset, 0))
         return reached

@@ -116,10 +116,8 @@ class ClientTelemetry:
     def instance(
         self, instance_id: bytes, asker: Asker, now: float, made: Callable[[bytes], None]
     ) -> Work[ClientInstance]:
-        """Return the instance with this id, or create it.
-
-        After a change of the subscriptions it is created again. `made` is called with the id of each created
-        instance.
+        """Return the instance with this id, or create it. After a change of the subscriptions the instance is
+        created again. `made` is called with the id of each created instance.
         """
         self._sweep(now)
         found = self._instances.get(instance_id)
@@ -252,7 +250,7 @@ class ClientTelemetry:
 def subscription_id(instance_id: bytes, metrics: Iterable[str], interval_ms: int) -> int:
     """Compute the id of one client's subscription, as a signed 32-bit number.
 
-    It is the same on all brokers, and differs after a change (KIP-714).
+    The id is the same on all brokers. After a change of the subscription, the id differs (KIP-714).
     """
     text = f"[{', '.join(metrics)}]{interval_ms}"
     low = int.from_bytes(instance_id[:8]) ^ int.from_bytes(instance_id[8:])

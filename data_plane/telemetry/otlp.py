@@ -126,7 +126,7 @@ class _Reader:
     def _fields(self, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield each field's number, wire type, and the start and end of its value.
 
-        For a varint, the value takes the place of the start.
+        For a varint, the value itself is yielded in place of the start.
         """
         data = self._data
         while at < end:

@@ -67,8 +67,8 @@ def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
 
 
 def _repeats_overflow(transaction: Transaction, request: EndTransaction) -> bool:
-    """True if the request is a retry of an EndTxn that was sent before the producer id was replaced, because
-    its epochs were used up.
+    """True if the request is a retry of an EndTxn that was sent before the producer id was replaced. (An id
+    is replaced when its epochs are used up.)
     """
     return (
         request.producer_id == transaction.previous_producer_id
@@ -112,7 +112,8 @@ def needs_next_id(transaction: Transaction) -> bool:
 def decided(
     transaction: Transaction, status: TransactionStatus, client_version: int, next_id: int, wall_ms: int
 ) -> Transaction:
-    """Return the transaction with its decided outcome. Its markers will have the epoch of this new state.
+    """Return the transaction with its decided outcome. Its markers will have the producer epoch of the
+    returned state.
 
     `next_id` is the producer id after this transaction if `needs_next_id` is true, else -1.
     """

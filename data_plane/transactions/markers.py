@@ -256,7 +256,7 @@ class MarkerSender:
 
     def _answered(self, leader: int, parts: list[_Part], response: WriteTxnMarkersResponse | None) -> None:
         """Handle the response to a request for markers: record written markers, retry failed ones, and finish
-        complete endings. None as `response`: no answer came.
+        complete endings. If `response` is None, no answer came.
         """
         destination = self._destinations[leader]
         destination.under_way -= 1

@@ -188,7 +188,8 @@ def record_bytes_max(transaction: Transaction) -> int:
     """Compute the largest size, in bytes, of a batch with any later record of this transaction, until its
     markers are written.
 
-    Later records have the same partitions, and may have all tagged fields. Their version may differ, too.
+    Later records have the same partitions, and may have all tagged fields. The version of later records may
+    differ, too.
     """
     topics = {topic for topic, _ in transaction.partitions}
     return (
@@ -259,8 +260,8 @@ def _transaction(transactional_id: str, value: TransactionLogValue) -> Transacti
 def state_of(latest: Latest, skipped: list[str]) -> TransactionsState:
     """Build the state from the latest value of every key in the log.
 
-    A malformed record cannot come from a coordinator. It is left out, and a text about it is appended to
-    `skipped`.
+    A malformed record cannot come from a coordinator. Such a record is left out, and a text about it is
+    appended to `skipped`.
     """
     transactions: dict[str, Transaction] = {}
     is_open: dict[str, int] = {}

@@ -41,8 +41,8 @@ class Subscriber:
 
 
 Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[bytes, int]], dict[str, Target]]
-"""A function that computes the target of each member. Its arguments: the members, sorted by id, and the
-number of partitions by topic id.
+"""A function that computes the target of each member. Its arguments are the members, sorted by id, and the
+number of partitions of each topic, by topic id.
 """
 
 
@@ -58,7 +58,7 @@ def assign_uniformly(members: Sequence[Subscriber], counts: Mapping[bytes, int])
 
 
 def _kept(member: Subscriber, counts: Mapping[bytes, int], taken: set[Owned]) -> list[Owned]:
-    """List the partitions of the member's previous target that it may keep, sorted, and add them to `taken`.
+    """List, in order, those partitions of the member's previous target that it may keep. Add them to `taken`.
 
     Partitions in `taken` are left out.
     """
@@ -165,8 +165,8 @@ class _Uneven:
                 self._shares[index].setdefault(topic_id, []).append(partition)
 
     def _balance(self, topic_id: bytes) -> int:
-        """Move partitions of one topic from the most to the least loaded member while their loads differ by
-        more than 1. Returns the number of moves.
+        """Move partitions of one topic from the most loaded member to the least loaded member, while the
+        loads of these two differ by more than 1. Returns the number of moves.
         """
         loads, shares = self._loads, self._shares
         least = [(loads[index], index) for index in self._readers[topic_id]]

@@ -184,7 +184,7 @@ class ConsumerMembership:
         """Find large topics of a group that a worker should hash before this heartbeat is decided; None if
         there are none.
 
-        `group` is the group that the request names; None if it does not exist yet.
+        `group` is the group that the request names. It is None if this group does not exist yet.
         """
         names = request.subscribed_topic_names
         if names is None and request.group_id in self._checked:
@@ -363,7 +363,8 @@ class ConsumerMembership:
         profile: Profile,
         ask: Ask | None,
     ) -> tuple[Member, bool]:
-        """Store the member's new profile. Raise the group's epoch if the topics that it reads have changed.
+        """Store the member's new profile. Raise the group's epoch if the topics that the group reads have
+        changed.
 
         Returns the member, and True if its own subscription has changed.
         """
@@ -435,9 +436,8 @@ class ConsumerMembership:
     # -- work of workers -------------------------------------------------------------------------------------------------
 
     def take_wanted(self) -> Sequence[WorkerWork]:
-        """Return the work that decisions have requested since the last call, for worker threads.
-
-        The caller passes each piece to `work_ended` when it has ended.
+        """Return the work for worker threads that decisions have requested since the last call. When a piece
+        of work has ended, the caller passes it to `work_ended`.
         """
         return [*self._patterns.take_wanted(), *self._targets.take_wanted()]
 
@@ -459,8 +459,8 @@ class ConsumerMembership:
         self._patterns.topics_created(offset)
 
     def take_found_topics(self, turn: Turn, ask: Ask) -> None:
-        """Write the topics that a worker has found for a group's patterns to the log, and raise the group's
-        epoch if they changed.
+        """Write to the log which topics a worker has found for a group's patterns. Raise the group's epoch if
+        these topics have changed.
 
         If a pattern's topics would take more memory than this partition has for members, the pattern matches
         no topic.

@@ -40,7 +40,7 @@ def transactional_commit_refusal(
 ) -> ErrorCode:
     """Return the error for a commit in a transaction, or NONE if it is allowed.
 
-    Producers of old versions send no member id, and are accepted.
+    Producers of old versions send no member id. Their commits are accepted.
     """
     if epoch < 0 and (group.is_empty or (epoch == -1 and not member_id and instance_id is None)):
         return ErrorCode.NONE

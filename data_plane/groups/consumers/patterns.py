@@ -155,9 +155,9 @@ class Patterns:
         may_see: MaySee | None,
         wall_ms: int,
     ) -> PatternStatus:
-        """Compare a member's new pattern with the one before, and request a search of the group's patterns if
-        one is due. Call it after the new profile is part of `change`. `before` and `after` are patterns;
-        empty means none.
+        """Compare a member's new pattern with its pattern before. Request a search for the topics of the
+        group's patterns, if a search is due. Call it after the new profile is part of `change`. `before` and
+        `after` are patterns; empty means none.
         """
         status, is_new = PatternStatus.UNCHANGED, False
         if before != after:

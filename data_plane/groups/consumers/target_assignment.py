@@ -35,7 +35,7 @@ def target_records(
 ) -> list[CoordinatorRecord]:
     """Compute the target for the group's present epoch.
 
-    Returns a record for each member whose target changes, and last the record of the epoch.
+    Returns a record for each member whose target changes. The last record is that of the target's epoch.
     """
     records = member_targets(group, offered, image)
     return [*records, target_epoch_record(group.group_id, group.epoch, wall_ms)]

@@ -41,8 +41,8 @@ from odradek.wire.messages.coordinator_records import (
 __all__ = ["TargetPart", "TargetRun", "TargetRuns", "is_small"]
 
 INLINE_UNITS_MAX = 300
-"""The largest group for which a decision computes the target itself, in units: members, partitions, and
-readers of each topic. This takes 2 to 3 ms.
+"""The largest group for which a decision computes the target itself. The size is counted in members,
+partitions, and readers of each topic. The target of such a group takes 2 to 3 ms.
 """
 PART_UNITS = 600
 """The size of one part, in members plus partitions of its records. A part takes about 2 ms and 10 kB."""
@@ -169,10 +169,8 @@ class TargetRuns:
 
 
 def _for_present(group: ConsumerGroup, run: TargetRun, record: CoordinatorRecord) -> CoordinatorRecord | None:
-    """Return the record for its member.
-
-    If a static member has returned under a new id, return the record for the new id. None if the member has
-    left.
+    """Return `record` if its member is still in the group. If a static member has returned under a new id,
+    return the record with the new id. Return None if the member has left.
     """
     key = record.key
     assert isinstance(key, ConsumerGroupTargetAssignmentMemberKey)

@@ -29,8 +29,8 @@ further topics are computed each time.
 
 
 INLINE_UNITS_MAX = 60
-"""The most work that one decision spends on hashes: 2 units for a topic and 1 for a partition. This takes 2
-to 3 ms.
+"""The most work that one decision spends on hashes, in units: 2 for a topic and 1 for a partition. The most
+work takes 2 to 3 ms.
 """
 
 

@@ -49,8 +49,8 @@ _STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
 Judge: TypeAlias = Callable[[OwnConfig, Any, bool], Outcome | None]
-"""A function that checks one resource of a request. The last argument is `validate_only`. It returns an
-outcome, or None if the controller has to decide.
+"""A function that checks one resource of a request. The last argument is `validate_only`. The function
+returns an outcome, or None if the controller has to decide.
 
 Raises `KafkaError`.
 """

@@ -31,7 +31,8 @@ does not wait for its own checkpoint.)
 class DelayedDelete(Delayed):
     """The delayed answer of a DeleteRecords request.
 
-    The offsets are raised in memory; the answer waits until the checkpoints of all live replicas have them.
+    The log start offsets are raised in memory at once. The answer waits until the checkpoints of all live
+    replicas have the new offsets.
     """
 
     __slots__ = ("delete_response", "desk", "is_late", "own_disk_until", "partitions", "pending", "timer")

@@ -365,7 +365,7 @@ class FetchJob:
 
         Returns the follower's throttle, if there is one.
 
-        Raises `KafkaError`. This needs no disk, so the offset is recorded even while the log cannot be read.
+        Raises `KafkaError`. The record is made in memory, so it succeeds even while the log cannot be read.
         """
         if is_first:
             self._count_promise(fetched, partition)
@@ -486,8 +486,8 @@ class FetchJob:
         )
 
     def _may_settle(self, fetched: FollowerCursor, answer: PartitionData) -> None:
-        """Mark a follower's partition as not dirty, if the follower has all records and knows the present
-        offsets. It is then not read until it is marked dirty again.
+        """Mark a follower's partition clean, if the follower has all records and knows the present offsets. A
+        clean partition is not read until it is marked dirty again.
         """
         if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
             return
@@ -510,9 +510,8 @@ class FetchJob:
             fetched.settle()
 
     def _note_answered(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
-        """Store in the session which offsets this answer reports.
-
-        Returns True if the answer must be sent: it has records, an error or changed offsets (KIP-227).
+        """Store in the session which offsets this answer reports. Returns True if the answer must be sent,
+        because it has records, an error or changed offsets (KIP-227).
         """
         news = bool(
             answer.records
@@ -535,7 +534,8 @@ def _aborted(log: PartitionLog, offset: int, got: LogRead) -> list[AbortedTransa
 
     Raises `DiskError`.
 
-    Kafka searches up to the next entry of the segment's offset index, so it may list a few more.
+    Kafka searches up to the next entry of the segment's offset index, so Kafka may list a few more
+    transactions.
     """
     if got.file is None:
         return _NONE_ABORTED

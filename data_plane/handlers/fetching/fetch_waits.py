@@ -73,9 +73,7 @@ def _range_is_cut(log: PartitionLog, offset: int, upper_bound: int, records: Any
 
 def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) -> tuple[Until, Mark]:
     """Compute the log position (mark) at which the partition may have `bytes_wanted` bytes more than
-    `records`.
-
-    If it cannot be computed, return the position of the next record.
+    `records`. If this position cannot be computed, return the position of the next record instead.
     """
     log = partition.log
     upper_bound = job.upper_bound(log)

@@ -182,7 +182,7 @@ class OffsetFetchHandler:
 class _Answering:
     """The answer to one OffsetFetch while it is built.
 
-    All offsets of a group are collected once, also if the request names the group several times.
+    All offsets of a group are collected only once, even if the request names the group several times.
     """
 
     __slots__ = (

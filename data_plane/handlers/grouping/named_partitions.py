@@ -74,7 +74,8 @@ def sorted_out(
 ) -> Work[NamedPartitions[T]]:
     """Look up each partition that the request names.
 
-    Unknown partitions get an error; an existing one is added to `kept` in the form that `keep` returns.
+    An unknown partition gets an error. An existing partition is added to `kept`, in the form that `keep`
+    returns.
     """
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if shape.by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     named = NamedPartitions[T]()

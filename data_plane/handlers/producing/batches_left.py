@@ -132,9 +132,8 @@ class BatchesLeft:
                 yield in_turn(workers.large, batch.recompress, handed_off, ANY_SIZE)
 
     def ready(self, topic: int, partition: int) -> Steps[None]:
-        """Let workers prepare the batch at this place for its append, and maybe some batches after it.
-
-        If it needs no preparation, only let other requests have a turn.
+        """Let workers prepare the batch at this place for its append, and maybe some batches after it. If
+        this batch needs no preparation, only let other requests have a turn.
         """
         workers = self._workers
         at = self._starts[topic] + partition
@@ -158,7 +157,7 @@ class BatchesLeft:
 
 
 def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:
-    """Decompress the first batch, and as many of the next ones as fit into `SLICE_BYTES`. It runs in a
+    """Decompress the first batch, and as many of the next batches as fit into `SLICE_BYTES`. Runs in a
     worker.
 
     Returns True if the first batch is large, and so was not decompressed.

@@ -297,8 +297,8 @@ class ProduceHandler:
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
             self._refusals.note(context, log, data.records, error)
-        # A batch may keep this error. Its traceback refers to the whole request, which would stay in memory
-        # until the next garbage collection.
+        # A batch may keep this error. The error's traceback refers to the whole request, which would stay in
+        # memory until the next garbage collection.
         error.__traceback__ = None
         return _refused_batch(data, partition, error)
 
@@ -338,7 +338,7 @@ def _refused_batch(
 ) -> PartitionProduceResponse:
     """Build the answer for a batch that the log refused.
 
-    As in Kafka, it has the log start offset if the batch's header is valid.
+    As in Kafka, the answer contains the log start offset if the batch's header is valid.
     """
     answer = _error_answer(data.index, error.code, error.message)
     if isinstance(error, RecordsRefused):
