@@ -1,4 +1,4 @@
-"""`python -m bench`: a node beside Apache Kafka and librdkafka's mock cluster, as ratios.
+"""`python -m bench`: measures a node in comparison with Apache Kafka and librdkafka's mock cluster, as ratios.
 
 See bench/README.md for the method and the last figures.
 """
@@ -45,9 +45,10 @@ FAST_DELETION = {
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "500",
 }
-"""Deleted topics and segments give their pages back at once, at every server alike."""
+"""Settings by which deleted topics and segments are removed from disk at once, on every server."""
 SMALL_TOPIC = {"retention.bytes": str(64 << 20), "segment.bytes": str(16 << 20)}
-"""Requests that append for seconds write to recycled pages, as a node does that has run for a while."""
+"""Settings of a topic that keeps few bytes. Appends then reuse memory pages, as on a node that has run for a while.
+"""
 RECOVERY_BYTES = 1 << 30
 RECYCLED_BYTES = 2 << 30
 RECYCLED_BYTES = 2 << 30
@@ -111,7 +112,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @attrs.define
 class Bench:
-    """One run: its options, where things run, and everything found so far."""
+    """One run of the benchmark: its options, where servers run, and the results so far."""
 
     options: argparse.Namespace
     directory: Path
@@ -120,7 +121,7 @@ class Bench:
     found: dict[str, Any] = attrs.field(factory=dict)
 
     def say(self, text: str) -> None:
-        """Show progress on the standard error."""
+        """Show progress on standard error."""
         print(
             f"\r\033[K{text}" if sys.stderr.isatty() else text,
             end="" if sys.stderr.isatty() else "\n",
@@ -129,17 +130,17 @@ class Bench:
         )
 
     def show(self, table: str) -> None:
-        """Print a result on the standard output."""
+        """Print a result on standard output."""
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
         print(table, flush=True)
 
     def server_cpus(self, key: str) -> Sequence[int] | None:
-        """Return the CPUs of a server; None: all."""
+        """Return the CPUs on which a server runs; None means all."""
         return self.cpus[:1] if self._is_pinned(key) else None
 
     def client_cpus(self, key: str) -> Sequence[int] | None:
-        """Return the CPUs of the client that loads a server; None: all."""
+        """Return the CPUs on which the client of a server runs; None means all."""
         return self.cpus[1:] if self._is_pinned(key) else None
 
     def _is_pinned(self, key: str) -> bool:
@@ -151,7 +152,7 @@ class Bench:
         return ["odradek", "kafka"] if self.with_kafka else ["odradek"]
 
     def start(self, key: str, ending: ExitStack) -> tuple[ServerProcess, Path]:
-        """Start a server on the server's CPU; it is killed when `ending` closes."""
+        """Start a server on its CPUs; it is killed when `ending` closes. Return the server and its data directory."""
         home = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix=f"{key}-", dir=self.directory)))
         starter: Callable[..., ServerProcess] = start_odradek if key == "odradek" else start_kafka
         server = starter(home, settings=FAST_DELETION, cpus=self.server_cpus(key))
@@ -159,7 +160,7 @@ class Bench:
         return server, home / "data"
 
     def throughput(self) -> None:
-        """Measure all workloads at all servers, interleaved."""
+        """Measure the throughput of all workloads on all servers, in alternating passes."""
         chosen = (
             self.options.workloads.split(",") if self.options.workloads else [each.name for each in WORKLOADS]
         )
@@ -194,7 +195,7 @@ class Bench:
         self.found["ratios"] = [{**attrs.asdict(each), "holds": each.holds} for each in ratios]
 
     def drive(self, kind: Kind, key: str, server: ServerProcess) -> report.RequestCost:
-        """Run the request driver once against a server."""
+        """Run the program that sends small requests once against a server, and return the cost."""
         seconds = 1.5 if self.options.quick else 5.0
         topic = f"small-{kind.name}"
         with temporary_topic(server.bootstrap, topic, 1, SMALL_TOPIC):
@@ -207,7 +208,7 @@ class Bench:
         return report.RequestCost(key, kind.name, requests / figures["seconds"], 1e6 * cpu_seconds / requests)
 
     def requests(self) -> list[report.RequestCost]:
-        """Measure the CPU per small request at every server with a disk: a warming run, then the measured one."""
+        """Measure the CPU per small request on every server with a disk, after a first run that is not counted."""
         costs = []
         warm_page_cache(self.directory, WARM_BYTES)
         with ExitStack() as ending:
@@ -222,7 +223,9 @@ class Bench:
         return costs
 
     def stages(self, plain: Sequence[report.RequestCost]) -> list[report.StageCost]:
-        """Repeat the drives against an instrumented node; the rest of the plain node's CPU is `wake`."""
+        """Repeat the small requests against an instrumented node. The rest of the plain node's CPU counts as the
+        stage `wake`.
+        """
         costs = []
         for cost in plain:
             kind = next(each for each in KINDS if each.name == cost.kind)
@@ -255,7 +258,7 @@ class Bench:
         return server
 
     def footprint(self) -> None:
-        """Make the chosen measurements of start, connections, partitions and recovery."""
+        """Measure start, idle connections, empty partitions and recovery, as the options select."""
         figures: list[footprint.Figure] = []
         for key in self.disk_servers:
             if self.options.startup:
@@ -276,7 +279,7 @@ class Bench:
             self.found["footprint"] = [{**attrs.asdict(each), "holds": each.holds} for each in figures]
 
     def run(self) -> None:
-        """Measure everything that the options ask for."""
+        """Make all measurements that the options select."""
         options = self.options
         if options.throughput:
             self.throughput()
@@ -296,7 +299,7 @@ class Bench:
 
 
 def kafka_is_here(options: argparse.Namespace) -> bool:
-    """True if Apache Kafka takes part; if not, the reason is printed."""
+    """True if Apache Kafka can be measured, too; if not, the reason is printed."""
     if options.no_kafka:
         print("Apache Kafka is left out, as asked: no ratios beside it.", file=sys.stderr)
         return False
@@ -309,7 +312,7 @@ def kafka_is_here(options: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """Measure, print tables, write JSON."""
+    """Measure, print tables, and write JSON; return the exit status."""
     options = parse_arguments()
     with_kafka = kafka_is_here(options)
     own_network = options.small_segments and enter_own_network()

@@ -1,21 +1,22 @@
-"""Instructions that a node executes per request, counted by valgrind's callgrind: a figure without noise.
+"""Counts the instructions that a node executes per request, by valgrind's callgrind: a figure with very little noise.
 
     python -m bench.instructions                                          # this tree
     python -m bench.instructions --before /other/checkout/.venv/bin/odradek   # and the ratio to another one
 
 CPU time on a shared machine differs by a tenth between two runs of the same code. Counted instructions of the node's
-user code differ by less than a hundredth, so they can show a change of two percent. They are no time: they leave out the
-kernel, the caches and how well a processor runs them. One connection sends one request at a time, or eight in one write,
-so that the node does the same in every run. What the node does by itself meanwhile (timers, its quorum) is counted while
-nobody asks, and taken off by the second.
+user code differ by less than a hundredth, so they can show a change of two percent. They are not a measure of time:
+kernel, caches and the processor's efficiency are left out. One connection sends one request at a time, or eight in
+one write, so that the node does the same in every run. The node's own work (timers, quorum) is counted without
+requests, and subtracted per second.
 
-Two settings of the node's environment hold the count still. `PYTHONHASHSEED` fixes the order of sets. `GLIBC_TUNABLES`
-keeps the C library from copying by one repeated instruction, which callgrind counts once per byte. The library chooses
-that copy by the addresses of both buffers. So a Fetch of 16 KiB cost 249,000 in one process and 266,000 in the next.
+Two environment variables of the node make the count stable. `PYTHONHASHSEED` fixes the order of sets.
+`GLIBC_TUNABLES` keeps the C library from copying by one repeated instruction, which callgrind counts once per byte.
+The library's choice depends on the addresses of both buffers. So a Fetch of 16 KiB took 249,000 instructions in one
+process and 266,000 in the next.
 
-One process of the same code may still differ from the next by a percent. So each tree gets several processes, in turns,
-and a figure is the median of theirs. Run it with nothing beside it. Where the processor is shared, too much is taken off
-for what the node does by itself: up to eight percent of a figure.
+Processes of the same code may still differ by a percent. So each tree is measured in several processes, in turns, and
+a figure is their median. Run this on an idle machine. On a shared processor too much is subtracted for the node's own
+work: up to eight percent of a figure.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ HELD_STILL = {
     "PYTHONHASHSEED": "0",
     "GLIBC_TUNABLES": "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_rep_stosb_threshold=1073741824",
 }
-"""The environment of a node whose instructions are counted."""
+"""Environment variables that make the number of instructions stable."""
 _TOTALS = re.compile(rb"^(?:totals|summary): (\d+)", re.MULTILINE)
 
 
 @attrs.frozen
 class Window:
-    """The cost of one stretch of time: instructions, and seconds of it."""
+    """The instructions and the seconds of one measured period."""
 
     instructions: int
     seconds: float
@@ -72,7 +73,7 @@ class Window:
 
 @attrs.define
 class CountedNode:
-    """A node under callgrind, whose counter can be set to zero and read while it runs."""
+    """A node under callgrind, whose counter can be reset and read while it runs."""
 
     server: ServerProcess
     directory: Path
@@ -80,7 +81,7 @@ class CountedNode:
 
     @contextmanager
     def counted(self) -> Iterator[list[Window]]:
-        """Count what the node executes inside the block; the window is the list's element afterwards."""
+        """Count the instructions of the node during the block. Afterwards, the yielded list has one `Window`."""
         windows: list[Window] = []
         self._control("--zero")
         started = time.monotonic()
@@ -99,7 +100,7 @@ class CountedNode:
         )
 
     def _dumped(self) -> int:
-        """Return the sum over all threads' parts of the newest dump."""
+        """Return the sum of the newest dump over all threads."""
         files = sorted(self.directory.glob(f"counted.{self._dumps}*"))
         if not files:
             raise FileNotFoundError(f"callgrind wrote no dump {self._dumps} in {self.directory}")
@@ -108,7 +109,7 @@ class CountedNode:
 
 @contextmanager
 def counted_node(odradek: Path, directory: Path) -> Iterator[CountedNode]:
-    """Run a node of the environment that `odradek` belongs to, under callgrind, until the block ends."""
+    """Run a node with the command `odradek` under callgrind, for the block."""
     port, controller_port = free_ports(2)
     settings = combined_node_properties(directory, port, controller_port)
     path = directory / "server.properties"
@@ -132,7 +133,7 @@ def counted_node(odradek: Path, directory: Path) -> Iterator[CountedNode]:
 
 
 def ask(bootstrap: str, frame: bytes, requests: int, depth: int) -> None:
-    """Send `requests` frames, `depth` in one write, and wait for all their answers before the next write."""
+    """Send `requests` frames, `depth` in one write, and wait for their answers before the next write."""
     with connect(bootstrap) as connection:
         connection.settimeout(START_SECONDS)
         stream = connection.makefile("rb")
@@ -143,7 +144,9 @@ def ask(bootstrap: str, frame: bytes, requests: int, depth: int) -> None:
 
 
 def instructions_per_request(node: CountedNode, kind: Kind, depth: int, requests: int) -> list[float]:
-    """Count four windows of `requests` each, less the instructions of an idle node."""
+    """Count four periods of `requests` requests each. Return the instructions per request, without those of an idle
+    node.
+    """
     bootstrap = node.server.bootstrap
     create_topic(bootstrap, topic := f"{kind.name}-{depth}", kind)
     frame, api_key, version = request_frame(kind, topic)
@@ -164,7 +167,7 @@ def instructions_per_request(node: CountedNode, kind: Kind, depth: int, requests
 
 
 def measure(odradek: Path, requests: int) -> dict[str, float]:
-    """Measure thousands of instructions per request in one process, by kind and depth: the median of four windows."""
+    """Return thousands of instructions per request by kind and depth, in one process: the median of four periods."""
     figures = {}
     with (
         tempfile.TemporaryDirectory(prefix="odradek-bench-") as data,
@@ -178,7 +181,7 @@ def measure(odradek: Path, requests: int) -> dict[str, float]:
 
 
 def wait_until_led(bootstrap: str, frame: bytes, api_key: int, version: int) -> None:
-    """Send the frame until it is answered without an error: a topic of many partitions is made in turns."""
+    """Send the frame until the answer has no error, because the many partitions of a topic are made in slices."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
@@ -192,7 +195,7 @@ def wait_until_led(bootstrap: str, frame: bytes, api_key: int, version: int) -> 
 
 
 def create_topic(bootstrap: str, topic: str, kind: Kind) -> None:
-    """Make a separate topic, so that no kind of request reads records of another kind."""
+    """Create a topic for one kind of request, so that it reads no records of other kinds."""
     codec = ["--config", f"compression.type={kind.codec}"] if kind.codec else []
     subprocess.run(
         [
@@ -212,7 +215,9 @@ def create_topic(bootstrap: str, topic: str, kind: Kind) -> None:
 
 
 def main() -> None:
-    """Print a table: kind, thousands of instructions, both spreads over the processes, and the ratio to the other tree."""
+    """Print a table: kind, thousands of instructions, the spreads over the processes, and the ratio to the other
+    tree.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--before", type=Path, help="the odradek command of another checkout's environment")
     parser.add_argument("--processes", type=int, default=3, help="of each tree, in turns (default: 3)")

@@ -1,4 +1,4 @@
-"""The tables of the READMEs of bench, from a run's JSON.
+"""Prints the tables for bench's READMEs from the JSON of a run.
 
 python -m bench --all --json FILE && python -m bench.markdown FILE
 """
@@ -18,7 +18,7 @@ from bench.throughput.passes import WORKLOADS
 
 
 def throughput(found: dict[str, Any]) -> str:
-    """Return a line per workload and action: every server's rate and cost, and the ratios over Kafka."""
+    """Return the table of throughput: every server's rate and cost by workload and action, and the ratios to Kafka."""
     servers = [key for key in NAMES if any(each["server"] == key for each in found["throughput"])]
     cells = {(each["workload"], each["action"], each["server"]): each for each in found["throughput"]}
     over = {
@@ -48,7 +48,7 @@ def throughput(found: dict[str, Any]) -> str:
 
 
 def requests(found: dict[str, Any]) -> str:
-    """Return the table of CPU per small request."""
+    """Return the table of CPU time per small request."""
     cells = {(each["kind"], each["server"]): each for each in found["requests"]}
     servers = [key for key in NAMES if any(server == key for _, server in cells)]
     rows = [
@@ -73,7 +73,7 @@ def stages(found: dict[str, Any]) -> str:
 
 
 def footprint(found: dict[str, Any]) -> str:
-    """Return the table of an idle server's cost."""
+    """Return the table of the costs of an idle server."""
     figures = found["footprint"]
     servers = [key for key in NAMES if any(each["server"] == key for each in figures)]
     cells = {(each["name"], each["server"]): each for each in figures}
@@ -88,7 +88,7 @@ def footprint(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Print what the file holds."""
+    """Print the tables of the results in the file."""
     found = json.loads(Path(sys.argv[1]).read_text())
     print(f"{found['machine']}, {found['method']}\n")
     for name, render in (

@@ -1,4 +1,4 @@
-"""Tables for people and JSON for machines, from what the measurements return."""
+"""Formats the results of measurements: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = {OURS: "Odradek", REFERENCE: "Apache Kafka 4.3", "mock": "librdkafka moc
 
 @attrs.frozen
 class RequestCost:
-    """CPU of one small request at a server, and how many came per second."""
+    """The server's CPU time for one small request, and the requests per second."""
 
     server: str
     kind: str
@@ -32,7 +32,7 @@ class RequestCost:
 
 @attrs.frozen
 class StageCost:
-    """Microseconds of one kind of request by stage; `wake` is the rest of the plain node's CPU."""
+    """The CPU microseconds of one kind of request by stage. `wake` is the rest of the plain node's CPU time."""
 
     kind: str
     cpu_microseconds: float
@@ -41,7 +41,7 @@ class StageCost:
 
 @attrs.frozen
 class Ratio:
-    """Our figures over a reference's, with the limits that are set (0: none)."""
+    """Our figures divided by a reference's, with the goals (0: none)."""
 
     workload: str
     action: str
@@ -59,7 +59,7 @@ class Ratio:
 
 
 def machine() -> dict[str, Any]:
-    """Return the conditions that the figures depend on besides the code."""
+    """Return facts about the machine that influence the figures."""
     return {
         "cpus": os.cpu_count(),
         "processor": platform.machine(),
@@ -70,7 +70,7 @@ def machine() -> dict[str, Any]:
 
 
 def ratios(workload: Workload, summaries: Sequence[Summary]) -> list[Ratio]:
-    """Return our figures over those of every measured reference."""
+    """Return the ratios of our figures to those of every measured reference."""
     by_place = {(summary.server, summary.action): summary for summary in summaries}
     found = []
     for (server, action), reference in by_place.items():
@@ -121,7 +121,7 @@ def throughput_table(workload: Workload, summaries: Sequence[Summary]) -> str:
 
 
 def footprint_table(figures: Sequence[Figure]) -> str:
-    """Return one line per figure, with its limit where it has one."""
+    """Return a table with one line per figure, and its limit if there is one."""
     lines = ["\nAt rest"]
     for figure in figures:
         limit = (
@@ -136,7 +136,7 @@ def footprint_table(figures: Sequence[Figure]) -> str:
 
 
 def requests_table(kinds: Sequence[Kind], costs: Sequence[RequestCost]) -> str:
-    """Return the table of CPU per request, by kind and server."""
+    """Return the table of CPU time per request, by kind and server."""
     titles = {kind.name: kind.title for kind in kinds}
     lines = ["\nSmall requests", f"  {'':<52}{'server':<18}{'requests/s':>12}{'CPU us':>9}"]
     for cost in costs:
@@ -148,7 +148,7 @@ def requests_table(kinds: Sequence[Kind], costs: Sequence[RequestCost]) -> str:
 
 
 def stages_table(costs: Sequence[StageCost]) -> str:
-    """Return microseconds by stage; the columns add up to the CPU of one request."""
+    """Return the table of microseconds by stage. The columns add up to the CPU time of one request."""
     columns = ("wake", *STAGES)
     lines = ["\nWhere a request's CPU microseconds go"]
     lines.append(f"  {'':<16}{'all':>8}" + "".join(f"{column:>10}" for column in columns))

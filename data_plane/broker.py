@@ -1,7 +1,8 @@
-"""The broker: creates its parts, passes each metadata image on to them, and holds the objects that its handlers share.
+"""The broker: creates its parts, passes each metadata image to them, and holds the objects that request
+handlers share.
 
-Metadata reaches a broker only as images of the metadata log (`apply_metadata`). It asks the controller for changes
-with messages over a `ControllerPort`, also when both run in one process.
+Metadata reaches a broker only as images of the metadata log (`apply_metadata`). To change metadata, it sends
+requests to the controller over a `ControllerPort`, even if both run in one process.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from odradek.wire.messages.fetch import FetchRequest
 
 
 class Broker:
-    """Shared state of all request handlers of a node."""
+    """The parts and the state of one broker, which all its request handlers share."""
 
     def __init__(
         self,
@@ -88,15 +89,16 @@ class Broker:
         self.produce_workers = ProduceWorkers(env)
         self.woken: list[Callable[[], None]] = []
         self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
-        """The checks of clients' batches that run on the event loop, with their limit per turn."""
+        """The checks of clients' batches that run on the event loop, limited per turn of a connection."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.steps = StepDriver(env.long_work, lambda: self.run_woken(), tasks)
         self.producer_ids = ProducerIds(self)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
-        """A callback within the process: called with each batch that a client's request has appended. The context
-        belongs to the connection and serves all its requests; the number counts its requests."""
+        """An optional callback, called with each batch that a client's request has appended. The context
+        belongs to the connection and serves all its requests; the number counts its requests.
+        """
         self.config_listeners: list[Callable[[], None]] = []
-        """Callbacks for changes of this broker's own configuration at runtime."""
+        """Callbacks that run after this broker's own configuration has changed at runtime."""
         self.sessions = self._make_sessions()
         self.quotas = ClientQuotas(settings_of(QuotaSettings, settings.config_layers))
         self.telemetry = self._make_telemetry()
@@ -111,7 +113,7 @@ class Broker:
         )
         self.leaderless = LeaderlessReplicas(self.node_id, self.newest, hosted, controller)
         self.transaction_verifier: TransactionVerifier = self.transactions.verifier
-        """Asks a transaction's coordinator before the transaction's first append to a partition."""
+        """Asks the coordinator whether a transaction is open, before its first append to a partition."""
         self.troubles = DirectoryTroubles(self)
         self.cleaner = LogCleaner(env, log_dirs, tasks, log, self._cleaner_settings)
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
@@ -160,14 +162,15 @@ class Broker:
     # -- partitions -----------------------------------------------------------------------------------------------
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Find a hosted partition, see `ServedPartitions.find`."""
+        """Return a partition that this broker hosts, by topic and number. Raises as `ServedPartitions.find`."""
         return self.served.find(topic, index)
 
     def _is_follower(self, request: FetchRequest, by_id: bool) -> bool:
         """True if a fetch that names a replica may come from that replica.
 
-        The replica must be a registered broker. An epoch in the request must be that broker's. It must hold a requested
-        partition. Without authentication a stricter check is impossible.
+        The replica must be a registered broker. If the request has a broker epoch, it must be the registered
+        one. The replica must hold at least one requested partition. Without authentication a stricter check
+        is impossible.
         """
         replica_id = replica_of(request)
         broker = self.image.brokers.get(replica_id)
@@ -185,13 +188,17 @@ class Broker:
         )
 
     def is_brokers_fetch(self, request: FetchRequest) -> bool:
-        """True if a fetch names another broker together with the epoch of its registration, which no client learns."""
+        """True if a fetch names another broker together with the broker epoch of its registration. Clients
+        never learn this epoch.
+        """
         state = request.replica_state
         broker = self.image.brokers.get(state.replica_id)
         return broker is not None and state.replica_id != self.node_id and state.replica_epoch == broker.epoch
 
     def run_woken(self) -> None:
-        """Serve the parked requests that an append or a metadata change woke, once per turn of a connection."""
+        """Answer the parked requests that an append or a metadata change has woken. Called once per turn of a
+        connection.
+        """
         while self.woken:
             woken, self.woken = self.woken, []
             for action in woken:
@@ -209,7 +216,9 @@ class Broker:
         return self.newest.image
 
     def apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Apply a new image: create, update and delete logs so that they match it."""
+        """Apply a new metadata image: create, update and delete logs until they match it, and pass the
+        changes in `delta` to all parts.
+        """
         before, self.newest.image = self.newest.image, image
         hosting = self.hosting
         self.maker.begin_change()
@@ -218,7 +227,7 @@ class Broker:
             self._apply_broker_config()
             configured = list(self.topics)
         # The controller decided each change of the ISR under the old `min.insync.replicas` or the new one.
-        # Until all are applied, the larger of the two bounds the high watermark.
+        # Until all changes are applied, the larger of the two values decides about the high watermark.
         hosting.apply_configs(configured, stricter_only=True)
         for topic_id in delta.deleted_topics:
             hosting.delete_topic(topic_id)
@@ -239,33 +248,39 @@ class Broker:
         self.run_woken()
 
     def hold_leadership(self) -> None:
-        """Lead no partition until `release_leadership`.
+        """Lead no partition until `release_leadership`. Called when the broker starts.
 
-        What a start finds in the metadata was decided for an earlier incarnation of this broker. Its leader epoch may be
-        that of a dead process, and the in-sync replicas may count a log that a crash has cut. A broker of Kafka, too,
-        publishes nothing before it has caught up with its registration.
+        The metadata that a start finds were decided for an earlier incarnation of this broker. Their leader
+        epoch may belong to a dead process, and their in-sync replicas may include a log that lost records in
+        a crash. Kafka's broker, too, publishes no metadata before it has read its own registration.
         """
         self.hosting.hold_leadership()
 
     def release_leadership(self) -> None:
-        """Lead what the metadata say: they contain the registration of this incarnation. Does nothing the second time."""
+        """Begin to lead the partitions that the metadata assign to this broker. Called once the metadata
+        contain the registration of this incarnation; further calls do nothing.
+        """
         if not self.hosting.may_lead:
             self.hosting.release_leadership()
             self.run_woken()
 
     def hold_coordinators(self, is_held: bool) -> None:
-        """Coordinate nothing until this incarnation of the broker has been unfenced; see `Shards.hold`."""
+        """Stop coordinating groups and transactions if `is_held`, else begin. They are held until this
+        incarnation of the broker has been unfenced; see `Shards.hold`.
+        """
         self.groups.hold(is_held)
         self.transactions.hold(is_held)
         self.run_woken()
 
     @property
     def config_layers(self) -> BrokerConfigLayers:
-        """The layers of this broker's values: its file, and the metadata log's values for it and for all brokers."""
+        """The layers of this broker's configuration: its properties file, and the metadata log's values for
+        this broker and for all brokers.
+        """
         return self.configs.broker_layers
 
     def log_config(self, topic: str) -> LogConfig:
-        """Return the effective configuration of a topic's logs."""
+        """Return the effective configuration of the logs of a topic."""
         return self.configs.log_config(topic)
 
     def _cleaner_settings(self) -> CleanerSettings:
@@ -274,7 +289,7 @@ class Broker:
         )
 
     def _apply_broker_config(self) -> None:
-        """Recompute the configuration of every log after the broker's configuration has changed."""
+        """Pass this broker's changed configuration to the parts that use it."""
         self.configs.broker_changed()
         self.replication.set_throttled_rates(self.config_layers)
         for listener in self.config_listeners:
@@ -286,29 +301,29 @@ class Broker:
     # -- disks ----------------------------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
-        """Rename the logs that the metadata lacks, or has under another id; remove none."""
+        """Rename the logs whose topic id is not in the metadata. Their files are kept."""
         self.hosting.set_strays_aside()
 
     def directory_offline(self, log_dir: LogDir, reason: str) -> None:
-        """Stop serving the partitions of a directory that failed, or was released."""
+        """Stop serving the partitions of a log directory that has failed, or was released."""
         if not log_dir.is_released:
             self.log.error("directory.offline", directory=log_dir.path, reason=reason)
         self.hosting.directory_offline(log_dir)
 
     def start_stored(self, log: PartitionLog) -> None:
-        """Called when a log's new start offset is in the checkpoint on disk."""
+        """Called when a log's new start offset has been written to the checkpoint on disk."""
         hosted = self.topics.get(log.topic)
         partition = None if hosted is None else hosted.partitions.get(log.partition)
         if partition is not None and partition.log is log:
             partition.start_stored()
 
     def device_answers(self) -> None:
-        """Called when a late call to a device has returned and its effects are applied."""
+        """Called when a device has answered a late call, and the effects of the call have been applied."""
         self.hosting.device_answers()
         self.run_woken()
 
     def hosting_changed(self) -> None:
-        """Called when partitions have come or gone without a change of metadata."""
+        """Called when this broker has begun or ceased to host partitions without a change of metadata."""
         self.groups.follow_leadership()
         self.transactions.follow_leadership()
 
@@ -317,17 +332,23 @@ class Broker:
         self.replication.disk_answers(log_dir)
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Request a check of this log's bytes at this offset: they may differ from the written ones."""
+        """Request a check of the bytes at this offset of the partition's log. They may differ from the bytes
+        that were written.
+        """
         self.rotten.suspect(partition, offset)
 
     def workers_for(self, log: PartitionLog) -> Workers:
-        """Return the threads that may wait for this log's disk: a hung disk blocks only its own."""
+        """Return the worker threads that may wait for the disk of this log. A hung disk blocks only its own
+        threads.
+        """
         return self.served.workers_for(log)
 
     # -- durability on request ------------------------------------------------------------------------------------
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
-        """Call `done` after a flush of the log that begins from now on (`flush.messages`); flushes are shared."""
+        """Flush the partition's log, then call `done` with None or the error (`flush.messages`). Requests
+        that come during a flush share the next one.
+        """
         if partition.waiting.wait_for_sync(done):
             self.tasks.start_soon(self._sync, partition)
 
@@ -338,8 +359,8 @@ class Broker:
             log.owner.note_sync(self.clock.monotonic() - began_at)
 
     async def _sync(self, partition: Partition) -> None:
-        """Flush the partition's log while anybody waits for it, one flush after the other. Appends that come during
-        a flush share the next.
+        """Flush the partition's log, one flush after the other, as long as requests wait for a flush. Appends
+        that come during a flush share the next.
         """
         while True:
             await self.clock.sleep_until(
@@ -354,7 +375,9 @@ class Broker:
             self.run_woken()
 
     async def _flush_newest(self, partition: Partition) -> KafkaError | None:
-        """Flush the log of a partition, and again if it has moved to another disk meanwhile. Return the failure, if any."""
+        """Flush the log of a partition. If the replica moves to another disk meanwhile, flush again. Returns
+        the failure, or None.
+        """
         log = partition.log
         try:
             await self._flush(log)
@@ -367,8 +390,8 @@ class Broker:
         return None
 
     def stop(self) -> None:
-        """Stop the coordinators, the creation and moves of logs, cleaning and following: the directories close
-        next.
+        """Stop all work that uses logs: coordinators, creation and moves of logs, cleaning, and fetching from
+        leaders. The directories are closed next.
         """
         self.maker.stop()
         self.moves.stop()
@@ -379,7 +402,7 @@ class Broker:
         self.transactions.stop()
 
     def statistics(self) -> dict[str, Any]:
-        """Return figures of the broker's parts."""
+        """Return the statistics of the broker's parts, by name."""
         return {
             "topics": len(self.topics),
             "partitions": sum(len(topic.partitions) for topic in self.topics.values()),

@@ -1,4 +1,6 @@
-"""A broker's settings, which the properties file fixes. `TopicConfigs` has the values that change while it runs."""
+"""The settings of a broker that its properties file fixes. `TopicConfigs` has the values that may change
+while it runs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from odradek.security.tokens import TokenSecrets
 
 @attrs.frozen(kw_only=True, slots=True)
 class BrokerSettings:
-    """A broker's settings, from its node's configuration."""
+    """A broker's fixed settings, taken from the configuration of its node."""
 
     node_id: int
     cluster_id: str
@@ -24,19 +26,21 @@ class BrokerSettings:
     fetch_session_eviction_ms: int
     request_timeout_ms: int = setting("request.timeout.ms")
     request_partitions_max: int = setting("max.request.partition.size.limit")
-    """Partitions in one page of DescribeTopicPartitions."""
+    """The most partitions in one page of a DescribeTopicPartitions response."""
     add_partitions_retry_backoff_ms: int = setting("add.partitions.to.txn.retry.backoff.ms")
     add_partitions_retry_backoff_ms_max: int = setting("add.partitions.to.txn.retry.backoff.max.ms")
     telemetry_bytes_max: int = setting("telemetry.max.bytes")
-    """The most bytes of one PushTelemetry, as they come over the wire."""
+    """The most bytes of metrics in one PushTelemetry request, as received (compressed)."""
     groups: GroupSettings
     transactions: TransactionSettings
     config_layers: BrokerConfigLayers
     """The values of the properties file. Dynamic values of brokers and topics take precedence."""
     scrub_interval_ms: int = 0
-    """The interval in which the scrubber reads each log once, to find silent rot; 0 disables it."""
+    """The interval in which the scrubber reads each log once, to find silently damaged bytes; 0 disables the
+    scrubber.
+    """
     cleaner_threads_per_disk: int = 1
-    """How many logs of one disk the cleaner may clean at a time."""
+    """The number of logs of one disk that the cleaner may clean at a time."""
     release: Release = THIS_RELEASE
     token_secrets: TokenSecrets | None = None
     """The secrets of delegation tokens; None if `delegation.token.secret.key` is unset."""

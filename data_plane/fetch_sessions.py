@@ -1,19 +1,21 @@
 """Incremental fetch sessions by KIP-227. PURE.
 
 A session remembers which partitions a client fetches, and the last answer about each. So a request names only
-changes, and a response only news. Request epochs: -1 asks for no session (and ends the one it names), 0 for a new
-one, N > 0 continues. The cache is bounded. A session may push out another that has been idle for `eviction_ms`. It
-may also push out one with fewer partitions that is past its first minutes (KIP-227, "Fetch Session Caching").
+changed partitions, and a response has only changes. Request epochs: -1 asks for no session (and ends the
+session in the request), 0 for a new one, N > 0 continues. The number of sessions is limited. A new session
+may evict another that has been idle for `eviction_ms`. It may also evict one with fewer partitions that is
+past its first minutes (KIP-227, "Fetch Session Caching").
 
-Two limits hold for sessions that are useless here. A session keeps partitions that are not hosted, since they may
-be placed here later. There are at most `UNKNOWN_MAX` of them in all sessions together; beyond that, a client goes
-on with full requests. A client that falsely claims to be a replica gets no session (`is_follower` decides). A
-replica has at most `SESSIONS_PER_REPLICA_MAX` sessions; a new one replaces the stalest.
+Two limits protect against sessions that do nothing useful. A session keeps partitions that this broker does
+not host, since they may be placed here later. There are at most `UNKNOWN_MAX` of them in all sessions
+together; beyond that, a client gets no session and continues with full requests. A client that falsely claims
+to be a replica gets no session (`is_follower` decides). A replica has at most `SESSIONS_PER_REPLICA_MAX`
+sessions; a new one replaces the session with the oldest request.
 
-A follower's session holds a `FollowerCursor` for each partition. The partition marks it dirty when its log grows,
-its high watermark moves or its leadership changes. Only partitions that are dirty, or were named since, are read.
-So the cost of a round depends on the changes, and not on the number of followed partitions. (Checking a thousand
-partitions took 5 ms of each round.)
+A follower's session holds a `FollowerCursor` for each partition. The partition marks its cursor dirty when
+its log grows, its high watermark moves or its leadership changes. Only partitions that are dirty, or that a
+request has named since, are read. So the cost of a round depends on the changes, and not on the number of
+followed partitions. (Checking a thousand partitions took 5 ms of each round.)
 """
 
 from __future__ import annotations
@@ -34,16 +36,19 @@ NO_REPLICA = -1
 EPOCH_MAX = 2**31 - 1
 UNKNOWN_MAX = 20_000
 SESSIONS_PER_REPLICA_MAX = 16
-"""More than the fetchers that a broker has to one leader, but too few to push out consumers."""
+"""The most sessions of one follower: more than a broker has fetchers to one leader, but too few to evict all
+consumers' sessions.
+"""
 
 TopicKey = str | bytes
 PartitionKey = tuple[TopicKey, int]
-"""(topic name before version 13, topic id from then on; partition). A key is made for every partition of a request, so it is
-a plain tuple."""
+"""The key of a partition: (topic name before Fetch version 13, topic id from then on; partition number). A
+key is made for every partition of a request, so it is a plain tuple.
+"""
 
 
 class FetchedPartition:
-    """One partition of a fetch session: the client's request and the last answer."""
+    """One partition of a fetch session: the client's last request for it, and what the last answer said."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -60,7 +65,7 @@ class FetchedPartition:
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
         self.is_unknown = False
-        """True if it was not hosted here when a request named it first."""
+        """True if this broker did not host the partition when a request first named it."""
         self.fetch_offset = 0
         self.current_leader_epoch = -1
         self.last_fetched_epoch = -1
@@ -70,7 +75,7 @@ class FetchedPartition:
         self.sent_log_start_offset = -1
 
     def ask_as(self, other: FetchedPartition) -> None:
-        """Apply a new request about the same partition."""
+        """Take over the offset, epochs and limit of a newer request for the same partition."""
         self.fetch_offset = other.fetch_offset
         self.current_leader_epoch = other.current_leader_epoch
         self.last_fetched_epoch = other.last_fetched_epoch
@@ -79,7 +84,9 @@ class FetchedPartition:
 
 
 class FollowerCursor(FetchedPartition):
-    """One partition of a follower's session. The partition marks this cursor for the next fetch."""
+    """One partition of a follower's fetch session. The partition marks its cursor dirty when the follower's
+    next fetch must read it.
+    """
 
     __slots__ = ("is_stirred", "session")
 
@@ -90,13 +97,15 @@ class FollowerCursor(FetchedPartition):
 
     @property
     def fetched_at_ms(self) -> int:
-        """The time of the session's last fetch. That fetch covered this partition, too, at the same offset, because
-        it did not name it.
+        """The time of the session's last fetch, in monotonic milliseconds. A fetch that does not name this
+        partition still covers it, at an unchanged offset.
         """
         return self.session.fetched_at_ms
 
     def mark_dirty(self, *, wakes: bool) -> None:
-        """Note that there is something to read; with `wakes` also something that a parked fetch waits for."""
+        """Mark the partition so that the session's next fetch reads it. With `wakes`, also wake the session's
+        parked fetch.
+        """
         session = self.session
         if not self.is_stirred:
             self.is_stirred = True
@@ -105,28 +114,29 @@ class FollowerCursor(FetchedPartition):
             session.wake()
 
     def call_back(self) -> None:
-        """Answer the parked fetch, and let the session's next fetch read this partition."""
+        """Answer the session's parked fetch now, and let the next fetch read this partition."""
         if self.session.answer is not None:
             self.session.answer()
         self.mark_dirty(wakes=False)
 
     def begin_anew(self) -> None:
-        """Report everything about this partition with the next answer, because a request has named it.
+        """Report the full state of this partition in the next answer, because a request has named the
+        partition.
 
-        The follower may have dropped earlier answers in another state of its log.
+        The follower may have discarded earlier answers while its log was in another state.
         """
         self.sent_high_watermark = -1
         self.mark_dirty(wakes=False)
 
     def end(self) -> None:
-        """End the cursor: the session no longer fetches this partition. Later calls by the partition have no
-        effect.
+        """End the cursor, because the session no longer fetches this partition. Later calls by the partition
+        have no effect.
         """
         self.settle()
         self.is_stirred = True
 
     def settle(self) -> None:
-        """Mark the partition clean: all news was sent."""
+        """Mark the partition clean, because an answer has reported all its changes."""
         if self.is_stirred:
             self.is_stirred = False
             self.session.stirred.pop(self.key, None)
@@ -134,7 +144,9 @@ class FollowerCursor(FetchedPartition):
 
 @attrs.define(slots=True)
 class FetchSession:
-    """A session's partitions in the order of service (those that got records go to the end)."""
+    """An incremental fetch session (KIP-227). Partitions are served in the order of `partitions`; those that
+    got records move to the end.
+    """
 
     session_id: int
     uses_topic_ids: bool
@@ -143,37 +155,42 @@ class FetchSession:
     epoch: int
     partitions: dict[PartitionKey, FetchedPartition]
     privileged: bool = False
-    """True for a follower's session: consumers do not push it out, and `stirred` has the partitions to read."""
+    """True for a follower's session: consumers' sessions cannot evict it, and `stirred` has the partitions to
+    read.
+    """
     stirred: dict[PartitionKey, FollowerCursor] = attrs.field(factory=dict)
     fetched_at_ms: int = 0
-    """Monotonic time of the last request."""
+    """The time of the last request, in monotonic milliseconds."""
     wake: Callable[[], None] | None = None
-    """Wakes the parked request."""
+    """A function that wakes the parked request of this session. None while nothing is parked."""
     answer: Callable[[], None] | None = None
-    """Called to answer the parked request, even without news."""
+    """A function that answers the parked request at once, even without changes. None while nothing is parked.
+    """
     replica_id: int = NO_REPLICA
-    """The follower whose session this is, if any."""
+    """The broker id of the follower that owns the session; `NO_REPLICA` for a consumer."""
     unknown: int = 0
-    """The number of partitions that were not hosted here when they were named first."""
+    """The number of partitions that this broker did not host when a request first named them."""
 
     def to_read(self) -> tuple[FetchedPartition, ...]:
-        """List the partitions to read for the present request."""
+        """Return the partitions to read for the current request: the dirty ones of a follower, all of a
+        consumer.
+        """
         return tuple(self.stirred.values()) if self.privileged else tuple(self.partitions.values())
 
 
 @attrs.frozen(slots=True)
 class NamedPartitions:
-    """The partitions that a large request names, collected before it changes any session."""
+    """The partitions that a large request names. They are collected before any session changes."""
 
     partitions: dict[PartitionKey, FetchedPartition]
     unknown: int
-    """The number of partitions that are not hosted here."""
+    """The number of these partitions that this broker does not host."""
 
 
 @attrs.frozen(slots=True)
 class FetchPlan:
-    """The partitions to read for one request. `session` is None for a sessionless fetch; `incremental` omits known
-    facts.
+    """The partitions to read for one request. `session` is None without a session. If `incremental`, the
+    answer leaves out partitions without changes.
     """
 
     error: ErrorCode
@@ -187,7 +204,7 @@ class FetchPlan:
 
 
 class FetchSessions:
-    """All sessions of a broker. Times are milliseconds of the monotonic clock, which never jumps."""
+    """All fetch sessions of a broker. Times are milliseconds of the monotonic clock, which never jumps."""
 
     def __init__(
         self,
@@ -198,8 +215,12 @@ class FetchSessions:
         is_known: Callable[[PartitionKey], bool] = lambda key: True,
         is_follower: Callable[[FetchRequest, bool], bool] = lambda request, by_id: True,
     ) -> None:
-        """`is_known`: True if a partition is hosted here. `is_follower`: True if a request that names a replica may
-        come from a follower of a hosted partition. Its second argument is true if the request names topics by id.
+        """Take the most sessions (`slots_max`), the idle time after which a session may be evicted, and two
+        functions.
+
+        `is_known` returns True if a partition is hosted here. `is_follower` returns True if a request that
+        names a replica may come from a follower of a hosted partition. Its second argument is true if the
+        request names topics by id.
         """
         self._is_known = is_known
         self._is_follower = is_follower
@@ -211,8 +232,9 @@ class FetchSessions:
         self._evictions = 0
 
     def name(self, request: FetchRequest, by_id: bool) -> Generator[int, None, NamedPartitions]:
-        """Collect the partitions that the request names, for `plan`. This part of the work grows with the request,
-        so it runs in pieces. It changes nothing.
+        """Collect the partitions that the request names, as an argument for `plan`. Changes no session.
+
+        The work grows with the request, so it runs in pieces: the generator yields after each.
         """
         partitions: dict[PartitionKey, FetchedPartition] = {}
         unknown = 0
@@ -232,8 +254,8 @@ class FetchSessions:
     def plan(
         self, request: FetchRequest, by_id: bool, now_ms: int, named: NamedPartitions | None = None
     ) -> FetchPlan:
-        """Apply the request to its session and choose the partitions to read. `named` is the result of `name` for
-        the same request.
+        """Apply the request to its session, and choose the partitions to read. `named` is the result of
+        `name` for the same request, if it was called.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             return self._plan_full(request, by_id, now_ms, named)
@@ -318,7 +340,7 @@ class FetchSessions:
         named: NamedPartitions,
         session: FetchSession | None,
     ) -> None:
-        """Update the session as `_update` does, with partitions that `name` has collected."""
+        """Update the session as `_update` does, from partitions that `name` has collected."""
         follows = session if session is not None and session.privileged else None
         if not partitions and follows is None:
             partitions.update(named.partitions)
@@ -351,7 +373,9 @@ class FetchSessions:
                     gone.end()
 
     def _has_room_for(self, request: FetchRequest, by_id: bool, named: NamedPartitions | None) -> bool:
-        """True if sessions may keep the partitions that a consumer names and that are not hosted here."""
+        """True if sessions may remember the partitions in a consumer's request that this broker does not
+        host.
+        """
         if named is not None:
             return self._unknown + named.unknown <= UNKNOWN_MAX
         unknown = sum(
@@ -367,7 +391,9 @@ class FetchSessions:
             self._unknown -= session.unknown
 
     def _make_room(self, size: int, now_ms: int, privileged: bool, replica_id: int) -> bool:
-        """True if a new session of `size` partitions may be kept, perhaps after an old one is evicted."""
+        """True if there is room for a new session of `size` partitions. An older session may be evicted for
+        it.
+        """
         if privileged:
             own = [each for each in self._sessions.values() if each.replica_id == replica_id]
             if len(own) >= SESSIONS_PER_REPLICA_MAX:
@@ -410,7 +436,7 @@ class FetchSessions:
         return self._sessions.values()
 
     def statistics(self) -> dict[str, int]:
-        """Count sessions held, partitions in them, evictions since the start."""
+        """Return the numbers of sessions, of partitions in them, and of evictions since the start."""
         return {
             "sessions": len(self._sessions),
             "partitions": sum(len(session.partitions) for session in self._sessions.values()),
@@ -420,7 +446,7 @@ class FetchSessions:
 
 
 def _ask(fetched: FetchedPartition, asked: FetchPartition) -> None:
-    """Apply a request to a partition."""
+    """Copy the offset, epochs and limit of a request into the session's partition."""
     fetched.fetch_offset = asked.fetch_offset
     # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
     fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
@@ -430,12 +456,16 @@ def _ask(fetched: FetchedPartition, asked: FetchPartition) -> None:
 
 
 def replica_of(request: FetchRequest) -> int:
-    """Return the replica that fetches, negative for a consumer; since version 15 it is in a field of its own."""
+    """Return the broker id of the replica that sent a fetch, negative for a consumer. Since version 15 a
+    separate field holds it.
+    """
     return max(request.replica_state.replica_id, request.replica_id)
 
 
 def move_to_end(session: FetchSession, served: Iterable[FetchedPartition]) -> None:
-    """Move partitions that got records to the end, so that a full response starves none."""
+    """Move the partitions that got records to the end of the session, so that a full response never starves
+    others.
+    """
     for fetched in served:
         if isinstance(fetched, FollowerCursor):
             if session.stirred.pop(fetched.key, None) is not None:

@@ -1,18 +1,19 @@
-"""The partitions of which this broker holds replicas: made, removed and set aside as the metadata says, or when their directory fails.
+"""Makes, removes and sets aside this broker's replicas as the metadata says, or when their directory fails.
 
 Theory of operation
 -------------------
 The broker names the partitions that an image has changed. For each of them the log is found or made, and the
-partition gets its new metadata. Nothing here awaits: many new logs are made by `LogMaker`, which calls the broker
-again when they are ready.
+partition gets its new metadata. Nothing here awaits: many new logs are made by `LogMaker`, which calls the
+broker again when they are ready.
 
-* The place of a replica that the metadata does not know is reported to the controller (`DirectoryAssignments`).
-* A replica that no disk can take is refused: its clients get KAFKA_STORAGE_ERROR. A replica that full disks have
-  refused is tried again until one of them takes it.
+* If the metadata does not name the directory of a replica, the directory is reported to the controller
+  (`DirectoryAssignments`).
+* A replica that no disk can take is refused: its clients get KAFKA_STORAGE_ERROR. A replica that full disks
+  have refused is tried again until one of them takes it.
 * `rotten_replicas` handles a replica that the metadata calls LOST.
 * A log without any metadata is a stray: its directory is renamed, and kept.
 
-PURE but for the logs' own files.
+PURE except for the logs' own files.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ DISK_FULL_RETRY_SECONDS = 1.0
 
 
 class HostingBroker(BrokerHost, Protocol):
-    """The part of its broker that `HostedPartitions` uses."""
+    """The interface of the broker that `HostedPartitions` uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -61,12 +62,14 @@ class HostingBroker(BrokerHost, Protocol):
     def hosted(self) -> HostedTopics: ...
 
     def hosting_changed(self) -> None:
-        """Called when partitions have come or gone without a change of metadata."""
+        """Called when this broker has begun or ceased to host partitions without a change of metadata."""
 
 
 @attrs.frozen
 class ReplicaDisks:
-    """The parts that place a broker's replicas, make their logs, and report their directories to the controller."""
+    """The parts that choose directories for replicas, make their logs, and report their directories to the
+    controller.
+    """
 
     placement: ReplicaPlacement
     maker: LogMaker
@@ -75,7 +78,7 @@ class ReplicaDisks:
 
 
 class HostedPartitions:
-    """The only writer of `broker.hosted`: it keeps that equal to the metadata."""
+    """Keeps `broker.hosted` equal to the metadata; nothing else writes it."""
 
     def __init__(
         self,
@@ -98,20 +101,26 @@ class HostedPartitions:
         self._replication = replication
         self._rotten = rotten
         self._without_room: dict[TopicIdPartition, bool] = {}
-        """Replicas that a full disk has not taken yet, tried again until it does; True for new ones."""
+        """Replicas that full disks have refused, which are tried again until a disk takes them. The value is
+        true for a new replica.
+        """
         self._tries_again = False
         self.may_lead = True
-        """False while the metadata may be older than this process."""
+        """False until the metadata contain the registration of this process: until then it leads no
+        partition.
+        """
         self._unsettled: dict[bytes, dict[int, None]] = {}
-        """Partitions by topic whose metadata waits for the end of a change of their logs."""
+        """Partition numbers by topic id, whose new metadata are applied only when a pending change of their
+        log has ended.
+        """
         self._refused: dict[TopicIdPartition, None] = {}
-        """Replicas that could not be hosted, for which the line in the log has been written."""
+        """Replicas that could not be hosted, for each of which the refusal has been logged once."""
 
     # -- configurations -------------------------------------------------------------------------------------------
 
     def apply_configs(self, names: Iterable[str], *, stricter_only: bool = False) -> None:
-        """Let the logs of these topics follow their configurations; with `stricter_only`, only logs whose
-        `min.insync.replicas` rises.
+        """Apply the current configurations to the logs of these topics. With `stricter_only`, only to topics
+        whose `min.insync.replicas` rises.
         """
         for name in names:
             topic = self._hosted.by_name.get(name)
@@ -132,9 +141,10 @@ class HostedPartitions:
     # -- what the metadata places here ----------------------------------------------------------------------------
 
     def apply_topic(self, topic: TopicImage, before: TopicImage | None, numbers: Iterable[int]) -> None:
-        """Host what the metadata places here of the partitions `numbers`.
+        """Make, update or remove this broker's replicas of the partitions `numbers`, as the topic's new
+        metadata says.
 
-        `before` is the topic as this process knew it, None for a new one.
+        `before` is the topic as this process knew it before; None for a new topic.
         """
         hosted = self._hosted.by_id.get(topic.topic_id)
         if hosted is None:
@@ -153,8 +163,8 @@ class HostedPartitions:
                     continue
             if partition.log.home.is_unsettled:
                 reached("disks.unsettled_replica_waits")
-                # The state of this log is open until its disk answers: until then it must neither lead nor
-                # promise anything.
+                # The state of this log is unknown until its disk answers. Until then the replica must neither lead
+                # nor count as a copy of any record.
                 self._unsettled.setdefault(topic.topic_id, {})[index] = None
                 continue
             if partition.image is not image:
@@ -174,12 +184,14 @@ class HostedPartitions:
         partition.apply(image, self._node_id, may_lead=self.may_lead)
 
     def hold_leadership(self) -> None:
-        """Lead nothing until `release_leadership`; called before the first metadata."""
+        """Lead no partition until `release_leadership`. Called before the first metadata."""
         assert not self._hosted.by_id, "a broker that hosts partitions may lead them already"
         self.may_lead = False
 
     def release_leadership(self) -> None:
-        """Lead what the metadata say, since they are those of this incarnation of the broker by now."""
+        """Begin to lead the partitions that the metadata assign to this broker. Called once the metadata
+        contain the registration of this incarnation.
+        """
         self.may_lead = True
         for topic in list(self._hosted.by_id.values()):
             for partition in list(topic.partitions.values()):
@@ -193,9 +205,9 @@ class HostedPartitions:
                     self._replication.follow_metadata(partition)
 
     def _check_directory(self, partition: Partition, image: PartitionImage) -> None:
-        """Report the place of a replica to the controller again, if the metadata differs.
+        """Report the directory of a replica to the controller again, if the metadata names another directory.
 
-        An older report may have arrived after a newer one.
+        This happens if an older report reaches the controller after a newer one.
         """
         log = partition.log
         owner, named = log.owner, image.directory_of(self._node_id)
@@ -207,7 +219,7 @@ class HostedPartitions:
             self._assignments.note(log.topic_id, log.partition, owner.directory_id)
 
     def _give_up(self, hosted: HostedTopic, index: int, partition: Partition) -> None:
-        """Remove the log of a replica that has been moved to other brokers."""
+        """Remove the log of a replica that has been reassigned to other brokers."""
         del hosted.partitions[index]
         self._delete_replica(partition)
         self._log.info("partition.moved_away", topic=hosted.name, partition=index)
@@ -223,7 +235,9 @@ class HostedPartitions:
     def _host(
         self, hosted: HostedTopic, index: int, image: PartitionImage, *, is_new: bool
     ) -> Partition | None:
-        """Find or create the log of a partition; None if no directory can take it, or its directory is not online."""
+        """Find or create the log of a partition. Returns None if no directory can take the log, or its
+        directory is offline.
+        """
         replica = TopicIdPartition(hosted.topic_id, index)
         is_new = is_new or self._without_room.get(replica, False) or self._maker.is_new(replica)
         in_metadata = image.directory_of(self._node_id)
@@ -236,7 +250,7 @@ class HostedPartitions:
                 if self._moves.has_only_future(hosted.name, index, hosted.topic_id, assigned):
                     reached("moves.reported_swap_never_came")
                     # The controller has recorded the end of a move, but no swap happened: the log is on a disk
-                    # that is not online.
+                    # that is offline.
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
                     raise DirectoryAway(
                         "the replica was about to move here from a log directory that is offline"
@@ -271,11 +285,12 @@ class HostedPartitions:
         return partition
 
     def _log_doubt(self, log: PartitionLog, log_dir: LogDir) -> None:
-        """Log that a replica lies in another directory than the metadata say, and that the directory in the
+        """Log that a replica lies in another directory than the metadata says, while the directory in the
         metadata is offline.
 
-        A move to that directory was announced. The log here is whole if the swap never began, but outdated if its
-        disk hung during the swap. The controller treats the replica as empty, so an operator decides.
+        A move to the offline directory was announced. If the swap never began, the log here is complete. If
+        its disk hung during the swap, the log is outdated. The controller treats the replica as empty, so an
+        operator decides.
         """
         self._log.error(
             "partition.found_elsewhere",
@@ -289,7 +304,7 @@ class HostedPartitions:
     def _take_lost(
         self, hosted: HostedTopic, index: int, partition: Partition, image: PartitionImage
     ) -> None:
-        """Handle a replica that the metadata calls LOST: see `rotten_replicas`."""
+        """Handle a replica that the metadata calls LOST, as `rotten_replicas` describes."""
         replica = TopicIdPartition(hosted.topic_id, index)
         rotten = self._rotten
         fate = rotten.fate(replica, image, is_empty=not partition.log.size_bytes)
@@ -314,7 +329,7 @@ class HostedPartitions:
             self._replication.forget(*replica)
 
     def delete_topic(self, topic_id: bytes) -> None:
-        """Remove the logs of a topic that was deleted."""
+        """Remove this broker's logs of a deleted topic."""
         hosted = self._hosted.remove(topic_id)
         if hosted is None:
             return
@@ -325,7 +340,7 @@ class HostedPartitions:
     # -- disks that hang ------------------------------------------------------------------------------------------
 
     def device_answers(self) -> None:
-        """Apply the metadata that partitions have missed while a change of their logs was pending."""
+        """Apply the metadata that were held back for partitions while a change of their logs was pending."""
         waiting, self._unsettled = self._unsettled, {}
         topics = self._newest.image.topics_by_id
         for topic_id, numbers in waiting.items():
@@ -373,7 +388,7 @@ class HostedPartitions:
     # -- what lies on the disks -----------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
-        """Rename the logs that the metadata lacks, or has under another id; remove none."""
+        """Rename the logs whose topic id is not in the metadata. Their files are kept."""
         topics = self._newest.image.topics
         for log_dir in self._placement.log_dirs:
             for (topic, index), log in list(log_dir.logs.items()):
@@ -389,7 +404,7 @@ class HostedPartitions:
                     log_dir.set_stray(topic, index)
 
     def directory_offline(self, log_dir: LogDir) -> None:
-        """Stop serving the partitions of a directory that failed."""
+        """Stop serving the partitions of a log directory that has failed."""
         self._moves.directory_offline(log_dir)
         for hosted in list(self._hosted.by_name.values()):
             for index, partition in list(hosted.partitions.items()):
@@ -401,8 +416,8 @@ class HostedPartitions:
         self._broker.hosting_changed()
 
     def _report_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
-        """Report the directory that a replica is about to lose, unless the metadata names it already. Without the
-        report, the controller would not learn of the loss.
+        """Report a replica's directory, which is going offline, to the controller, unless the metadata
+        already names it. Without the report, the controller could not know that the replica is lost.
         """
         image = self._newest.image.partition(hosted.name, index)
         if image is not None and image.directory_of(self._node_id) != log_dir.directory_id:

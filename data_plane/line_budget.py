@@ -1,7 +1,8 @@
-"""A budget of log lines: the first ones are written, the rest are counted. PURE.
+"""A limit on similar log lines: the first are written, the rest are only counted. PURE.
 
-If one request fails, the next often fail as well. A client that keeps trying could fill the operator's disk with
-lines. There are at most `LINES_MAX` lines in `INTERVAL_SECONDS`; the next one then says how many were held back.
+If one request fails, the next often fail as well. A client that keeps trying could fill the operator's disk
+with lines. At most `LINES_MAX` lines are written in `INTERVAL_SECONDS`. The first line after that says how
+many lines were suppressed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ LINES_MAX = 20
 
 
 class LineBudget:
-    """One budget for all lines of a kind."""
+    """The limit for all log lines of one kind."""
 
     __slots__ = ("_began", "_clock", "_held_back", "_lines")
 
@@ -24,7 +25,9 @@ class LineBudget:
         self._held_back = 0
 
     def take(self) -> int | None:
-        """Return how many lines were held back since the last written line; None if this line is held back, too."""
+        """Ask whether a line may be written now. Returns None if it may not, else the number of lines
+        suppressed since the last written line.
+        """
         now = self._clock.monotonic()
         if now - self._began >= INTERVAL_SECONDS:
             self._began, self._lines = now, 0

@@ -1,25 +1,28 @@
-"""The metadata log on disk: the log class that topics use, behind the quorum's `ReplicatedLog` port.
+"""The metadata log on disk: uses the log class of topics to implement the quorum's `ReplicatedLog` port.
 
 Rot and torn writes
 -------------------
-The quorum syncs what it has written before it writes on, so a crash can tear only the last write. The log class cuts
-a damaged tail off at recovery, which is right for a torn write and would be silent loss for rot. `MetadataLog.open`
-distinguishes them before the log class sees the files. `synced-offset-checkpoint` holds a lower bound of what was
-synced, written at every start and stop and every few seconds in between. Most writes are a single batch. Before one
-of several (a follower that catches up) the file is written too, with the offset at which that write ends. A crash may
-tear any of these batches and leave a later one of them whole. So the log is refused (`MetadataLogCorrupt`) when
+The quorum syncs each write before it begins the next, so a crash can tear only the last write. At recovery,
+the log class cuts off a damaged tail. This is right for a torn write, but for rot it would be silent loss.
+`MetadataLog.open` distinguishes the two before the log class sees the files. `synced-offset-checkpoint` holds
+a lower bound of what was synced, written at every start and stop and every few seconds in between. Most
+writes are a single batch. Before a write of several batches (a follower that catches up) the file is written
+too, with the offset at which that write ends. A crash may tear any of these batches and leave a later one of
+them complete. So the log is refused (`MetadataLogCorrupt`) when
 
-* a damaged batch has a sound one behind it, in its segment or in a later one, unless both are of that one write, or
+* an intact batch follows a damaged batch, in its segment or in a later one, unless both belong to such a
+  write, or
 * the log ends below the lower bound.
 
 A log that is gone
 ------------------
-A controller that has lost its log could vote twice in one epoch. It could also vote for candidates that lack what it
-had promised to keep. Nobody would notice. So the file `metadata-log-begun`, beside `meta.properties`, says that there
-was a quorum's state in the log's directory. It is written after that state is durable, so a crash never leaves the
-file alone behind. A controller that has lost the state is refused, be it with the whole directory or alone.
+A controller that has lost its log could vote twice in one epoch. It could also vote for candidates that lack
+records which it had acknowledged. Nothing would report this. So the file `metadata-log-begun`, beside
+`meta.properties`, says that the log's directory has had a quorum's state. It is written after that state is
+durable, so a crash leaves this file only together with the state. A controller that has the file but lacks the
+state is refused, whether or not the directory still exists.
 
-Both files are ours; Kafka leaves them alone.
+Both files are ours; Kafka ignores them.
 """
 
 from __future__ import annotations
@@ -69,18 +72,20 @@ _SEGMENT_BYTES_MAX = 2 << 30
 
 @attrs.frozen
 class MetadataRetention:
-    """The limits of the log that is kept although a newer snapshot covers it. A negative one means no limit."""
+    """The limits on the part of the log that is kept although a newer snapshot covers it. A negative value
+    means no limit.
+    """
 
     bytes_max: int = setting("metadata.max.retention.bytes")
-    """The bytes of log and snapshots together."""
+    """The most bytes of log and snapshots together."""
     age_ms_max: int = setting("metadata.max.retention.ms")
-    """The age by the newest record that a snapshot contains."""
+    """The greatest age of a snapshot, in milliseconds, counted from its newest record."""
 
 
 @attrs.frozen
 class MetadataLogSettings:
-    """The settings of the metadata log. Without a `retention` everything that the newest snapshot covers goes at
-    once.
+    """The settings of the metadata log. Without a `retention`, the log below the newest snapshot is removed
+    at once.
     """
 
     segment_bytes: int = setting("metadata.log.segment.bytes")
@@ -91,7 +96,9 @@ _DEFAULTS = MetadataLogSettings()
 
 
 class MetadataLog:
-    """Implements `ReplicatedLog`. Open with `open`; one task appends, `flush` may run in a worker."""
+    """The metadata log on disk; implements the port `ReplicatedLog`. `open` makes it. One task appends;
+    `flush` may run in a worker thread.
+    """
 
     def __init__(
         self,
@@ -114,7 +121,9 @@ class MetadataLog:
         self._synced_offset_due = clock.monotonic()
         self._is_begun = root.exists(BEGUN_FILE)
         self._logs_first = not self._is_begun
-        """True while the checkpoint is to be written as soon as the first records are synced, ahead of its period."""
+        """True until the first records have been synced: the checkpoint is then written at once, without
+        waiting for its period.
+        """
 
     @classmethod
     def open(
@@ -129,8 +138,8 @@ class MetadataLog:
     ) -> MetadataLog:
         """Open the metadata log below the (locked) metadata directory `root`. Blocks.
 
-        Raises `MetadataLogCorrupt`, also for a controller (`may_vote`) whose log is gone, `RecoveryBrokenOff`,
-        or `DiskError`.
+        Raises `MetadataLogCorrupt` for a damaged log, and for a controller (`may_vote`) whose log is gone.
+        Raises `RecoveryBrokenOff` if a recovery was interrupted, or `DiskError`.
         """
         _refuse_a_draft(root)
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
@@ -139,11 +148,7 @@ class MetadataLog:
         )
         if may_vote and self._is_begun and not directory.exists(QUORUM_STATE_FILE):
             raise MetadataLogCorrupt(
-                f"{directory.path} has lost its file {QUORUM_STATE_FILE}, by which this controller may "
-                f"have voted. Restore the directory; or format {root.path} anew, then run `odradek "
-                "quorum remove` and `quorum add` for this node; or, while the other voters have a "
-                f"leader, remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from "
-                "the other voters"
+                f"{directory.path} has no file {QUORUM_STATE_FILE}, which says how this controller has voted. Either restore the directory. Or format {root.path} again, then run `odradek quorum remove` and `odradek quorum add` for this node. Or, if the other voters have a leader, remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from them"
             )
         synced, write_end = _read_synced_offset(directory)
         verify_segments(directory, synced, write_end)
@@ -170,8 +175,7 @@ class MetadataLog:
         # the log, or nothing. The snapshot was durable before.
         if max(self._log.log_end_offset, snapshot) < synced:
             raise MetadataLogCorrupt(
-                f"{directory.path} ends at offset {self._log.log_end_offset}, although this node has "
-                f"synced everything below offset {synced}: somebody cut or damaged the file after that"
+                f"{directory.path} ends at offset {self._log.log_end_offset}, but this node has synced everything below offset {synced}: the file was cut or damaged after that sync"
             )
         return self
 
@@ -203,8 +207,8 @@ class MetadataLog:
         return result.last_offset
 
     def _check_disk(self, operation: str, error: KafkaError) -> None:
-        """Raise `DiskError`, which ends the quorum, in place of the error that clients get from an offline
-        directory.
+        """Raise `DiskError` if `error` means an offline directory. Clients of a topic would get `error`, but
+        the quorum must end.
         """
         if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
             raise DiskError(self._root.path, self.directory.path, operation, 0, str(error)) from error
@@ -246,7 +250,7 @@ class MetadataLog:
         log = self._log
         self._remove_below(offset if self._retention is None else self._kept_from(self._retention, offset))
         # Finish the active segment now, so that the next snapshot can remove it. (Sync first: a torn batch must
-        # never have a later segment behind it.) So the log keeps the records since the last snapshot but one.
+        # never have a later segment behind it.) So the log keeps the records since the second-newest snapshot.
         log.flush()
         with suppress(DiskRefused):
             log.roll(self._clock.wall_ms())
@@ -258,7 +262,7 @@ class MetadataLog:
         return self._log.log_start_offset
 
     def _remove_below(self, offset: int) -> None:
-        """Remove segments and snapshots that lie wholly below `offset`, where a snapshot ends."""
+        """Remove the segments and snapshots that lie completely below `offset`, at which a snapshot ends."""
         log = self._log
         start = max((each.base_offset for each in log.segments if each.base_offset <= offset), default=0)
         if start > log.log_start_offset:
@@ -268,10 +272,11 @@ class MetadataLog:
         self.snapshots.delete_below(offset)
 
     def _kept_from(self, retention: MetadataRetention, offset: int) -> int:
-        """Find the end of the oldest snapshot to keep, 0 if all are kept. As in Kafka, the newest snapshot always stays.
+        """Return the end offset of the oldest snapshot to keep; 0 if all are kept. As in Kafka, the newest
+        snapshot always stays.
 
-        A snapshot is removed together with the log up to the next one. The oldest is removed first, as long as it is
-        too old or the total is too large. Snapshots that end behind `offset` do not count yet.
+        A snapshot is removed together with the log up to the next one. The oldest is removed first, as long
+        as it is too old or the total is too large. Snapshots that end behind `offset` do not count yet.
         """
         snapshots, segments = self.snapshots, self._log.segments
         ends = [end for end in snapshots.ends() if end.offset <= offset]
@@ -309,15 +314,19 @@ class MetadataLog:
     # -- files beside the log -----------------------------------------------------------------------------------
 
     def snapshot_end(self) -> int:
-        """Find the end offset of the newest snapshot, 0 without one."""
+        """Return the end offset of the newest snapshot; 0 if there is none."""
         return max((end.offset for end in self.snapshots.ends()), default=0)
 
     def newest_snapshot(self) -> StoredSnapshot | None:
-        """Open the newest snapshot, None without one. Raises `MetadataLogCorrupt` when it is damaged."""
+        """Open the newest snapshot; returns None if there is none. Raises `MetadataLogCorrupt` if it is
+        damaged.
+        """
         return self.snapshots.newest()
 
     def bootstrap(self) -> Snapshot | None:
-        """Read the first records of the cluster (`bootstrap.checkpoint`), None when the file is missing."""
+        """Read the first records of the cluster from `bootstrap.checkpoint`; returns None if the file is
+        missing.
+        """
         if not self._root.exists(BOOTSTRAP_FILE):
             return None
         data = self._root.read_bytes(BOOTSTRAP_FILE, SNAPSHOT_BYTES_MAX)
@@ -336,8 +345,10 @@ class MetadataLog:
         self._synced_offset_due = self._clock.monotonic() + SYNCED_OFFSET_PERIOD_SECONDS
 
     def _write_synced_offset(self, end_offset: int, write_end: int | None = None) -> None:
-        """Write the checkpoint. `write_end` is the end of a write of several batches that begins now. Raises
-        `DiskError`.
+        """Write the checkpoint: all records below `end_offset` are synced. `write_end` is where a write of
+        several batches will end that begins now.
+
+        Raises `DiskError`.
         """
         lines = [f"{METADATA_TOPIC} 0 {end_offset}"]
         if write_end is not None:
@@ -346,7 +357,7 @@ class MetadataLog:
         self.directory.write_atomic(SYNCED_OFFSET_FILE, text.encode())
 
     def close(self) -> None:
-        """Sync and close. Raises `DiskError`."""
+        """Sync the log, and close its files. Raises `DiskError`."""
         self._log.flush()
         self._note_synced_offset(self._log.recovery_point)
         self._log.close()
@@ -359,23 +370,25 @@ class MetadataLog:
     def change(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Do the work at once: workers cut this log, and wait for the device."""
+        """Run `work`, then `end`, at once in the calling thread. Workers call this for the metadata log, and
+        may wait for the device.
+        """
         end(work())
 
     def disk_failed(self, error: DiskError) -> None:
         self._logger.error("metadata.disk_failed", error=str(error))
 
     def resources_short(self) -> None:
-        """Do nothing: the few files of this log stay open."""
+        """Do nothing: this log has so few files that they stay open when descriptors are short."""
 
     def flush_failed(self, error: DiskError) -> None:
         self._logger.error("metadata.disk_failed", error=str(error))
 
     def disk_refused(self, error: DiskRefused) -> None:
-        """Do nothing: the writer gets the error too, and tries again."""
+        """Do nothing: the writer of the records gets the same error, and tries again."""
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """Lower the bound of synced bytes too, because synced data is cut off."""
+        """Lower the checkpoint's offset of synced bytes too, because synced data is cut off."""
         self._write_synced_offset(offset)
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
@@ -383,10 +396,10 @@ class MetadataLog:
             directory.remove(name)
 
     def log_start_raised(self) -> None:
-        """Do nothing: only snapshots let the beginning of the metadata log go."""
+        """Do nothing: the start of the metadata log moves only when a snapshot replaces records."""
 
     def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
-        """Do nothing: only snapshots make the metadata log smaller."""
+        """Do nothing: snapshots replace the records of the metadata log, instead of cleaning."""
 
     def log_rolled(self, topic: str, partition: int) -> None:
         """Do nothing: the next flush syncs the finished segment with the active one."""
@@ -396,8 +409,10 @@ class MetadataLog:
 
 
 def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None:
-    """Raise `MetadataLogCorrupt` for damage in the log that cannot be a torn write. All below `synced` was synced; if
-    `write_end` is larger, one write may have been under way between the two.
+    """Raise `MetadataLogCorrupt` for damage in the log that cannot be a torn write.
+
+    All records below the offset `synced` were synced. If `write_end` is larger, a single write may have been
+    in progress between the two offsets.
     """
     names = [name for name in directory.list() if _SEGMENT_NAME.match(name)]
     for at, name in enumerate(names):
@@ -429,7 +444,9 @@ def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None
 
 
 def _holds_sound_batch(directory: Dir, name: str, offset_min: int) -> bool:
-    """True if a surplus segment begins at `offset_min` or behind, or holds a sound batch there."""
+    """True if a file that follows the damaged segment begins at `offset_min` or later, or holds an intact
+    batch from there on.
+    """
     if directory.file_size(name) == 0:
         return False
     if int(name[:20]) >= offset_min:
@@ -438,13 +455,15 @@ def _holds_sound_batch(directory: Dir, name: str, offset_min: int) -> bool:
 
 
 def last_offset_of(batches: Buffer) -> int:
-    """Find the last offset of whole batches."""
+    """Return the last offset in `batches`, a sequence of whole batches."""
     *_, (_, header) = iter_batches(batches)
     return header.last_offset
 
 
 def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
-    """Find the position behind `damage` at which a sound batch of a later offset begins."""
+    """Return the position behind `damage` at which an intact batch begins whose offset is at least
+    `offset_min`; None if there is no such batch.
+    """
     for position in range(damage + 1, len(data) - HEADER_SIZE + 1):
         # The magic byte is the cheap test; the offset, then the checksum decide.
         if data[position + 16] != 2:
@@ -456,19 +475,17 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
 
 
 def _refuse_a_draft(root: Dir) -> None:
-    """Raise `RecoveryBrokenOff` if a recovery began a new log here and did not put it in its place."""
+    """Raise `RecoveryBrokenOff` if a recovery has begun to build a new log here, but did not finish."""
     if root.is_dir(DRAFT_DIRECTORY):
         raise RecoveryBrokenOff(
-            f"{root.path}/{DRAFT_DIRECTORY} is the new metadata log of a recovery that was broken off. Go on with it: "
-            "`odradek quorum recover --from PLAN CONFIG --execute`, PLAN being the file that the recovery wrote "
-            "beside the first CONFIG (*.recovery-*.json). To give that recovery up while "
-            f"{METADATA_LOG_DIRECTORY} is still there, remove {DRAFT_DIRECTORY}"
+            f"{root.path}/{DRAFT_DIRECTORY} is the unfinished metadata log of an interrupted recovery. To continue the recovery, run "
+            "`odradek quorum recover --from PLAN CONFIG --execute`, where PLAN is the file that the recovery wrote beside the first CONFIG (*.recovery-*.json). To abandon the recovery, remove {DRAFT_DIRECTORY}; this is possible only while {METADATA_LOG_DIRECTORY} still exists"
         )
 
 
 def _read_synced_offset(directory: Dir) -> tuple[int, int]:
-    """Read the offset below which all was synced, and the end of the write that began there (0: that write was a
-    single batch).
+    """Read the checkpoint: the offset below which all was synced, and the end of the write that began there
+    (0 if the write was a single batch).
     """
     if not directory.exists(SYNCED_OFFSET_FILE):
         return 0, 0

@@ -1,8 +1,9 @@
-"""The snapshots of a metadata log on disk: `OFFSET-EPOCH.checkpoint` files beside its segments, as Kafka has them.
+"""The snapshots of a metadata log on disk: `OFFSET-EPOCH.checkpoint` files beside its segments, as Kafka has
+them.
 
-A draft is written under a name that nobody reads (`.checkpoint.NUMBER.part`); `finish` checks it, syncs it, and renames it. So
-a file with a snapshot's name is whole, unless the disk has rotted. Drafts that a crash left behind are removed when
-the store is opened.
+A draft is written under a temporary name (`.checkpoint.NUMBER.part`); `finish` checks it, syncs it, and
+renames it. So a file with a snapshot's name is complete, unless the disk has damaged it. Drafts that a crash
+left behind are removed when the store is opened.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _FIRST_BATCH_BYTES_MAX = 1 << 20
 
 
 class FileSnapshotStore:
-    """Implements `SnapshotStore` over the directory of the metadata log."""
+    """The snapshots in the directory of the metadata log; implements the port `SnapshotStore`."""
 
     def __init__(self, directory: Dir) -> None:
         self._directory = directory
         self._drafts = 0
 
     def remove_drafts(self) -> None:
-        """Remove the files that a crash left half written. Raises `DiskError`."""
+        """Remove incomplete snapshot files, which a crash has left behind. Raises `DiskError`."""
         for name in self._directory.list():
             if name.endswith(_UNFINISHED):
                 self._directory.remove(name)
@@ -45,7 +46,9 @@ class FileSnapshotStore:
         return self.load(ends[-1]) if ends else None
 
     def load(self, end: OffsetAndEpoch) -> StoredSnapshot:
-        """Load a snapshot. Raises `MetadataLogCorrupt`, `DiskError`."""
+        """Load the snapshot with this end offset and epoch. Raises `MetadataLogCorrupt`, `DiskError`, or
+        `KafkaError` if it does not exist.
+        """
         return _load(self._directory, snapshot_name(end.offset, end.epoch), end)
 
     def read(self, end: OffsetAndEpoch, position: int, bytes_max: int) -> tuple[bytes, int]:
@@ -74,11 +77,13 @@ class FileSnapshotStore:
         return FileSnapshotDraft(self._directory, end, self._drafts)
 
     def size(self, end: OffsetAndEpoch) -> int:
-        """Return the bytes of a snapshot. Raises `DiskError`."""
+        """Return the size of a snapshot in bytes. Raises `DiskError`."""
         return self._directory.file_size(snapshot_name(end.offset, end.epoch))
 
     def timestamp_ms(self, end: OffsetAndEpoch) -> int | None:
-        """Find the timestamp of a snapshot's newest record, or else of its writing; None if neither is known.
+        """Return the timestamp of a snapshot's newest record in milliseconds, or else the time at which it
+        was written; None if neither is known.
+
         Raises `DiskError`.
         """
         data, _ = self.read(end, 0, _FIRST_BATCH_BYTES_MAX)
@@ -94,7 +99,7 @@ class FileSnapshotStore:
         self._delete(self.ends()[:-1])
 
     def delete_below(self, offset: int) -> None:
-        """Remove snapshots that end below `offset`. Raises `DiskError`."""
+        """Remove the snapshots that end below `offset`. Raises `DiskError`."""
         self._delete([end for end in self.ends()[:-1] if end.offset < offset])
 
     def _delete(self, ends: list[OffsetAndEpoch]) -> None:
@@ -105,7 +110,7 @@ class FileSnapshotStore:
 
 
 class FileSnapshotDraft:
-    """A snapshot being written, in a file that gets its final name once it is whole."""
+    """A snapshot that is being written. Its file gets its final name once it is complete."""
 
     def __init__(self, directory: Dir, end: OffsetAndEpoch, number: int) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""The newest image of the metadata that a broker has. PURE."""
+"""A holder of the newest metadata image that a broker has. PURE."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
 
 class NewestImage:
-    """One object for all parts of a broker. The broker replaces `image`; its parts read the image when they need it."""
+    """The newest metadata image, in an object that all parts of a broker share. The broker replaces `image`;
+    the parts read it when they need it.
+    """
 
     __slots__ = ("image",)
 

@@ -1,4 +1,6 @@
-"""The services that all parts of a broker use, and the parts' views of one another. PORTED."""
+"""The interfaces that all parts of a broker use: the services of the broker, and ports between its parts.
+PORTED.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from odradek.wire.errors import ErrorCode
 
 
 class BrokerHost(Protocol):
-    """The broker as all of its parts see it."""
+    """The interface of the broker that all of its parts use."""
 
     @property
     def clock(self) -> Clock: ...
 
     @property
     def agreed_clock(self) -> AgreedClock:
-        """The wall clock, for things that expire. Coordinators count ages from its latest time."""
+        """The wall clock that decides when things expire. Coordinators count ages from its latest time."""
 
     @property
     def log(self) -> Log: ...
@@ -29,11 +31,13 @@ class BrokerHost(Protocol):
 
 
 VerifiedPartition: TypeAlias = tuple[str, int]
-"""Topic name and partition."""
+"""A partition of a transaction: (topic name, partition number)."""
 
 
 class TransactionVerifier(Protocol):
-    """A port by which a partition's leader asks the coordinators of transactions (KIP-890)."""
+    """A port through which the leader of a partition sends questions to the coordinators of transactions
+    (KIP-890).
+    """
 
     async def verify(
         self,
@@ -44,9 +48,10 @@ class TransactionVerifier(Protocol):
         *,
         adds: bool,
     ) -> Mapping[VerifiedPartition, ErrorCode]:
-        """Ask the coordinator about each partition: NONE if it is a part of the producer's open transaction.
+        """Ask the coordinator whether each partition belongs to the producer's open transaction. Returns NONE
+        for each that does.
 
-        With `adds`, the coordinator adds the missing ones (AddPartitionsToTxn without `verify_only`). Errors are the
-        coordinator's own, untranslated. A coordinator that is not reached within `request.timeout.ms` is
-        NETWORK_EXCEPTION or COORDINATOR_NOT_AVAILABLE. Raises nothing.
+        With `adds`, the coordinator adds the missing partitions (AddPartitionsToTxn without `verify_only`).
+        Errors are the coordinator's own, untranslated. A coordinator that is not reached within
+        `request.timeout.ms` gives NETWORK_EXCEPTION or COORDINATOR_NOT_AVAILABLE. Raises nothing.
         """

@@ -1,4 +1,6 @@
-"""Threads for the work on clients' batches, beside those for disks and loading: a few for all requests."""
+"""Worker threads that check clients' batches, separate from the threads for disks and loading. All requests
+share them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ SMALL_THREADS = 2
 
 
 class CountedWorkers:
-    """Workers with a count of the calls that wait or run."""
+    """Worker threads that count the calls that wait or run."""
 
     __slots__ = ("_workers", "in_progress")
 
@@ -32,8 +34,8 @@ class CountedWorkers:
 
 
 class ProduceWorkers:
-    """Two kinds of workers: `small` do work with little memory; `large` do the rest as long work, one at a time and
-    with pauses.
+    """Two pools of workers for clients' batches. `small` does work that needs little memory; `large` does the
+    rest as long work, one at a time and with pauses.
     """
 
     __slots__ = ("inflated", "large", "small")
@@ -42,7 +44,7 @@ class ProduceWorkers:
         self.small = CountedWorkers(env.new_workers(SMALL_THREADS))
         self.large = env.long_work.beside(env.new_workers(1))
         self.inflated = Inflated()
-        """Counts the bytes that workers have decompressed."""
+        """Counts the bytes that workers have produced by decompression."""
 
     def statistics(self) -> dict[str, int]:
         return {

@@ -1,4 +1,6 @@
-"""Configuration of the logs of each topic: its own values over this broker's, which may change while it runs. PURE."""
+"""The configuration of each topic's logs: the topic's own values take precedence over the broker's, which may
+change at runtime. PURE.
+"""
 
 from __future__ import annotations
 
@@ -21,36 +23,40 @@ SHARED_LOG_CONFIGS_MAX = 10_000
 
 @attrs.frozen
 class _BrokerSettings:
-    """Broker settings that apply to its logs, and that topics cannot override."""
+    """Settings of the broker that apply to its logs, and that topics cannot override."""
 
     verifies_transactions: bool = setting("transaction.partition.verification.enable")
 
 
 class TopicConfigs:
-    """The effective configurations of topics by the newest image. Topics with equal values of their own share one."""
+    """The effective configurations of topics, by the newest metadata image. Topics with equal own values
+    share one object.
+    """
 
     def __init__(self, node_id: int, newest: NewestImage, file_layers: BrokerConfigLayers) -> None:
-        """`file_layers` is the content of the properties file."""
+        """Take the broker's id, the newest metadata image, and the content of the properties file
+        (`file_layers`).
+        """
         self._node_id = node_id
         self._newest = newest
         self._file_layers = file_layers
         self._broker_resources = ((RESOURCE_BROKER, str(node_id)), (RESOURCE_BROKER, ""))
         self._shared: dict[tuple[tuple[str, str], ...], LogConfig] = {}
-        """Configurations by a topic's own values, under the broker's present ones. Topics with equal values share
-        one.
-        """
+        """Effective configurations, by a topic's own values, for the broker's present values."""
 
     @property
     def broker_layers(self) -> BrokerConfigLayers:
-        """The layers of this broker's values: its file, and the metadata log's values for it and for all brokers."""
+        """The layers of this broker's configuration: its properties file, and the metadata log's values for
+        this broker and for all brokers.
+        """
         return layers_for(self._newest.image, self._file_layers.static, self._node_id)
 
     def own(self, topic: str) -> Mapping[str, str]:
-        """Return the topic's own values in the metadata log."""
+        """Return the values that the metadata log has for this topic itself."""
         return self._newest.image.topic_configs(topic)
 
     def log_config(self, topic: str) -> LogConfig:
-        """Return the effective configuration of a topic's logs."""
+        """Return the effective configuration of the logs of a topic."""
         overrides = self.own(topic)
         key = tuple(sorted(overrides.items()))
         config = self._shared.get(key)
@@ -68,7 +74,7 @@ class TopicConfigs:
         return delta.features_changed or any(each in delta.changed_configs for each in self._broker_resources)
 
     def broker_changed(self) -> None:
-        """Drop configurations that were computed from the broker's former values."""
+        """Forget all computed configurations, because the broker's own values have changed."""
         self._shared.clear()
 
 
@@ -89,17 +95,19 @@ class OwnConfig:
         self._log_dirs = log_dirs
         self.log_levels = log_levels
         self.check_key_stores: Callable[[Mapping[str, str]], Awaitable[str]] | None = None
-        """Checks the listeners' key and certificate files in this broker's dynamic values. Returns the reason for a
-        refusal, or an empty text.
+        """A function that checks the listeners' key and certificate files in this broker's dynamic values.
+        Returns the reason for a refusal, or an empty text.
         """
 
     @property
     def layers(self) -> BrokerConfigLayers:
-        """The layers of this broker's values; see `TopicConfigs.broker_layers`."""
+        """The layers of this broker's configuration; see `TopicConfigs.broker_layers`."""
         return self._topics.broker_layers
 
     def dynamic(self, *, for_all: bool) -> Mapping[str, str]:
-        """Return the metadata log's values for all brokers, or for this one alone."""
+        """Return this broker's dynamic values in the metadata log: with `for_all` those for all brokers, else
+        those for this broker alone.
+        """
         return self._newest.image.broker_configs(None if for_all else self.node_id)
 
     @property

@@ -1,9 +1,10 @@
-"""The build backend of `pyproject.toml` (PEP 517): setuptools, and two things that it leaves to chance.
+"""The build backend of `pyproject.toml` (PEP 517): setuptools with two additions.
 
 * The same commit gives the same bytes: times, modes and the order of files are fixed in both kinds of distribution.
-* A distribution knows its commit. A wheel has it in `odradek/commit.txt`, a source distribution in `COMMIT`.
+* A distribution contains the name of its commit: a wheel in `odradek/commit.txt`, a source distribution in `COMMIT`.
 
-A source distribution holds what git has, links between folders included. So it has the tests and can run them.
+A source distribution has all files of git, including links between folders. So it includes the tests and can run
+them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMIT = "COMMIT"
 IN_WHEEL = "odradek/commit.txt"
 _ZIP_TIME_MIN = (1980, 1, 1, 0, 0, 0)
-"""The first time that a zip can express."""
+"""The earliest time that a zip archive can store."""
 
 build_editable = build_meta.build_editable
 get_requires_for_build_editable = build_meta.get_requires_for_build_editable
@@ -52,12 +53,12 @@ prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
 
 
 def get_requires_for_build_sdist(config_settings: Config = None) -> list[str]:
-    """Name what a source distribution needs beyond setuptools: nothing."""
+    """Return the packages that a source distribution needs in addition to setuptools: none."""
     return []
 
 
 def commit_of(root: Path = ROOT) -> str:
-    """Return the commit of these sources, with `+dirty` behind it if files are not committed; empty if unknown."""
+    """Return the commit of these sources; empty if it is unknown. If files are not committed, it ends in `+dirty`."""
     noted = root / COMMIT
     if noted.is_file():
         return noted.read_text().strip()
@@ -73,7 +74,7 @@ def commit_of(root: Path = ROOT) -> str:
 def build_wheel(
     wheel_directory: str, config_settings: Config = None, metadata_directory: str | None = None
 ) -> str:
-    """Build a wheel; return its name."""
+    """Build a wheel in this directory, and return its file name."""
     between, was_there = ROOT / "build", (ROOT / "build").exists()
     name = build_meta.build_wheel(wheel_directory, dict(config_settings or {}), metadata_directory)
     if not was_there:
@@ -86,14 +87,14 @@ def build_wheel(
         contents[IN_WHEEL] = (f"{commit}\n".encode(), 0o644)
     (record,) = (each for each in contents if each.endswith(".dist-info/RECORD"))
     contents[record] = (_record(contents, record).encode(), 0o644)
-    # A record comes last, as PEP 427 asks.
+    # The file RECORD comes last, as PEP 427 demands.
     order = sorted(contents, key=lambda each: (each == record, ".dist-info/" in each, each))
     _replace(path, _zipped([(each, *contents[each]) for each in order]))
     return name
 
 
 def _record(contents: Mapping[str, tuple[bytes, int]], record: str) -> str:
-    """List each file with its hash and size in bytes (PEP 376); the list itself has neither."""
+    """Return the text of RECORD: each file with its hash and size in bytes (PEP 376), but RECORD itself without them."""
     lines = []
     for name in sorted(contents):
         content = contents[name][0]
@@ -114,7 +115,7 @@ def _zipped(members: list[tuple[str, bytes, int]]) -> bytes:
 
 
 def build_sdist(sdist_directory: str, config_settings: Config = None) -> str:
-    """Pack the files that git has, or those of an unpacked source distribution; return the archive's name."""
+    """Pack the files of git, or those of an unpacked source distribution, into an archive. Return its file name."""
     metadata = _metadata()
     name, version = (_field(metadata, each) for each in ("Name", "Version"))
     base = f"{name}-{version}"
@@ -140,7 +141,7 @@ def build_sdist(sdist_directory: str, config_settings: Config = None) -> str:
 
 
 def _metadata() -> str:
-    """Return the package's metadata, as setuptools writes them."""
+    """Return the package's metadata file, as setuptools writes it."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as directory:
@@ -155,7 +156,7 @@ def _field(metadata: str, name: str) -> str:
 
 
 def _sources() -> Iterator[tuple[str, bytes, int, str | None]]:
-    """Yield path, content, mode and, for a link, its target, of each file of the sources."""
+    """Yield path, content, mode and link target (None for a file) of each file of the sources."""
     for name in _names():
         path = ROOT / name
         if path.is_symlink():
@@ -189,7 +190,7 @@ def _git(root: Path, *words: str) -> str:
 
 
 def main() -> None:
-    """Build both distributions into the directory that is named, and print their paths."""
+    """Build both distributions in the directory that the command line names, and print their paths."""
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "dist")
     out.mkdir(parents=True, exist_ok=True)
     for build in (build_sdist, build_wheel):
@@ -197,7 +198,7 @@ def main() -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file that appears under its name when it is whole."""
+    """Write a file atomically: it appears under its name when it is complete."""
     unfinished = path.with_name(path.name + ".new")
     unfinished.write_bytes(content)
     unfinished.replace(path)

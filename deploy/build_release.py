@@ -1,12 +1,14 @@
-"""Build a release for `deploy/ansible`: our wheel, every wheel that it needs, by its locked hash, pip, a manifest.
+"""Build a release for `deploy/ansible`: our wheel, pip, all wheels that it needs (verified by locked hashes), and a
+manifest.
 
     python deploy/build_release.py --out dist/releases [--version 0.1.1] [--sign KEY]
 
-One tar, `odradek-VERSION.tar`, is all that a host needs; no host asks a registry for anything. The wheels are those
-for the Python and the platform that this runs on, which must be those of the hosts.
+A host needs only one tar, `odradek-VERSION.tar`, and downloads nothing from a registry. The wheels are for the Python
+and the platform that run this program, which must be the same as on the hosts.
 
-A release is known by its digest, which is that of its wheels. Our wheel names its commit. So the same commit gives the same digest
-again, and another commit another one. Files that are not committed mark its version with `+dirty`.
+A release is identified by its digest, which is computed from the digests of its wheels. Our wheel contains the name
+of its commit. So the same commit always gives the same digest, and different commits give different ones. If files
+are not committed, the version ends in `+dirty`.
 """
 
 from __future__ import annotations
@@ -35,26 +37,27 @@ UNAVAILABLE = 2
 _VERSION = re.compile(
     r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?(?:\+[a-z0-9]+(?:\.[a-z0-9]+)*)?"
 )
-"""Versions in the form that wheels have in their names (PEP 440)."""
+"""Matches versions in the form that they have in wheel names (PEP 440)."""
 _PACKED = ("--", ".", ":(exclude)tests")
 _CONTENTS = ("name", "python", "platform", "requirement", "pip", "wheels")
 SIGNATURE = "MANIFEST.json.sig"
 NAMESPACE = "odradek-release"
-"""The purpose of a signature, by which `ssh-keygen` keeps those of releases apart from all others."""
+"""The namespace of signatures of releases, by which `ssh-keygen` distinguishes them from other signatures."""
 
 
 class WheelsUnavailable(Exception):
-    """pip could not fetch the pinned wheels, and has printed why."""
+    """Raised if pip could not fetch the pinned wheels; pip has printed the reason."""
 
 
 class BadArgument(Exception):
-    """A version or a key that cannot be used; the message says why."""
+    """Raised for a version or a key that cannot be used. The message has the reason."""
 
 
 def build(out: Path, name: str, key: Path | None = None) -> Path:
-    """Return the path of the new archive of this version, whose manifest is signed by the key, if there is one.
+    """Build the archive of version `name` in the directory `out`, and return its path. If `key` is given, it signs
+    the manifest.
 
-    Raises `WheelsUnavailable` and `BadArgument`, and `CalledProcessError` where our own wheel cannot be built.
+    Raises `WheelsUnavailable` and `BadArgument`, and `CalledProcessError` if our own wheel cannot be built.
     """
     with tempfile.TemporaryDirectory() as directory:
         source, wheels = Path(directory, "source"), Path(directory, "wheels")
@@ -84,7 +87,7 @@ def _git(*words: str) -> str:
 
 
 def version_of(version: str | None = None) -> str:
-    """Return the version of a release of the tree as it is, marked if the tree has changes that are not committed.
+    """Return the version of a release that is built from this tree. It is marked if changes are not committed.
 
     Raises `BadArgument`.
     """
@@ -100,10 +103,10 @@ def version_of(version: str | None = None) -> str:
 
 
 def _copy_source(target: Path, version: str) -> None:
-    """Copy the source to build from, so that no build directory appears in the tree; give it the version."""
+    """Copy the sources into `target` and set their version there, so that the build leaves no files in the tree."""
     listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard", *_PACKED)
     for name in listed.split("\0"):
-        # A link to a folder (`odradek/wire`) is copied as a link; the folder's files come by themselves.
+        # A link to a folder (`odradek/wire`) is copied as a link; git also lists the folder's own files.
         if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink()):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target / name, follow_symlinks=False)
@@ -120,16 +123,19 @@ def _copy_source(target: Path, version: str) -> None:
 
 
 def contents_digest(manifest: dict[str, Any]) -> str:
-    """Return the digest of what a release contains. Its commit is left out: equal contents are one release.
+    """Return the digest of a release's contents. The commit is not part of it: releases with equal contents are the
+    same.
 
-    The collection computes it in the same way (`plugins/module_utils/manifest.py`).
+    The Ansible collection computes the digest in the same way (`plugins/module_utils/manifest.py`).
     """
     contents = {key: manifest[key] for key in _CONTENTS}
     return hashlib.sha256(json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def pack(archive: Path, wheels: list[Path], name: str, key: Path | None = None) -> Path:
-    """Write the archive. Raises `BadArgument` if the key does not sign."""
+    """Write the archive of these wheels and its manifest, and return its path. Raises `BadArgument` if the key cannot
+    sign.
+    """
     manifest: dict[str, Any] = {
         "name": name,
         "commit": _git("rev-parse", "HEAD").strip(),
@@ -145,7 +151,7 @@ def pack(archive: Path, wheels: list[Path], name: str, key: Path | None = None) 
     if key is not None:
         members[SIGNATURE] = sign(text, key)
     members |= {f"wheels/{wheel.name}": wheel.read_bytes() for wheel in wheels}
-    # The archive appears under its name when it is whole.
+    # The archive appears under its name only when it is complete.
     unfinished = archive.with_suffix(".tar.new")
     with tarfile.open(unfinished, "w") as tar:
         for member, content in members.items():
@@ -157,7 +163,9 @@ def pack(archive: Path, wheels: list[Path], name: str, key: Path | None = None) 
 
 
 def sign(text: bytes, key: Path) -> bytes:
-    """Sign a manifest by a private key, or by a public one whose private half the agent has. Raises `BadArgument`."""
+    """Sign a manifest with a private key, or with a public key whose private key the ssh agent has. Raises
+    `BadArgument`.
+    """
     with tempfile.TemporaryDirectory() as directory:
         signed = Path(directory, "manifest")
         signed.write_bytes(text)
@@ -169,7 +177,7 @@ def sign(text: bytes, key: Path) -> bytes:
 
 
 def main() -> int:
-    """Run the command."""
+    """Build a release from the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

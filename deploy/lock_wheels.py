@@ -1,10 +1,11 @@
-"""Write the hashes of all that an installation fetches, so that it is what was locked: `make lock` runs this.
+"""Write the hashes of all wheels that an installation fetches, so that pip can verify them: `make lock` runs this.
 
-    python deploy/lock_wheels.py            from what this environment holds; asks pip's own index for the hashes
+    python deploy/lock_wheels.py            from the packages of this environment; fetches the hashes from pip's index
 
-`wheels.txt` has what a node needs, at the versions of `constraints.txt`: pip installs it by `--require-hashes --no-deps`.
-`wheels-build.txt` has what builds our own wheel, and `deploy/wheels.txt` pip for the hosts. Each version has the hashes
-of all its wheels, for any Python and platform. Run it with the oldest Python: what only older ones need is on the list.
+`wheels.txt` has the packages that a node needs, at the versions of `constraints.txt`; pip installs them with
+`--require-hashes --no-deps`. `wheels-build.txt` has the packages that build our own wheel, and `deploy/wheels.txt`
+has pip for the hosts. Each version has the hashes of all its wheels, for any Python and platform. Run this with the
+oldest supported Python, because it may need packages that newer ones do not need.
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ _PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)(?: \\)?$", re.MULTILINE)
 
 
 def normal(name: str) -> str:
-    """Normalize a project's name as indexes do (PEP 503)."""
+    """Return a project's name in the normalized form of package indexes (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pins(path: Path) -> dict[str, str]:
-    """Return versions by name in a file of constraints."""
+    """Return the versions by name in a constraints file."""
     return {normal(name): version for name, version in _PIN.findall(path.read_text())}
 
 
 def needed(roots: Iterable[str]) -> set[str]:
-    """Return the projects that these requirements lead to, according to the installed metadata."""
+    """Return the names of the projects that `roots` require, directly or indirectly, by the metadata of installed
+    packages.
+    """
     from pip._vendor.packaging.requirements import Requirement
 
     found: set[str] = set()
@@ -51,7 +54,7 @@ def needed(roots: Iterable[str]) -> set[str]:
 
 
 def wheel_hashes(document: dict[str, Any], version: str) -> list[str]:
-    """Return the SHA-256 of each wheel of a version, in an index's answer (PEP 691)."""
+    """Return the SHA-256 of each wheel of a version, from an index's answer about the project (PEP 691)."""
     return sorted(
         each["hashes"]["sha256"]
         for each in document["files"]
@@ -62,7 +65,9 @@ def wheel_hashes(document: dict[str, Any], version: str) -> list[str]:
 
 
 def locked(pinned: dict[str, str], documents: dict[str, dict[str, Any]]) -> str:
-    """Return the file's text. Raises `ValueError` for a version without wheels."""
+    """Return the text of a lock file with the hashes of all versions in `pinned`. Raises `ValueError` for a version
+    without wheels.
+    """
     lines = ["# Hashes of wheels, for pip install --require-hashes; written by make lock.\n"]
     for name, version in sorted(pinned.items()):
         hashes = wheel_hashes(documents[name], version)
@@ -75,7 +80,7 @@ def locked(pinned: dict[str, str], documents: dict[str, dict[str, Any]]) -> str:
 
 
 def _index() -> str:
-    """Return the index that pip is configured with, or its default."""
+    """Return the URL of the package index that pip uses."""
     from pip._internal.models.index import PyPI
 
     asked = [sys.executable, "-m", "pip", "config", "list"]
@@ -96,7 +101,7 @@ def _ask(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def main() -> int:
-    """Run the command."""
+    """Write the lock files; return the exit status."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     constraints = pins(ROOT / "constraints.txt")
     run = {name: constraints[name] for name in needed(project["project"]["dependencies"])}

@@ -1,7 +1,7 @@
 """Write the argument specs and the READMEs of the collection's roles: `python -m deploy.role_pages`.
 
-Both say what `module_utils/variables.py` of the collection says, by which inventories are judged. So one table is
-changed, and a test compares the rest with it.
+Both are generated from the table in the collection's `module_utils/variables.py`, by which inventories are also
+checked. So only the table is edited, and a test compares the generated files with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WIDTH = 110
 
 
 def table() -> Any:
-    """Import the collection's table of variables, by the name that Ansible gives it."""
+    """Import the collection's table of variables, by its module name in Ansible."""
     if str(COLLECTIONS) not in sys.path:
         sys.path.append(str(COLLECTIONS))
     from ansible_collections.odradek.cluster.plugins.module_utils import variables
@@ -30,7 +30,7 @@ def table() -> Any:
 
 
 def _scalar(value: Any) -> str:
-    """Write a value as YAML, in quotes where a word could be read as something else."""
+    """Return a value as YAML, in quotes if it could be read as another type."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -42,7 +42,7 @@ def _scalar(value: Any) -> str:
 
 
 def _lines(value: Any, depth: int) -> Iterator[str]:
-    """Write dictionaries and lists as lines of YAML."""
+    """Yield dictionaries and lists as lines of YAML. `depth` is the level of indentation."""
     blanks = "  " * depth
     if isinstance(value, dict):
         for key, each in value.items():
@@ -57,7 +57,7 @@ def _lines(value: Any, depth: int) -> Iterator[str]:
 
 
 def option(variable: Any) -> dict[str, Any]:
-    """Return a variable as an option of an argument spec."""
+    """Return the description of a variable as an option in an argument spec."""
     found: dict[str, Any] = {"description": variable.text, "type": variable.type}
     if variable.elements:
         found["elements"] = variable.elements
@@ -75,7 +75,7 @@ def option(variable: Any) -> dict[str, Any]:
 
 
 def spec_of(role: str) -> str:
-    """Write the argument specs of a role: a list of options for each of its files of tasks that takes variables."""
+    """Return the argument specs of a role as YAML: options for each of its task files that use variables."""
     variables = table()
     known = variables.every_variable()
     entries = {}
@@ -87,7 +87,7 @@ def spec_of(role: str) -> str:
 
 
 def readme_of(role: str) -> str:
-    """Write the README of a role: its files of tasks, and its variables."""
+    """Return the README of a role: its task files and its variables."""
     variables = table()
     known = variables.every_variable()
     entries = variables.ENTRIES[role]
@@ -131,7 +131,7 @@ def _cell(text: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return all files that are written, with their texts."""
+    """Return the texts of all generated files, by path."""
     found = {}
     for role in table().ENTRIES:
         found[ROLES / role / "meta" / "argument_specs.yml"] = spec_of(role)
@@ -140,7 +140,7 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write all files."""
+    """Write all generated files."""
     for path, text in pages().items():
         path.write_text(text)
 

@@ -2,7 +2,7 @@
 
     python examples/admin.py
 
-Calls about several things return an outcome for each: its error, or None. It prints:
+Calls about several topics return an outcome for each: its error, or None. The program prints:
 
     brokers: 1
     created: 2 partitions

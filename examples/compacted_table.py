@@ -2,8 +2,8 @@
 
     python examples/compacted_table.py
 
-A program that starts reads the topic to its end, and has the table. A record without a value deletes its key.
-It prints:
+When a program starts, it reads the whole topic, and so restores the table. A record without a value deletes its key.
+The program prints:
 
     {'ann': 'Oslo', 'cleo': 'Rome'}
 """
@@ -17,7 +17,7 @@ SERVER = os.environ.get("ODRADEK_BOOTSTRAP", "127.0.0.1:9092")
 CHANGES = [("ann", "Bern"), ("ben", "Paris"), ("cleo", "Rome"), ("ann", "Oslo"), ("ben", None)]
 
 with Admin(bootstrap_servers=SERVER) as admin:
-    # The broker removes older records of a key in the background, and deleted keys after a day.
+    # The broker removes older records of a key in the background, and records that delete a key after a day.
     admin.create_topics([NewTopic("homes", 2, configs={"cleanup.policy": "compact"})])
 
 with Producer(bootstrap_servers=SERVER) as producer:
@@ -26,7 +26,7 @@ with Producer(bootstrap_servers=SERVER) as producer:
 
 
 def read_table(topic: str) -> dict[str, str]:
-    """Read a topic from its beginning to the end that it has now; later records win."""
+    """Read a topic from its beginning to its present end, and return the latest value of each key."""
     table: dict[str, str] = {}
     with Consumer(bootstrap_servers=SERVER) as consumer:
         partitions = [(topic, number) for number in range(len(consumer.partitions_for(topic)))]

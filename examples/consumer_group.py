@@ -2,7 +2,7 @@
 
     python examples/consumer_group.py
 
-Two members run as threads here; usually each is a process of its own. It prints:
+Two members run as threads here; usually each is a process of its own. The program prints:
 
     12 orders done, by 2 members
     committed: [3, 3, 3, 3]
@@ -24,7 +24,7 @@ over = threading.Event()
 
 
 def work(name: str) -> None:
-    """Be a member: poll, process, commit. A member that dies between the last two leaves records to be read again."""
+    """Run one member: poll, process, commit. If it dies before the commit, its last records are read again."""
     with Consumer(
         bootstrap_servers=SERVER,
         group_id="kitchen",
@@ -50,13 +50,13 @@ for member in members:
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait while both members live."""
+    """Wait until `is_so()` is true. Fail if a member has ended."""
     while not is_so():
         assert all(member.is_alive() for member in members)
         time.sleep(0.1)
 
 
-# The group gives each member two partitions. Write when both have theirs, so that both have something to do.
+# The group assigns two partitions to each member. Write only then, so that both members have something to do.
 wait_until(lambda: list(shares.values()) == [2, 2])
 with Producer(bootstrap_servers=SERVER) as producer:
     for number in range(12):

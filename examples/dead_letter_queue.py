@@ -1,9 +1,9 @@
-"""Set records aside that cannot be processed, and go on.
+"""Write records that cannot be processed to another topic, and continue.
 
     python examples/dead_letter_queue.py
 
 A record is tried three times. Then it goes to the topic `payments.dead`, with headers that say where it came from and
-why. Nothing behind it has to wait. It prints:
+why it failed. Later records do not have to wait. The program prints:
 
     paid: 10, 25
     dead: b'ten' from payments-0@1, ValueError: invalid literal for int() with base 10: b'ten'
@@ -21,7 +21,7 @@ paid: list[int] = []
 
 
 def pay(value: bytes) -> None:
-    """Process a record; raises when it cannot."""
+    """Process a record's value. Raises `ValueError` if this is impossible."""
     amount = int(value)
     if amount < 0:
         raise ValueError(f"a payment of {amount}")
@@ -29,7 +29,7 @@ def pay(value: bytes) -> None:
 
 
 def process(record: ConsumerRecord, producer: Producer) -> None:
-    """Try a record a few times, then write it to the dead letters."""
+    """Try to process a record up to three times, then write it to the topic of dead letters."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             pay(record.value)
@@ -43,7 +43,7 @@ def process(record: ConsumerRecord, producer: Producer) -> None:
 
 
 def consumer_of(topic: str, group: str) -> Consumer:
-    """Open a consumer that commits after the work, by hand."""
+    """Open a consumer without automatic commits: the program commits when records are processed."""
     consumer = Consumer(
         bootstrap_servers=SERVER, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
     )
@@ -63,7 +63,7 @@ with Producer(bootstrap_servers=SERVER) as producer:
         while len(paid) < 2:
             for record in consumer.poll():
                 process(record, producer)
-            consumer.commit()  # a dead letter is written by now, so its record is done, too
+            consumer.commit()  # a dead letter was written by now, so its record counts as processed, too
 print("paid:", ", ".join(map(str, paid)))
 
 with consumer_of("payments.dead", "support") as consumer:

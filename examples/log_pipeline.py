@@ -1,9 +1,9 @@
-"""Ship the lines of a log file into a topic, and watch them for errors.
+"""Send the lines of a log file to a topic, and count the errors in them.
 
     python examples/log_pipeline.py [FILE]
 
-Lines of one host keep their order, as the host is the key. Old segments go by themselves (`retention.ms`). Without a
-file, six lines of its own are sent. It prints:
+Lines of one host keep their order, because the host is the key. The broker deletes old segments (`retention.ms`).
+Without a file, the program sends six sample lines. It prints:
 
     6 lines shipped, 0 lost
     web-1: 1 errors of 3 lines
@@ -37,7 +37,7 @@ outcomes: Counter[bool] = Counter()
 
 
 def count_outcome(error: Exception | None, where: Delivered) -> None:
-    """Count a line; called in the producer's thread when it is written, or given up."""
+    """Count a line when it was written, or has failed. The producer's thread calls this."""
     outcomes[error is None] += 1
 
 

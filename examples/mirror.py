@@ -3,7 +3,7 @@
     odradek dev --port 9192 --data other &
     ODRADEK_TARGET=127.0.0.1:9192 python examples/mirror.py
 
-`odradek mirror` does the work; either cluster may be Apache Kafka. Besides its progress this prints:
+`odradek mirror` does the work; either cluster may be Apache Kafka. Besides the progress, the program prints:
 
     the group goes on in the other cluster at b'item 2'
 """
@@ -37,7 +37,7 @@ with Consumer(READER, bootstrap_servers=SOURCE) as consumer:
 command = [sys.executable, "-m", "odradek", "mirror", "--source", SOURCE, "--target", TARGET]
 subprocess.run([*command, "--topic", "stock", "--group", "audit"], check=True, stdout=subprocess.DEVNULL)
 
-# In the new cluster: the same program with another address reads on.
+# In the new cluster, the same program continues to read, with another address.
 with Consumer(READER, bootstrap_servers=TARGET, isolation_level="read_committed") as consumer:
     consumer.subscribe(["stock"])
     print("the group goes on in the other cluster at", next(iter(consumer)).value)

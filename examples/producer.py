@@ -1,8 +1,8 @@
-"""Write records, and learn where each one went.
+"""Write records, and get the partition and offset of each.
 
     python examples/producer.py
 
-Records of one key share a partition, so they stay in order. It prints:
+Records of one key share a partition, so they stay in order. The program prints:
 
     roof 21.5 is at weather-0@0
     roof 22.0 is at weather-0@1
@@ -22,15 +22,16 @@ with Admin(bootstrap_servers=SERVER) as admin:
     admin.create_topics([NewTopic("weather", partitions=2)])
 
 with Producer(bootstrap_servers=SERVER, compression_type="lz4", linger_ms=5) as producer:
-    # `send` returns at once. Batches leave in the background; lost ones are sent again, without duplicates.
+    # `send` returns at once. Batches are sent in the background. If the network loses a batch, it is sent again,
+    # without duplicates.
     sent = [producer.send("weather", b"%.1f" % degrees, key=place.encode()) for place, degrees in READINGS]
 
-    # A future's result is the place of its record, once all in-sync replicas have it (acks=all).
+    # A future's result has the partition and offset of its record, once all in-sync replicas have it (acks=all).
     for (place, degrees), future in zip(READINGS, sent, strict=True):
         where = future.result()
         print(f"{place} {degrees} is at {where.topic}-{where.partition}@{where.offset}")
 
-    # An error concerns one record; the producer goes on.
+    # An error concerns only one record; the producer can continue.
     try:
         producer.send("weather", bytes(2_000_000), key=b"yard")
     except KafkaError as error:

@@ -3,7 +3,8 @@
     pip install '.[spark]'
     python examples/spark_stream.py
 
-The checkpoint says how far it is: killed at any moment, it goes on there. It needs Java 17 or newer. It prints:
+The checkpoint stores the stream's position: after a kill at any moment, the stream continues there. The program needs
+Java 17 or newer. It prints:
 
     +----+-----+
     |word|count|
@@ -38,13 +39,13 @@ lines = (
 )
 words = lines.selectExpr("explode(split(cast(value as string), ' ')) as value")
 
-with tempfile.TemporaryDirectory() as checkpoint:  # a real job keeps it
+with tempfile.TemporaryDirectory() as checkpoint:  # a real job keeps the checkpoint
     query = (
         words.writeStream.format("odradek")
         .option("kafka.bootstrap.servers", SERVER)
         .option("topic", "words")
         .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)  # without it, the stream runs for ever
+        .trigger(availableNow=True)  # without this, the stream runs for ever
         .start()
     )
     query.awaitTermination()
@@ -53,7 +54,7 @@ with tempfile.TemporaryDirectory() as checkpoint:  # a real job keeps it
     spark.read.format("odradek")
     .option("kafka.bootstrap.servers", SERVER)
     .option("subscribe", "words")
-    .option("kafka.isolation.level", "read_committed")  # only rows of batches that have ended well
+    .option("kafka.isolation.level", "read_committed")  # only rows of batches that were completed
     .load()
     .selectExpr("cast(value as string) as word")
     .groupBy("word")

@@ -1,8 +1,9 @@
-"""Read, compute and write so that each record counts exactly once.
+"""Read, compute and write so that each record is processed exactly once.
 
     python examples/transactions.py
 
-The written records and the read position are committed together, or neither is. One attempt fails here. It prints:
+The written records and the read position are committed together, or neither is. The first attempt fails on purpose.
+The program prints:
 
     aborted: the printer is on fire
     committed 3 invoices
@@ -31,7 +32,7 @@ with (
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     ) as consumer,
-    # The next process with this id takes over, and ends what this one leaves open.
+    # The next process with this id replaces this one, and aborts a transaction that it left open.
     Producer(bootstrap_servers=SERVER, transactional_id="billing-1") as producer,
 ):
     producer.init_transactions()
@@ -51,7 +52,7 @@ with (
             written += len(records)
         except OSError as error:
             print("aborted:", error)
-            # Read again what the aborted transaction had read.
+            # Go back to the records that the aborted transaction had read.
             for partition in {(each.topic, each.partition) for each in records}:
                 first = min(each.offset for each in records if (each.topic, each.partition) == partition)
                 consumer.seek(partition, first)

@@ -2,8 +2,8 @@
 
     python examples/trio_pipeline.py
 
-A memory channel hands records to four workers. Offsets are committed when all records of a poll are written, so a
-crash repeats some records and loses none. It prints:
+A memory channel passes records to four workers. Offsets are committed when all records of a poll are written, so a
+crash repeats some records and loses none. The program prints:
 
     20 pages fetched by 4 workers
     the first: b'page-00 has 7 letters'
@@ -22,7 +22,7 @@ Pages = trio.MemoryReceiveChannel[ConsumerRecord]
 
 
 async def pipeline() -> None:
-    """Run reader and workers until all pages are done."""
+    """Run the reader and the workers until all pages are fetched."""
     busy: set[str] = set()
     async with (
         open_producer(bootstrap_servers=SERVER) as producer,

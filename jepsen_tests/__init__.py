@@ -1,1 +1,1 @@
-"""Real processes under faults, driven by independent clients."""
+"""Tests of real node processes under injected faults, with independent Kafka clients."""

@@ -1,4 +1,6 @@
-"""`python -m jepsen_tests`: three real nodes under faults, driven by librdkafka, every acknowledged record accounted for."""
+"""`python -m jepsen_tests`: runs three real nodes under faults with clients of librdkafka, and checks every
+acknowledged record.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from jepsen_tests.schedule import INTERVAL_SECONDS, KINDS
 from jepsen_tests.systems import SYSTEMS, Unavailable
 
 _EVIDENCE_MAX = 5
-"""The most anomalies of each name that are printed."""
+"""The most anomalies of one name that are printed."""
 EXIT = {"ok": 0, "safety": 1, "liveness": 2}
 EXIT_UNAVAILABLE = 3
 EXIT_USAGE = 64
@@ -29,60 +31,80 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line: the run to make."""
     parser = argparse.ArgumentParser(prog="python -m jepsen_tests", description=(__doc__ or ""))
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="odradek", help="(default: odradek)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long faults come (default: 60)")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="seconds during which faults occur (default: 60)"
+    )
     parser.add_argument(
         "--nemesis",
         default=",".join(KINDS),
-        help=f"faults, separated by commas: {', '.join(KINDS)}, or none (default: all that can be done here)",
+        help=f"faults, separated by commas: {', '.join(KINDS)}, or none (default: all faults that this machine allows)",
     )
     parser.add_argument(
         "--targets", default="", help="only these targets, e.g. one,leader (default: all; see schedule.py)"
     )
-    parser.add_argument(
-        "--interval", type=float, default=INTERVAL_SECONDS, help="seconds from fault to fault"
-    )
+    parser.add_argument("--interval", type=float, default=INTERVAL_SECONDS, help="seconds between two faults")
     parser.add_argument(
         "--kills",
         type=int,
         default=0,
         metavar="N",
-        help="N times kill -9 of one node, nothing else, however long it takes; no client is replaced, and an error "
-        "that an application sees fails the run",
+        help="kill one node with -9, N times, as the only fault and without a limit of time; clients are not replaced, and the run fails if an application sees an error",
     )
     parser.add_argument(
         "--controllers",
         type=int,
         default=0,
         metavar="N",
-        help="N controllers of their own beside the three brokers (default: the brokers are the controllers)",
+        help="run N separate controllers beside the three brokers (default: the brokers are the controllers)",
     )
     parser.add_argument(
         "--default-timeouts",
         action="store_true",
-        help="a session of 9 s and a lag of 30 s, as a user has them who sets nothing (default: 4 s)",
+        help="use Kafka's defaults for the broker session (9 s) and the replica lag (30 s) instead of 4 s",
     )
-    parser.add_argument("--seed", type=int, default=0, help="draws the faults and the clients' lives")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="the seed of the faults, and of the times at which clients start and stop",
+    )
     parser.add_argument("--rate", type=float, default=400.0, help="sends per second (default: 400)")
     parser.add_argument(
-        "--acks", choices=("all", "1"), default="all", help="1 shows what is lost without (default: all)"
+        "--acks",
+        choices=("all", "1"),
+        default="all",
+        help="acks of the producers; 1 shows what is lost without all (default: all)",
     )
+    _add_setup(parser)
+    return parser.parse_args(arguments)
+
+
+def _add_setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the nodes and for the history on disk."""
     parser.add_argument("--value-bytes", type=int, default=100, help="(default: 100)")
     parser.add_argument(
-        "--no-namespaces", action="store_true", help="plain processes on loopback: no partitions"
+        "--no-namespaces",
+        action="store_true",
+        help="run plain processes on loopback; links between nodes are not cut",
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the nodes"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a key for the properties files of the nodes (repeat for more)",
     )
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="keep data, logs and history in this new directory"
     )
-    parser.add_argument("--check", type=Path, metavar="FILE", help="judge a history that was kept, and end")
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--check", type=Path, metavar="FILE", help="check a history that --keep has written, and exit"
+    )
 
 
 def main() -> int:
-    """Run the test. Exit status 0: nothing lost, all healed. 1: an anomaly. 2: it did not heal. 3: the system
-    cannot run here.
+    """Run the test. Return the exit status. 0: all records are there and the cluster has healed. 1: an anomaly. 2:
+    the cluster has not healed. 3: the system cannot run here.
     """
     options = parse_arguments()
     if options.check is not None:
@@ -142,7 +164,7 @@ def main() -> int:
 
 
 def report(result: Result) -> None:
-    """Print anomalies, troubles and figures; the last line is the verdict."""
+    """Print anomalies, failures and figures of a run; the last line is the verdict."""
     report_anomalies([f"{each.name} {each.key}: {each.detail}" for each in result.anomalies])
     for trouble in result.troubles:
         print(f"trouble: {trouble}")

@@ -1,27 +1,26 @@
-"""The checkers of a history against the log that it was recorded on: Jepsen's Kafka anomalies, and three of our own.
+"""Checkers of a recorded history: they find the anomalies of Jepsen's Kafka workload, and three of our own.
 
-Theory of operation. Every offset that a client saw is evidence for the order of its key, from an acknowledgement or a
-poll of any outcome. `VersionOrder` numbers the offsets of a key that hold something, one by one. Offsets without
-records are legal: control records, offsets of failed attempts. Checks compare these *indices*, never offsets, when
-they speak of skipping. Each checker is a function from the history and its orders to anomalies; `check` runs all of
-them. An operation that is `info` proves nothing but what it read itself.
+Theory of operation. Every offset that a client saw, in an acknowledgement or a poll, is evidence for the order of its
+key. `VersionOrder` numbers the offsets of a key that hold a record. Offsets without records are legal: control
+records, offsets of failed attempts. So checks for skipped records compare these *indices* instead of offsets. Each
+checker is a function from the history and its orders to anomalies; `check` runs all of them. An operation with
+outcome `info` proves only what it has read.
 
 Jepsen's (names as in its results): `inconsistent-offsets`, `duplicate`, `lost-write`, `unseen`, `G1a`, `poll-skip`,
 `nonmonotonic-poll`, `int-poll-skip`, `int-nonmonotonic-poll`, `nonmonotonic-send`. The two poll checks between calls
-apply to consumers that assign by hand; a group may hand a partition away and back.
+apply to consumers that assign by hand; in a group, a partition may move to another member and back.
 
 Ours:
 * `vanished`: a value that was acknowledged or read, and which the final complete reading of its key does not show.
-  Jepsen's `lost-write` and `unseen` ask whether anybody ever read it; a log that shows a record and cuts it off later
-  passes both.
+  Jepsen's `lost-write` and `unseen` only check whether any consumer ever read it. So they miss a record that was
+  readable first and truncated later.
 * `wrong-bytes`: a record that no producer of this run wrote.
-* `lost-commit`: a group forgot a commit that it had acknowledged: a member that got the partition later began below
-  it.
+* `lost-commit`: a group lost an acknowledged commit: a member that got the partition later began at a lower offset.
 
-Of operations with several parts (`Send.txn`): `precommitted-read`, `int-nonmonotonic-send`; circular information flow
-over reads (`G1c`, `G1c-process`, `G1c-realtime`, see `cycles.py`).
+Anomalies of operations with several parts (`Send.txn`): `precommitted-read`, `int-nonmonotonic-send`; circular
+information flow over reads (`G1c`, `G1c-process`, `G1c-realtime`, see `cycles.py`).
 
-`ALLOWED` holds what Jepsen reports and this checker accepts, because Kafka's sends are not isolated from each other.
+`ALLOWED` finds anomalies that Jepsen reports and we accept, because Kafka's sends are not isolated from each other.
 These are `int-send-skip`, and `G0` and `G1c` over the order of writes, the latter named `G1c-ww`. `observe` returns
 them.
 """
@@ -42,7 +41,7 @@ __all__ = ["ALLOWED", "CHECKERS", "Anomaly", "check", "observe"]
 
 @attrs.frozen
 class Anomaly:
-    """One violation: its name, the key, and a sentence with the evidence."""
+    """An anomaly in a history: its name, the key, and a sentence with the evidence."""
 
     name: str
     key: str
@@ -59,13 +58,13 @@ def check(history: History) -> list[Anomaly]:
 
 
 def observe(history: History) -> list[Anomaly]:
-    """Return the anomalies that `ALLOWED` finds: legal, but of interest."""
+    """Return the anomalies of the checkers in `ALLOWED`: they are legal in Kafka, but of interest."""
     orders = version_orders(history)
     return [found for checker in ALLOWED for found in checker(history, orders)]
 
 
 def version_orders(history: History) -> Orders:
-    """Return the order of every key, from acknowledged sends and from all polls."""
+    """Build the order of every key, from acknowledged sends and all polls."""
     orders: Orders = {}
     for send in history.sends():
         if send.outcome == "ok" and send.offset is not None:
@@ -81,9 +80,7 @@ def version_orders(history: History) -> Orders:
 
 
 def inconsistent_offsets(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find an offset of a key that holds two values: a log was truncated and written anew below what clients had
-    seen.
-    """
+    """Find offsets of a key at which two values were seen: the log was truncated below offsets that clients had read."""
     for key, order in orders.items():
         for offset, values in sorted(order.values_at.items()):
             if len(values) > 1:
@@ -91,9 +88,9 @@ def inconsistent_offsets(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def duplicate(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find a value at two offsets: an idempotent producer's record is stored once, whatever is retried.
+    """Find values that are stored at two offsets. With an idempotent producer, retries must not store a record twice.
 
-    Excepted are the repeated sends of a producer that restarted its sequence, or has none.
+    Producers that restarted their sequence, or are not idempotent, are exempt.
     """
     for key, value, offsets, excused in _stored_twice(history, orders):
         if not excused:
@@ -106,7 +103,7 @@ def excused_duplicates(history: History) -> int:
 
 
 def _stored_twice(history: History, orders: Orders) -> Iterator[tuple[str, int, list[int], bool]]:
-    """Yield (key, value, offsets, whether a restart of its producer explains it)."""
+    """Yield values at several offsets: key, value, offsets, and whether a restart of the producer explains this."""
     restarts: dict[str, list[float]] = {}
     for operation in history.operations:
         if isinstance(operation, Restart):
@@ -124,19 +121,19 @@ def _stored_twice(history: History, orders: Orders) -> Iterator[tuple[str, int, 
 
 
 def _under_way(send: Send, moments: Sequence[float]) -> bool:
-    """True if one of the moments lies between a send's begin and its answer."""
+    """True if one of these times lies between the start of a send and its answer."""
     return any(
         send.invoked <= moment and (send.completed is None or moment <= send.completed) for moment in moments
     )
 
 
 def lost_write(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find an acknowledged write that no consumer ever read, although a consumer read beyond it."""
+    """Find acknowledged writes that no consumer ever read, although a consumer has read beyond them."""
     yield from _never_read(history, orders, "lost-write", beyond=True)
 
 
 def unseen(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find an acknowledged write that stayed unread, with everything beyond it: lost, or stuck."""
+    """Find acknowledged writes that stayed unread, with all later records of their key: they are lost or stuck."""
     yield from _never_read(history, orders, "unseen", beyond=False)
 
 
@@ -164,7 +161,7 @@ def _never_read(history: History, orders: Orders, name: str, *, beyond: bool) ->
 
 
 def vanished(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find a value that was read once, and that the final complete reading of its key does not show."""
+    """Find values that were acknowledged or read, and are missing in the final complete reading of their key."""
     final: dict[str, set[int]] = {}
     for poll in history.polls():
         if poll.final and poll.outcome == "ok":
@@ -187,7 +184,7 @@ def vanished(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def aborted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find G1a: a consumer read a value whose send had certainly failed."""
+    """Find values that a consumer read although their send had certainly failed (G1a)."""
     failed = {(send.key, send.value): send for send in history.sends() if send.outcome == "fail"}
     for poll in history.polls():
         if poll.outcome != "ok":
@@ -202,7 +199,7 @@ def aborted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def wrong_bytes(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find a record whose bytes were written by no producer of the run."""
+    """Find records whose bytes no producer of this run has written."""
     for poll in history.polls():
         for key, records in poll.records.items():
             for offset, value in records:
@@ -211,9 +208,7 @@ def wrong_bytes(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def polls_in_one_call(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find int-poll-skip and int-nonmonotonic-poll: one call returns the records of a key in order and without a
-    gap.
-    """
+    """Find int-poll-skip and int-nonmonotonic-poll: records that one call returned out of order or with a gap."""
     for poll in history.polls():
         for key, records in poll.records.items():
             if key in poll.rebalanced:
@@ -223,7 +218,9 @@ def polls_in_one_call(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def polls_between_calls(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find poll-skip and nonmonotonic-poll: a consumer that assigned by hand continues where its last call ended."""
+    """Find poll-skip and nonmonotonic-poll: a consumer with assigned partitions did not continue where its last call
+    had ended.
+    """
     positions: dict[tuple[str, str], int | None] = {}
     for operation in history.operations:
         if isinstance(operation, Assign):
@@ -244,7 +241,7 @@ def polls_between_calls(history: History, orders: Orders) -> Iterator[Anomaly]:
 def _step(
     poll: Poll, key: str, before: int, after: int, order: VersionOrder, prefix: str
 ) -> Iterator[Anomaly]:
-    """Return the anomaly, if any, of a consumer that went from offset `before` to offset `after`."""
+    """Yield the anomaly, if any, of a consumer whose position went from offset `before` to offset `after`."""
     distance = order.index(after) - order.index(before)
     if distance == 1:
         return
@@ -258,9 +255,9 @@ def _step(
 
 
 def nonmonotonic_send(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find a producer's later record at or before its earlier one: idempotent producers keep their order.
+    """Find records of an idempotent producer that are stored out of order.
 
-    Within one operation of several sends it is `int-nonmonotonic-send`.
+    Within one operation of several sends, the anomaly is called `int-nonmonotonic-send`.
     """
     last: dict[tuple[str, str], Send] = {}
     for send in history.sends():
@@ -278,7 +275,7 @@ def nonmonotonic_send(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def precommitted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find an operation that polls a value that it has sent itself: only committed values may be read."""
+    """Find operations that poll a value which they have sent themselves: only committed values may be read."""
     for step in operations(history):
         own = {(part.key, part.value) for part in step.parts if isinstance(part, Send)}
         for part in step.parts:
@@ -294,12 +291,12 @@ def precommitted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def circular_information_flow(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find G1c: the reader of a value was itself read by the value's sender, or had ended before the send began."""
+    """Find G1c: operations that depend on each other in a circle, by the values that they have read."""
     yield from _circles("G1c", lambda order: cycles(history, orders, order, with_ww=False))
 
 
 def order_cycles(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find G0 and its relatives, and G1c with the order of writes. Legal in Kafka."""
+    """Find circles in the order of writes: G0 and its variants, and G1c with this order. They are legal in Kafka."""
     yield from _circles("G0", lambda order: cycles(history, orders, order, with_ww=True, with_wr=False))
     yield from _circles(
         "G1c-ww",
@@ -312,7 +309,9 @@ def order_cycles(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def _circles(name: str, find: Callable[[Order], Iterator[list[Step]]]) -> Iterator[Anomaly]:
-    """Yield the circles of the first order that has any: with more edges they would all be found again."""
+    """Yield the circles found with the first of `ORDERS` that has any. Later ones have more edges and would repeat
+    them.
+    """
     for order in ORDERS:
         knots = list(find(order))
         yield from (_circle(name + order, knot) for knot in knots)
@@ -327,7 +326,9 @@ def _circle(name: str, knot: Sequence[Step]) -> Anomaly:
 
 
 def sends_apart(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find int-send-skip: between two sends of one operation to a key lie sends of other operations. Legal in Kafka."""
+    """Find int-send-skip: other operations' sends to a key lie between two sends of one operation. This is legal in
+    Kafka.
+    """
     last: dict[tuple[str, str], Send] = {}
     for send in history.sends():
         if send.outcome != "ok" or send.offset is None:
@@ -350,8 +351,8 @@ def _same_operation(one: Send, other: Send) -> bool:
 
 
 def lost_commit(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find a member that begins below the offset that its group had acknowledged before the partition was assigned
-    to it.
+    """Find members that begin below an offset which their group had acknowledged before the partition was assigned to
+    them.
     """
     commits: dict[tuple[str, str], list[Commit]] = {}
     for operation in history.operations:
@@ -378,8 +379,8 @@ def lost_commit(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def _known_at(operation: Operation) -> float:
-    """Return the time at which a process knows of an operation. A rebalance may happen within the poll that follows
-    it.
+    """Return the time at which a process knows the result of an operation. A rebalance may happen within the next
+    poll.
     """
     if isinstance(operation, Poll) and operation.completed is not None:
         return operation.completed
@@ -387,10 +388,10 @@ def _known_at(operation: Operation) -> float:
 
 
 def _least_committed(commits: Sequence[Commit], key: str, at: float) -> int | None:
-    """Return the lowest offset that may be the group's at time `at`; None if nothing need have been committed.
+    """Return the lowest offset that may be the group's committed offset at time `at`; None if there may be none.
 
-    Commits that overlap may have been executed in any order. A commit of unknown outcome may take effect at any
-    time, until its generation is over.
+    Commits that overlap may have been executed in any order. A
+    commit of unknown outcome may take effect at any time, until its generation is over.
     """
     certain = [
         each
@@ -430,4 +431,4 @@ CHECKERS: tuple[Callable[[History, Orders], Iterator[Anomaly]], ...] = (
     lost_commit,
 )
 ALLOWED: tuple[Callable[[History, Orders], Iterator[Anomaly]], ...] = (sends_apart, order_cycles)
-"""Figures for people only."""
+"""Checkers whose anomalies are legal; they are only printed."""

@@ -1,16 +1,17 @@
 """Cycles among operations: circular information flow (G1c) and circular order of writes (G0). PURE.
 
-Theory of operation. An operation (sends and polls of one `txn`, or one of them by itself) is a vertex. Edges:
+Theory of operation. An operation (all sends and polls of one `txn`, or a single one) is a vertex. The edges are:
 
 * `wr`: the sender of a value -> every operation that read it.
 * `ww`: the sender of a value -> the sender of the next value in the order of the key.
 * process: an operation -> the next one of the same process.
-* real time: an operation that had ended -> an operation that began later (only edges that the others do not imply).
+* real time: an operation that had ended -> an operation that began later (without edges that others imply).
 
-A strongly connected component with more than one vertex holds a cycle. A cycle without a `ww` edge (G1c, G1c-process,
-G1c-realtime) is always wrong. A poll read a value that depends on it, or that was sent only afterwards. With `ww` edges
-it may be legal: G0 and its relatives, and G1c over such edges. Kafka produces them regularly, since it does not isolate
-the sends of operations. `order_cycles` reports them; `check` does not count them as anomalies.
+A strongly connected component with more than one vertex contains a cycle. A cycle without a `ww` edge (G1c,
+G1c-process, G1c-realtime) is always wrong. It means that a poll has read a value that depends on the poll, or that
+was sent only afterwards. With `ww` edges it may be legal: G0 and its relatives, and G1c over such edges. They are
+frequent in Kafka, because it does not isolate operations with several sends. `order_cycles` reports them; `check`
+does not count them as anomalies.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["ORDERS", "Order", "cycles", "operations"]
 
 @attrs.define
 class Step:
-    """One operation as a vertex: its parts in their order."""
+    """One operation as a vertex of the graph: its sends and polls in order."""
 
     process: str
     parts: list[Send | Poll] = attrs.field(factory=list)
@@ -42,7 +43,7 @@ class Step:
 
     @property
     def completed(self) -> float | None:
-        """The end of the last part, or None if the end of a part is uncertain."""
+        """The time at which the last part ended; None if the end of any part is uncertain."""
         ends = [part.completed if part.outcome == "ok" else None for part in self.parts]
         return None if None in ends else max(end for end in ends if end is not None)
 
@@ -55,7 +56,9 @@ class Step:
 
 
 def operations(history: History) -> list[Step]:
-    """Return the vertices, in the order of invocation; operations that certainly did not happen are left out."""
+    """Return the operations of a history in the order of their start. Operations that have certainly failed are left
+    out.
+    """
     found: list[Step] = []
     open_steps: dict[tuple[str, int], Step] = {}
     for part in history.operations:
@@ -75,7 +78,9 @@ def operations(history: History) -> list[Step]:
 def cycles(
     history: History, orders: Mapping[str, VersionOrder], order: Order, *, with_ww: bool, with_wr: bool = True
 ) -> Iterator[list[Step]]:
-    """Find each set of operations that depend on each other in a circle, by these edges and this order."""
+    """Yield each set of operations that depend on each other in a circle. The flags choose the kinds of edges, and
+    `order` the additional ones.
+    """
     steps = operations(history)
     edges: list[list[int]] = [[] for _ in steps]
     writers = {
@@ -116,7 +121,7 @@ def _add(edges: list[list[int]], source: int | None, target: int | None) -> None
 
 
 def _add_real_time(steps: Sequence[Step], edges: list[list[int]]) -> None:
-    """Add edges from each operation to those that began after its end, but not where a third lies between them."""
+    """Add an edge from each operation to those that began after its end, unless a third operation lies between them."""
     moments: list[tuple[float, int, int]] = []
     for index, step in enumerate(steps):
         moments.append((step.invoked, 1, index))
@@ -137,7 +142,7 @@ def _add_real_time(steps: Sequence[Step], edges: list[list[int]]) -> None:
 
 
 def _knots(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Find the strongly connected components of more than one vertex (Tarjan's algorithm, without recursion)."""
+    """Yield the strongly connected components with more than one vertex (Tarjan's algorithm, without recursion)."""
     number: dict[int, int] = {}
     lowest: dict[int, int] = {}
     stack: list[int] = []
@@ -172,7 +177,7 @@ def _knots(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _top_of(stack: Sequence[int], vertex: int) -> list[int]:
-    """Return the end of the stack from `vertex` on, found from its end."""
+    """Return the part of the stack from `vertex` to the top."""
     place = len(stack) - 1
     while stack[place] != vertex:
         place -= 1

@@ -1,13 +1,12 @@
-"""A history of clients, taken apart by key, so that each part can be judged by itself. PURE.
+"""Splits a history of clients by key, so that the part of each key can be checked alone. PURE.
 
-The checkers of `jepsen_tests` that ask whether records were lost, doubled or reordered look at one key at a time.
-They need to know two more things. One is who took keys by hand (`assign`, which starts all keys of a process anew).
-The other is when a producer began anew (`restart`). So the part of a key has all operations that name it, with
-everything about other keys left out. Those two kinds are in it whole. The verdicts on the parts together are the
-verdict on the whole (tests/jepsen/test_histories.py).
+The checkers for lost, duplicated or reordered records need only one key at a time, and two more kinds of operations.
+`assign` means that a consumer begins all its keys again. `restart` means that a producer restarted its sequence. So
+the part of a key has all operations that name the key, without data about other keys, and all operations of these two
+kinds. All parts together give the same result as the whole history (tests/jepsen/test_histories.py).
 
-Deliberately absent: the checkers of cycles between operations, which look at all keys together and want the whole
-history in one place (`python -m jepsen_tests` runs them).
+Deliberately absent: the checkers for cycles between operations, which need all keys at the same time (`python -m
+jepsen_tests` runs them).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from jepsen_tests.history import History
 __all__ = ["BY_KEY", "EVERYWHERE", "KINDS_OF_TROUBLE", "judge", "parts"]
 
 BY_KEY = tuple(each for each in CHECKERS if each not in (precommitted_read, circular_information_flow))
-"""The checkers whose verdict on a key needs nothing of other keys."""
+"""The checkers that need only one key at a time."""
 
 KINDS_OF_TROUBLE = {
     "lost": ("lost-write", "unseen", "vanished", "poll-skip", "int-poll-skip", "lost-commit"),
@@ -42,14 +41,14 @@ KINDS_OF_TROUBLE = {
     ),
     "never written": ("wrong-bytes", "G1a"),
 }
-"""The names of anomalies, by the trouble that they mean for the writer of the records."""
+"""The names of anomalies, by what they mean for the writer of the records: lost, doubled and so on."""
 
 EVERYWHERE = ("assign", "restart")
-"""Kinds of operations that belong to the part of every key."""
+"""Kinds of operations that are part of every key's history."""
 
 
 def parts(line: str) -> Iterator[tuple[str, str]]:
-    """Yield the keys that an operation (a line of JSON) names, each with what the line says about it.
+    """Yield each key that an operation (a line of JSON) names, with a line that has only the data about this key.
 
     Raises `ValueError` for a line that is not an operation.
     """
@@ -73,7 +72,7 @@ def parts(line: str) -> Iterator[tuple[str, str]]:
 
 
 def judge(key: str, lines: Iterable[str]) -> list[Anomaly]:
-    """Judge the part of one key: its lines, and those of `EVERYWHERE`, in the order of the history."""
+    """Check the history of one key: its lines and those of the kinds `EVERYWHERE`, in order. Return the anomalies."""
     history = History.from_lines(lines)
     for operation in history.operations:
         if hasattr(operation, "keys"):

@@ -1,12 +1,11 @@
-"""The history of a run's clients: sends, polls, assignments, commits, and how each of them ended.
+"""The history of a run's clients: sends, polls, assignments and commits, each with its outcome.
 
-An operation begins with outcome `info` ("maybe it happened") and is completed once, by the client that began it. An
-operation that stays incomplete stays `info`, as an operation of a client that crashed does. Times are seconds since
-the run began, on one clock for all clients.
+An operation begins with outcome `info` ("maybe it happened"). The client that began it completes it once. If the
+client crashes, the outcome stays `info`. Times are seconds since the run began, on one clock for all clients.
 
 A key is one partition, written `topic-partition`. A value is an integer that is sent at most once in a run, so that a
-read value names its send. Sends and polls that a client gave as one operation (a list of records, a transaction) have
-the same `txn`. The terms are Jepsen's (its Kafka workload).
+read value identifies its send. Sends and polls that form one operation (a list of records, a transaction) have the
+same `txn`. The terms are Jepsen's (its Kafka workload).
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ Outcome = Literal["ok", "fail", "info"]
 """The outcome of an operation: it happened, it certainly failed for good, or it is unknown."""
 
 Record = tuple[int, int]
-"""(offset, value) as a consumer saw it."""
+"""The offset and the value of a record that a consumer has read."""
 
 CORRUPT = -1
-"""The value of a record whose bytes no producer of the run wrote."""
+"""The value that stands for a record whose bytes no producer of the run has written."""
 
 
 @attrs.define
 class Send:
-    """One record given to a producer. `offset` is what the acknowledgement said."""
+    """A record that was passed to a producer. `offset` comes from the acknowledgement."""
 
     kind: ClassVar[str] = "send"
     process: str
@@ -42,17 +41,20 @@ class Send:
     offset: int | None = None
     error: str = ""
     txn: int | None = None
-    """The operation that this is a part of, by a number of its process; None: it is one by itself."""
+    """The operation that this send is a part of, numbered by its process; None if the send is an operation of its
+    own.
+    """
     may_repeat: bool = False
-    """The producer is not idempotent: its records may be stored twice, and in another order."""
+    """True if the producer is not idempotent: its records may be stored twice, and in another order."""
 
 
 @attrs.define
 class Restart:
-    """A producer gave up its sequence numbers and went on in a new epoch, sending the unanswered records again.
+    """A producer restarted its sequence numbers in a new epoch, and sent the unanswered records again.
 
-    librdkafka does so by itself when an answer reports a gap. After a change of leaders its own retries cause that
-    gap (confluentinc/librdkafka#4953). The records sent again may be in the log already.
+    librdkafka does this by itself when an answer reports a gap. After a change
+    of leaders its own retries cause that gap (confluentinc/librdkafka#4953). The records sent again may be in the log
+    already.
     """
 
     kind: ClassVar[str] = "restart"
@@ -65,8 +67,8 @@ class Restart:
 class Poll:
     """The records that one call of a consumer returned, by key in the order of arrival.
 
-    `rebalanced` names the keys that came or went during the call. `final` marks the complete reading of every key
-    from its first record after all faults have ended.
+    `rebalanced` has the keys that were assigned or revoked during the call. `final` marks the complete reading of
+    every key from its first record after all faults have ended.
     """
 
     kind: ClassVar[str] = "poll"
@@ -78,12 +80,12 @@ class Poll:
     rebalanced: list[str] = attrs.field(factory=list)
     final: bool = False
     txn: int | None = None
-    """The transaction, as of a `Send`."""
+    """The operation that this poll is a part of, as in `Send`."""
 
 
 @attrs.define
 class Assign:
-    """A consumer takes `keys` by hand, and starts each anew."""
+    """A consumer assigns `keys` to itself (without a group), and begins to read each of them."""
 
     kind: ClassVar[str] = "assign"
     process: str
@@ -93,7 +95,7 @@ class Assign:
 
 @attrs.define
 class Own:
-    """A group hands `keys` to a member, which has not asked yet where to go on."""
+    """A member is assigned `keys` by its group, and has not fetched the committed offsets yet."""
 
     kind: ClassVar[str] = "own"
     process: str
@@ -115,13 +117,15 @@ class Commit:
     outcome: Outcome = "info"
     error: str = ""
     over: float | None = None
-    """After this moment it can have no effect: its generation was over. None: nobody knows such a moment."""
+    """The time after which the commit can have no effect, because its generation was over; None if this time is
+    unknown.
+    """
     repeated: bool = False
-    """It was sent more than once: a late copy may have its effect after the answer, until it is `over`."""
+    """True if the commit was sent more than once: a late copy may take effect after the answer, until `over`."""
 
     @property
     def effective_until(self) -> float | None:
-        """The last moment at which it can become the group's offset; None: it may do so at any time."""
+        """The last time at which the commit can take effect; None if there is no limit."""
         if self.outcome == "ok" and not self.repeated and self.completed is not None:
             return self.completed
         return self.over
@@ -129,7 +133,7 @@ class Commit:
 
 @attrs.define
 class Fault:
-    """Something that the nemesis did, for people who read the history; no checker looks at it."""
+    """A fault that the nemesis caused, for people who read the history; checkers ignore it."""
 
     kind: ClassVar[str] = "fault"
     invoked: float
@@ -142,12 +146,12 @@ _KINDS: dict[str, type[Any]] = {each.kind: each for each in (Send, Restart, Poll
 
 
 _REPEATED = ("process", "key", "outcome", "group")
-"""Fields of few values: millions of operations share their strings."""
+"""Fields with few different values, whose strings are shared by millions of operations."""
 
 
 @attrs.define
 class History:
-    """Operations in the order of their invocation."""
+    """The operations of a run, in the order of their start."""
 
     operations: list[Operation] = attrs.field(factory=list)
 
@@ -158,13 +162,13 @@ class History:
         return (each for each in self.operations if isinstance(each, Poll))
 
     def to_lines(self) -> Iterator[str]:
-        """Yield one JSON object per operation, its kind under `kind`."""
+        """Yield one JSON object per operation; its field `kind` has the kind of operation."""
         for each in self.operations:
             yield json.dumps({"kind": each.kind, **attrs.asdict(each)}, separators=(",", ":"))
 
     @staticmethod
     def from_lines(lines: Iterable[str]) -> History:
-        """Parse the lines of `to_lines`. Raises `ValueError` or `TypeError` for lines that it did not write."""
+        """Parse lines that `to_lines` has written. Raises `ValueError` or `TypeError` for other lines."""
         history = History()
         for line in lines:
             fields = json.loads(line)

@@ -1,14 +1,13 @@
-"""History check: what clients did and saw, in millions of lines, judged: was anything lost, doubled or reordered?
+"""Checks histories of millions of operations with Spark: was any record lost, duplicated or reordered?
 
-Reads the histories that `python -m jepsen_tests` keeps (JSON lines, one file for a run) and takes them apart by key.
-Then it lets the checkers of `jepsen_tests` judge the parts side by side. The exit status is 0 only if they find
-nothing.
+Reads the histories that `python -m jepsen_tests` keeps (JSON lines, one file for a run) and splits them by key. Then
+the checkers of `jepsen_tests` check the parts in parallel. The exit status is 0 only if they find no anomaly.
 
     python -m jepsen_tests.history_check run/history.jsonl
 
-Memory is bounded by the longest part, whatever the length of the history. A part is the operations of one key (one
-partition) of one run. It must fit into a worker, at about 500 bytes for each operation. Cycles between operations are not
-looked for: that takes all keys at once (`histories.py`).
+The longest part determines the memory, whatever the length of the history. A part has the operations of one key (one
+partition) of one run. It must fit into a worker, at about 500 bytes for each operation. Cycles between operations are
+not checked, because that needs all keys at the same time (`histories.py`).
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ _EXAMPLES = 3
 _PART = ("file", "key", "block", "number", "value", "acknowledged")
 _Row = tuple[str, str, int, int, str, int]
 _PLACE = "file string, block long, number long"
-"""The columns of a line's place: together these sort the lines of a file as they are in it."""
+"""The columns that locate a line: sorted by them, the lines of a file are in their original order."""
 
 
 @attrs.frozen
 class Verdict:
-    """The findings in all runs."""
+    """The results for all runs."""
 
     operations: int
     keys: int
-    """Keys of all runs."""
+    """The number of keys of all runs."""
     acknowledged: int
-    """Records whose send ended well."""
+    """The number of records whose send was acknowledged."""
     anomalies: list[tuple[str, Anomaly]]
-    """Each with the file of its run."""
+    """(file of the run, anomaly) for each anomaly."""
 
     def by_trouble(self) -> dict[str, list[tuple[str, Anomaly]]]:
-        """Sort the anomalies into lost, doubled, reordered, never written."""
+        """Sort the anomalies into the groups lost, doubled, reordered, and never written."""
         return {
             trouble: [each for each in self.anomalies if each[1].name in names]
             for trouble, names in KINDS_OF_TROUBLE.items()
@@ -62,7 +61,9 @@ class Verdict:
 
 
 def check_runs(spark: SparkSession, paths: Sequence[str]) -> Verdict:
-    """Judge the runs in these files (of a directory: in each of its files). Lines that are no operations raise."""
+    """Check the runs in these files (or in all files of a directory). Raises an error for lines that are not
+    operations.
+    """
     lines = spark.read.text(list(paths)).select(
         F.col("_metadata.file_path").alias("file"),
         F.col("_metadata.file_block_start").alias("block"),
@@ -94,7 +95,7 @@ def check_runs(spark: SparkSession, paths: Sequence[str]) -> Verdict:
 
 
 def _everywhere(lines: DataFrame) -> dict[str, list[tuple[tuple[int, int], str]]]:
-    """Return the few operations of each run that every key's part needs, with their places."""
+    """Return the operations of each run that belong to the part of every key, each with its place."""
     kinds = F.get_json_object("value", "$.kind")
     rows = lines.where(kinds.isin(*EVERYWHERE)).collect()
     found: dict[str, list[tuple[tuple[int, int], str]]] = {}
@@ -130,10 +131,10 @@ def _split(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _judge_with(
     whole: dict[str, list[tuple[tuple[int, int], str]]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function that judges successive parts, the lines of each in their order.
+    """Return a function that checks one part after the other; the lines of each part must be in order.
 
-    Spark sorts them, on disk where they are many. Lines are streamed: only their operations are kept, until the
-    next key.
+    Spark sorts the lines, on disk if they are many. Lines are streamed; only the operations of the present key are
+    kept in memory.
     """
 
     def judge_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -156,7 +157,7 @@ def _judge_with(
 
 @attrs.define
 class _Lines:
-    """The lines of one part with their places, and how many acknowledged sends have passed."""
+    """The lines of one part with their places; it also counts acknowledged sends."""
 
     rows: Iterator[_Row]
     acknowledged: int = 0

@@ -1,4 +1,4 @@
-"""Carries out the faults of a schedule on a cluster, in the caller's thread, and undoes every one of them."""
+"""Injects the faults of a schedule into a cluster, in the caller's thread, and undoes each of them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from jepsen_tests.schedule import PlannedFault, links
 
 @attrs.define
 class Nemesis:
-    """`leader` names the node that leads the most partitions, None if nobody knows; `tell` keeps what was done."""
+    """Injects faults into a cluster. `leader` returns the node that leads the most partitions, or None; `tell`
+    records what was done.
+    """
 
     cluster: Cluster
     leader: Callable[[], int | None]
     tell: Callable[[str, str], None]
-    """(name, detail)"""
+    """Called with (name, detail) of each fault."""
     done: list[str] = attrs.field(factory=list)
     _cuts: dict[PlannedFault, list[tuple[int, int]]] = attrs.field(factory=dict)
     _victims: dict[PlannedFault, list[int]] = attrs.field(factory=dict)
 
     def run(self, faults: Sequence[PlannedFault], started: float) -> None:
-        """Begin and end each fault at its time, counted from `started` on the monotonic clock; then heal."""
+        """Begin and end each fault at its time, in seconds after `started` (monotonic clock). At the end, undo all
+        faults.
+        """
         steps = [(fault.at, number, True) for number, fault in enumerate(faults)]
         steps += [(fault.end, number, False) for number, fault in enumerate(faults)]
         heapq.heapify(steps)
@@ -39,7 +43,7 @@ class Nemesis:
         self.heal()
 
     def heal(self) -> None:
-        """Undo remaining faults: links, pauses, dead nodes."""
+        """Undo all remaining faults: restore links, resume paused nodes, start dead ones."""
         for cuts in self._cuts.values():
             for source, target in cuts:
                 self.cluster.network.unblock(source, target)
@@ -82,7 +86,7 @@ class Nemesis:
         self.tell(f"{fault.kind} {fault.target}", detail)
 
     def _choose(self, fault: PlannedFault) -> list[int]:
-        """Choose the nodes of a fault; a random node in place of a leader that nobody knows."""
+        """Choose the nodes for a fault. If the leader is unknown, choose a random node instead."""
         numbers = list(self.cluster.nodes)
         start = int(fault.choice * len(numbers))
         turned = numbers[start:] + numbers[:start]

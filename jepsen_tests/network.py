@@ -1,13 +1,14 @@
-"""The network of the nodes: a namespace each, on a bridge of their own, or loopback where that is not allowed.
+"""The network between the nodes: one network namespace per node, connected by a bridge; or loopback if that is not
+allowed.
 
-`enter_own_network` moves the calling process into a namespace that nobody else sees: the bridge is in there, and the
-clients of the run. Each node gets a namespace (held open by a sleeping process) with one end of a veth pair, the
-other end is on the bridge. All of it disappears with the processes, whatever ends them.
+`enter_own_network` moves the calling process into a new namespace, which has the bridge and the clients of the run.
+Each node gets a namespace of its own, which a sleeping process keeps open. A veth pair connects it with the bridge.
+All this disappears when the processes end, for any reason.
 
-A packet is dropped silently where it arrives, as a dead cable does, by a policy rule on its source
-(`ip rule add from ADDRESS blackhole`). That needs iproute2 and no netfilter. Two things make it hold for connections
-that exist. The rule that finds local addresses stands behind ours. Early demultiplexing, which would pass the rules
-by, is off.
+A policy rule on a packet's source address drops the packet silently at the target, as a dead cable does (`ip rule add
+from ADDRESS blackhole`). This needs iproute2, but no netfilter. Two settings make it work for open connections, too.
+The kernel's rule for local addresses is moved behind ours, and early demultiplexing, which would bypass the rules, is
+off.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TOOLS = ("ip", "unshare", "nsenter", "setpriv")
 
 
 class Network(Protocol):
-    """The network as a cluster and its nemesis know it. Nodes are numbered from 1."""
+    """The network as used by a cluster and its nemesis. Nodes are numbered from 1."""
 
     @property
     def can_partition(self) -> bool:
@@ -39,29 +40,29 @@ class Network(Protocol):
         ...
 
     def address(self, node: int) -> str:
-        """Return the address that the node binds and is reached at."""
+        """Return the address on which the node listens, and at which clients reach it."""
         ...
 
     def prefix(self, node: int) -> list[str]:
-        """Return the words before a command that run it at the node."""
+        """Return the words to put before a command, so that it runs in the node's network."""
         ...
 
     def block(self, source: int, target: int) -> None:
-        """Drop what `source` sends to `target` from now on. Again: no change."""
+        """Drop packets from `source` to `target` from now on. Does nothing if they are dropped already."""
         ...
 
     def unblock(self, source: int, target: int) -> None:
-        """End one `block`."""
+        """Stop dropping packets from `source` to `target`."""
         ...
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources of the network."""
         ...
 
 
 @attrs.frozen
 class Loopback:
-    """All nodes on 127.0.0.1; no link between them can be cut."""
+    """All nodes on 127.0.0.1. Links between them cannot be cut."""
 
     can_partition: bool = False
 
@@ -78,12 +79,12 @@ class Loopback:
         raise AssertionError("no links on loopback")
 
     def close(self) -> None:
-        """Return at once, since loopback takes no resources."""
+        """Return at once: loopback has no resources to release."""
 
 
 @attrs.define
 class Namespaces:
-    """A namespace per node; made by `namespaces`."""
+    """One network namespace per node; the function `namespaces` makes them."""
 
     _holders: dict[int, subprocess.Popen[bytes]]
     _blocked: set[tuple[int, int]] = attrs.field(factory=set)
@@ -117,9 +118,9 @@ class Namespaces:
 
 
 def enter_own_network() -> bool:
-    """Move this process into a network namespace of its own, as root there; False where that is not possible.
+    """Move this process into a new network namespace, in which it is root. Return False if that is not possible.
 
-    To be called before any thread or child starts. Needs root, or a kernel that gives user namespaces to users.
+    Call this before any thread or child process starts. It needs root, or a kernel that allows user namespaces.
     """
     if any(shutil.which(tool) is None for tool in _TOOLS):
         return False
@@ -136,9 +137,9 @@ def enter_own_network() -> bool:
 
 
 def namespaces(nodes: Sequence[int]) -> Namespaces:
-    """Make the bridge and a namespace per node, in the namespace that `enter_own_network` has entered.
+    """Make the bridge and one namespace per node; `enter_own_network` must have been called before.
 
-    Raises `subprocess.CalledProcessError` with the words of `ip` when the kernel lacks something.
+    Raises `subprocess.CalledProcessError` with the output of `ip` if the kernel lacks a feature.
     """
     _run("ip", "link", "add", _BRIDGE, "type", "bridge")
     _run("ip", "addr", "add", f"{_SUBNET}.{_CLIENTS}/24", "dev", _BRIDGE)
@@ -159,7 +160,7 @@ def namespaces(nodes: Sequence[int]) -> Namespaces:
 
 
 def _hold_namespace() -> subprocess.Popen[bytes]:
-    """Start a process that only holds a new network namespace; it writes a line when the namespace exists."""
+    """Start a process that keeps a new network namespace open, and wait until the namespace exists."""
     holder = subprocess.Popen(
         ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", "echo; exec sleep infinity"],
         stdin=subprocess.DEVNULL,

@@ -1,6 +1,7 @@
-"""Two questions asked over a plain socket, by bytes written by hand: which brokers there are, who is the active controller.
+"""Asks one node, over a plain socket, which brokers there are and which controller is active. Requests are encoded by
+hand.
 
-librdkafka's admin client answers neither for one given node within a given time.
+librdkafka's admin client cannot ask one particular node with a time limit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _ANSWER_BYTES_MAX = 1 << 20
 
 
 def brokers(host: str, port: int, timeout_seconds: float = 1.0) -> list[int]:
-    """Return the ids of the brokers in this node's Metadata (version 1); empty when it does not answer in time."""
+    """Return the ids of the brokers in this node's answer to Metadata (version 1); empty if it does not answer in
+    time.
+    """
     answer = _ask(host, port, _METADATA_V1, timeout_seconds)
     if answer is None:
         return []
@@ -39,13 +42,14 @@ def brokers(host: str, port: int, timeout_seconds: float = 1.0) -> list[int]:
 
 
 def active_controller(host: str, port: int, timeout_seconds: float = 1.0) -> tuple[int, int] | None:
-    """Return (leader id, leader epoch) of the metadata quorum by DescribeQuorum (version 0) to a broker or a
-    controller.
+    """Ask a broker or a controller, by DescribeQuorum (version 0), for the leader of the metadata quorum. Return
+    (leader id, leader epoch).
 
-    None when the node is too slow to answer, or knows no leader.
+    Return None if the node is too slow to answer, or knows no leader.
     """
     answer = _ask(host, port, _DESCRIBE_QUORUM_V0, timeout_seconds)
-    # Correlation id, tags; error code, one topic of this name with one partition: 4 + 1 + 2 + 1 + 19 + 1 bytes.
+    # The answer begins with correlation id, tags, error code, and one topic of this name with one partition: 4 + 1 +
+    # 2 + 1 + 19 + 1 bytes.
     start = 9 + len(_TOPIC) + 1
     if answer is None or len(answer) < start + 14 or struct.unpack_from(">h", answer, 5)[0]:
         return None
@@ -54,7 +58,7 @@ def active_controller(host: str, port: int, timeout_seconds: float = 1.0) -> tup
 
 
 def answers(host: str, port: int, timeout_seconds: float = 1.0) -> bool:
-    """True if the node answers a DescribeQuorum at all: a controller that does not lead says only that."""
+    """True if the node answers DescribeQuorum in time, even if only to say that it does not lead."""
     return _ask(host, port, _DESCRIBE_QUORUM_V0, timeout_seconds) is not None
 
 

@@ -1,7 +1,7 @@
-"""Three (or more) nodes as processes: prepared, started, killed, paused, cut off, and brought back.
+"""A cluster of node processes, which can be prepared, started, killed, paused, isolated, and restored.
 
-Every node is broker and controller, unless there are controllers of their own. Start processes from the main thread
-only. A child is killed when the thread that started it ends (`setpriv --pdeathsig`), so that nothing outlives a run.
+Every node is broker and controller, unless there are separate controllers. Only the main thread may start processes:
+a child is killed when the thread that started it ends (`setpriv --pdeathsig`). So no process outlives a run.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ FASTER: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "1000",
     "replica.lag.time.max.ms": "4000",
 }
-"""Settings with which a run of a minute sees more than one change of leaders and of in-sync replicas."""
+"""Settings with shorter timeouts, so that leaders and in-sync replicas change several times in a run of a minute."""
 _READY_SECONDS = 90.0
 
 
 class ClusterFailed(Exception):
-    """A node ended, or the cluster did not come up; the message ends with the tail of a log."""
+    """Raised if a node has ended, or the cluster did not start. The message ends with the tail of a log."""
 
 
 @attrs.define
 class Node:
-    """One node: where it listens, its files, its process while it runs."""
+    """One node: its addresses, its files, and its process while it runs."""
 
     number: int
     host: str
@@ -80,7 +80,7 @@ class Node:
         return self.process is not None and self.process.poll() is None
 
     def cpu_seconds(self) -> float:
-        """Return user and system time of all threads of the running process."""
+        """Return the CPU time (user and system) of all threads of the running process, in seconds."""
         assert self.process is not None
         return time.clock_gettime(((~self.process.pid) << 3) | 2)
 
@@ -91,9 +91,10 @@ class Node:
 
 @attrs.define
 class Cluster:
-    """The nodes of one system on one network. `settings` go over everything but addresses.
+    """The nodes of one system on one network. `settings` override all properties except addresses.
 
-    With `controllers`, so many nodes behind the first `size` are controllers only, and the first ones brokers only.
+    If `controllers` is above 0, the first `size` nodes are brokers only, and so many further nodes are controllers
+    only.
     """
 
     system: System
@@ -163,7 +164,7 @@ class Cluster:
         return ",".join(f"{node.host}:{node.port}" for node in self.brokers.values())
 
     def start(self, number: int) -> None:
-        """Start a node that does not run. It may not serve yet."""
+        """Start a node unless it runs. Do not wait until it serves."""
         node = self.nodes[number]
         if node.is_running:
             return
@@ -180,15 +181,16 @@ class Cluster:
         node.starts += 1
 
     def start_all(self) -> None:
-        """Start every node and wait until each names all of them. Raises `ClusterFailed`."""
+        """Start every node, and wait until each of them knows all the others. Raises `ClusterFailed`."""
         for number in self.nodes:
             self.start(number)
         self.wait_until_whole()
 
     def wait_until_whole(self, timeout_seconds: float = _READY_SECONDS) -> float:
-        """Wait until every broker's Metadata names every broker, and every controller answers; the seconds it took.
+        """Wait until every broker's Metadata has all brokers, and every controller answers. Return the seconds that
+        this took.
 
-        Raises `ClusterFailed` when a node ends, or time runs out.
+        Raises `ClusterFailed` if a node ends, or if it takes too long.
         """
         started = time.monotonic()
         missing = dict(self.nodes)
@@ -210,7 +212,7 @@ class Cluster:
         return probe.answers(node.host, node.controller_port)
 
     def kill(self, number: int) -> None:
-        """Kill a node by SIGKILL, and reap it."""
+        """Send SIGKILL to a node, and reap it."""
         node = self.nodes[number]
         if node.process is not None:
             node.process.kill()
@@ -218,7 +220,7 @@ class Cluster:
         node.paused = False
 
     def pause(self, number: int) -> None:
-        """Pause a node by SIGSTOP: connections stay, nothing answers."""
+        """Pause a node by SIGSTOP: its connections stay open, but it does not answer."""
         node = self.nodes[number]
         if node.process is not None and node.is_running:
             node.process.send_signal(signal.SIGSTOP)
@@ -232,7 +234,7 @@ class Cluster:
         node.paused = False
 
     def unexpected_ends(self) -> Sequence[Node]:
-        """Return nodes that ended by themselves."""
+        """Return the nodes whose process has ended without being killed by this object."""
         return [
             node
             for node in self.nodes.values()
@@ -240,7 +242,9 @@ class Cluster:
         ]
 
     def active_controller(self) -> int | None:
-        """Return the leader of the metadata quorum with the highest epoch that a node knows of."""
+        """Return the active controller: of the leaders that the nodes name, the one with the highest epoch; None if
+        there is none.
+        """
         found = [
             answer
             for node in self.nodes.values()
@@ -261,10 +265,9 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different loopback ports that have no listener at the moment.
+    """Return `count` different loopback ports without a listener.
 
-    They lie outside the range for outgoing connections: such a connection would take the port of a node while it is
-    dead.
+    They lie outside the range of outgoing connections, because such a connection could take the port of a dead node.
     """
     ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     candidates = random.sample(range(10_000, max(ephemeral, 20_000)), 10 * count)

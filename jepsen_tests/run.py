@@ -1,4 +1,4 @@
-"""One run: a cluster comes up, clients work, faults come and go, everything heals, every record is read back and judged."""
+"""One run: start a cluster and clients, inject faults, heal everything, read all records, and check the history."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _READ_SECONDS = 60.0
 
 @attrs.frozen
 class Options:
-    """The run to make, its length and its faults."""
+    """The options of a run: its length, faults and clients."""
 
     seconds: float = 60.0
     kinds: Sequence[str] = ()
@@ -42,12 +42,13 @@ class Options:
     interval: float = INTERVAL_SECONDS
     targets: Sequence[str] = ()
     kills: int = 0
-    """The number of kills of one node each in place of `seconds` of `kinds`. Clients are not replaced, and an error
-    that an application sees is a trouble."""
+    """If above 0: instead of `seconds` of faults of `kinds`, kill one node so many times. Clients are then not
+    replaced, and errors that an application sees count as troubles.
+    """
     controllers: int = 0
-    """The number of separate controllers; 0: the three brokers are the controllers."""
+    """The number of separate controllers; 0 means that the three brokers are also the controllers."""
     default_timeouts: bool = False
-    """Sessions and lags as long as a user's who sets nothing."""
+    """True to keep the default timeouts of sessions and replica lag."""
     rate: float = 400.0
     acks: str = "all"
     value_bytes: int = 100
@@ -60,7 +61,7 @@ class Options:
 
 @attrs.define
 class Result:
-    """The result of a run. `troubles` are sentences on what should have worked once all faults had ended."""
+    """The result of a run. `troubles` are sentences about what did not work after all faults had ended."""
 
     history: History
     anomalies: list[Anomaly]
@@ -71,7 +72,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """safety: an anomaly; liveness: a cluster that does not heal; ok."""
+        """`safety` if there is an anomaly, `liveness` if the cluster has not healed, otherwise `ok`."""
         if self.anomalies:
             return "safety"
         return "liveness" if self.troubles else "ok"
@@ -80,9 +81,8 @@ class Result:
 def run(
     system: System, network: Network, directory: Path, options: Options, say: Callable[[str], None]
 ) -> Result:
-    """Run the test. Raises `ClusterFailed` when the nodes fail to start, `systems.Unavailable` without them.
-
-    `ValueError` for unknown faults.
+    """Run the test. Raises `ClusterFailed` if the nodes fail to start, `systems.Unavailable` if the system is not
+    installed, and `ValueError` for unknown faults.
     """
     if options.kills:
         faults = plan_kills(options.seed, options.kills, options.interval)
@@ -166,7 +166,7 @@ def _drive(
 
 
 def busiest_leader(admin: AdminClient) -> int | None:
-    """Return the node that leads the most partitions of the topic, None when no node answers."""
+    """Return the node that leads the most partitions of the topic; None if no node answers."""
     try:
         topic = admin.list_topics(TOPIC, timeout=1.0).topics[TOPIC]
     except (KafkaException, KeyError):
@@ -176,7 +176,7 @@ def busiest_leader(admin: AdminClient) -> int | None:
 
 
 def figures(history: History, healing: float) -> dict[str, Any]:
-    """Return counts, and the longest time without an acknowledgement."""
+    """Return the counts of operations, and the longest time without an acknowledgement."""
     outcomes = Counter(send.outcome for send in history.sends())
     acknowledged = sorted(
         send.completed for send in history.sends() if send.outcome == "ok" and send.completed is not None

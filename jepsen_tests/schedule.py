@@ -1,8 +1,8 @@
-"""The schedule of a cluster's faults, when and for how long: drawn from a seed before the run begins. PURE.
+"""The schedule of faults of a run, with times and durations, drawn from a seed before the run begins. PURE.
 
-Targets are chosen as words (`one`, `leader`, `controller`, `majority`, `all`); who that is, the nemesis finds out
-when the moment has come. What the fault model permits: any number of nodes may be killed or paused at once. Each
-comes back with its disk and page cache. Links may be cut in any combination, one way or both ways.
+Targets are words (`one`, `leader`, `controller`, `majority`, `all`). The nemesis chooses the nodes when the fault
+begins. The fault model permits to kill or pause any number of nodes at once. Each restarts with its disk and page
+cache. Links may be cut in any combination, in one or both directions.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "pause": ("one", "leader", "leader", "controller", "majority"),
     "partition": ("isolate", "isolate-leader", "isolate-controller", "one-way", "bridge", "all"),
 }
-"""The targets that may be drawn for each kind of fault; what stands twice comes twice as often.
+"""The targets that may be drawn for each kind of fault; a target that occurs twice is drawn twice as often.
 
-isolate: a node is cut off from the others, both ways. one-way: it hears nobody, or stays unheard. bridge:
-one link is cut, and the third node still sees both. all: nobody sees anybody.
+isolate: all links of a node are cut in both directions. one-way: only in one direction. bridge: one link is cut, and
+the third node still reaches both others. all: all links are cut.
 """
 KINDS = tuple(TARGETS)
 INTERVAL_SECONDS = 8.0
@@ -28,8 +28,8 @@ INTERVAL_SECONDS = 8.0
 
 @attrs.frozen
 class PlannedFault:
-    """Begins `at` seconds after the start and is undone after `lasts` seconds. `choice` (0 to 1) makes the random
-    choices.
+    """A fault that begins `at` seconds after the start and ends after `lasts` seconds. `choice` (0 to 1) determines
+    its random choices.
     """
 
     at: float
@@ -50,11 +50,11 @@ def plan(
     interval: float = INTERVAL_SECONDS,
     targets: Sequence[str] = (),
 ) -> list[PlannedFault]:
-    """Plan faults of each kind, one after the other, kinds beside each other; all have ended when `seconds` are
-    over.
+    """Plan faults for `seconds`, after which all have ended. Faults of one kind follow each other; different kinds
+    overlap.
 
-    `targets` leaves only the named targets of a kind (none: all). Raises `ValueError` for an unknown kind, or for a
-    kind that is left without a target.
+    `targets` are the only targets to use (empty: all). Raises `ValueError` for an unknown kind, or for a kind without
+    any of these targets.
     """
     found = []
     for kind in kinds:
@@ -75,7 +75,7 @@ def plan(
 
 
 def plan_kills(seed: int, count: int, interval: float = INTERVAL_SECONDS) -> list[PlannedFault]:
-    """Plan `count` kills of one node each, which clients must survive; each begins after the one before has ended."""
+    """Plan `count` kills of one node each, which clients must survive. Each begins after the previous one has ended."""
     generator = random.Random(f"{seed} kills")
     found = []
     at = interval * generator.uniform(0.3, 0.8)
@@ -88,7 +88,7 @@ def plan_kills(seed: int, count: int, interval: float = INTERVAL_SECONDS) -> lis
 
 
 def links(target: str, victim: int, nodes: Sequence[int], choice: float) -> list[tuple[int, int]]:
-    """Return the directed links (from, to) that a partition of this kind cuts around `victim`."""
+    """Return the directed links (from, to) that a partition with this target cuts around the node `victim`."""
     others = [node for node in nodes if node != victim]
     incoming = [(other, victim) for other in others]
     outgoing = [(victim, other) for other in others]

@@ -1,4 +1,6 @@
-"""The systems under test: how a node of each is configured, prepared and started. Both read Kafka's properties files."""
+"""The systems under test, Odradek and Apache Kafka: how to format and start a node. Both read Kafka's properties
+files.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ appender.console.layout.pattern=%d %p %c{1} %m%n
 
 
 class Unavailable(Exception):
-    """Raised when the system cannot run here; the message names the missing part."""
+    """Raised if the system cannot run here. The message names the missing part."""
 
 
 class System(Protocol):
-    """A kind of node."""
+    """A system whose nodes can be tested."""
 
     @property
     def name(self) -> str:
@@ -37,17 +39,17 @@ class System(Protocol):
         ...
 
     def format(self, properties: Path) -> None:
-        """Prepare the directories that the properties name, for the cluster `CLUSTER_ID`."""
+        """Format the directories in this properties file, for the cluster `CLUSTER_ID`."""
         ...
 
     def command(self, properties: Path) -> Sequence[str]:
-        """Return the command that starts a node in the foreground."""
+        """Return the command that runs a node in the foreground with this properties file."""
         ...
 
 
 @attrs.frozen
 class Odradek:
-    """The command beside the interpreter that runs us, or the one on the path."""
+    """Odradek, by the command of this interpreter's environment, or else the one in PATH."""
 
     name: str = "odradek"
 
@@ -60,7 +62,9 @@ class Odradek:
 
 @attrs.frozen
 class ApacheKafka:
-    """Apache Kafka from its jars (`$ODRADEK_KAFKA_JARS`, by default where `testkit.kafka_server fetch` leaves them)."""
+    """Apache Kafka, run from its jars (`$ODRADEK_KAFKA_JARS`, by default the directory of `testkit.kafka_server
+    fetch`).
+    """
 
     name: str = "kafka"
     heap: Sequence[str] = ("-Xmx512m", "-Xms512m", "-XX:+UseG1GC")

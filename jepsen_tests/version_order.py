@@ -1,4 +1,4 @@
-"""The order of one key's versions: its offsets that hold something, numbered without gaps. PURE."""
+"""The order of one key's records: the offsets at which a record was seen, numbered without gaps. PURE."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ _FEW = 4
 
 
 class VersionOrder:
-    """The records of one key: what each offset holds, and the indices of offsets and values.
+    """The records of one key: the values at each offset, and the index of each offset.
 
-    A history has millions of records, each with one offset and one value: a tuple takes a fifth of a dict.
+    A history has millions of records, most with one offset and one value. So tuples hold them, which take a fifth of
+    the memory of dicts.
     """
 
     def __init__(self) -> None:
         self.values_at: dict[int, Collection[int]] = {}
-        """offset -> the values seen there, in their order; more than one is an anomaly."""
+        """The values that were seen at each offset, in this order; more than one is an anomaly."""
         self.offsets_of: dict[int, Collection[int]] = {}
-        """value -> the offsets where it was seen."""
+        """The offsets at which each value was seen."""
         self._offsets = array("q")
 
     def see(self, offset: int, value: int) -> None:
@@ -27,11 +28,11 @@ class VersionOrder:
         _add(self.offsets_of, value, offset)
 
     def close(self) -> None:
-        """Assign the numbers of the offsets, once all of them have been seen."""
+        """Assign the indices of the offsets, once all offsets have been added."""
         self._offsets = array("q", sorted(self.values_at))
 
     def index(self, offset: int) -> int:
-        """Return the number of an offset that was seen."""
+        """Return the index of an offset at which a record was seen."""
         return bisect_left(self._offsets, offset)
 
 

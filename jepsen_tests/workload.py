@@ -1,8 +1,8 @@
-"""The clients of a run: producers, consumers that assign by hand, members of a group; each a thread, each often replaced.
+"""The clients of a run: producers, consumers with assigned partitions, and group members. Each is a thread, and is
+often replaced.
 
-All of them are librdkafka's (confluent-kafka). What they do goes into a `Recorder`, which only appends. A client
-lives for some seconds. Then it is dropped, like a process that crashes or restarts, and a new one takes its place
-under a new name.
+All of them use librdkafka (confluent-kafka). A `Recorder` records their operations. A client runs for some seconds.
+Then it is dropped, as if its process had crashed or restarted, and a new client with a new name replaces it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from jepsen_tests.history import CORRUPT, Assign, Commit, Fault, History, Operat
 TOPIC = "jepsen"
 GROUP = "jepsen-group"
 QUEUE_SENDS_MAX = 20_000
-"""A producer waits while so many of its sends are not answered."""
+"""The number of unanswered sends at which a producer waits."""
 _TICK_SECONDS = 0.01
 _POLL_SECONDS = 0.2
 _POLL_RECORDS = 500
 _LIFE_SECONDS = (8.0, 24.0)
 _CRASHES = 0.4
-"""The share of the producers that do not wait for their last answers."""
+"""The share of producers that are dropped without waiting for their last answers."""
 _FLUSH_SECONDS = 3.0
 
 _CERTAINLY_NOT_SENT = {
@@ -40,8 +40,9 @@ _CERTAINLY_NOT_SENT = {
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.MSG_SIZE_TOO_LARGE,
 }
-"""Errors of records that were certainly never sent. _PURGE_QUEUE is left out, since a record that waits for its second
-attempt is in the queue, too."""
+"""Errors of records that were certainly never sent. _PURGE_QUEUE is not among them, because a record that waits for a
+retry is in the queue, too.
+"""
 _COMMIT_REFUSED = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -77,14 +78,14 @@ CONSUMER_SETTINGS: Mapping[str, Any] = {
 
 
 def payload(value: int, size: int) -> bytes:
-    """Encode a value: the number, a checksum over the filler and `size` bytes of filler made from the number."""
+    """Encode a value: its number, a checksum of the filler, and `size` bytes of filler made from the number."""
     number = b"%d" % value
     filler = (number + b".") * (size // (len(number) + 1) + 1)
     return b"%d:%d:%b" % (value, zlib.crc32(filler[:size]), filler[:size])
 
 
 def parse_payload(data: bytes | None) -> int:
-    """Return the value that `payload` wrote, or `CORRUPT`."""
+    """Return the value in bytes that `payload` has made; `CORRUPT` for other bytes."""
     number, _, rest = (data or b"").partition(b":")
     size = len(rest.partition(b":")[2])
     if not number.isdigit() or data != payload(int(number), size):
@@ -94,12 +95,14 @@ def parse_payload(data: bytes | None) -> int:
 
 @attrs.define
 class Recorder:
-    """The history as it grows. Appending to a list is atomic, and each operation has one owner."""
+    """The history of a run while it grows. It needs no lock: appending to a list is atomic, and only one client
+    changes an operation.
+    """
 
     started: float = attrs.field(factory=time.monotonic)
     history: History = attrs.field(factory=History)
     errors: dict[str, int] = attrs.field(factory=dict)
-    """Errors that were reported to an application: `client: error` -> count."""
+    """The number of errors that were reported to an application, by `client: error`."""
 
     def now(self) -> float:
         """Return the seconds since the run began."""
@@ -117,7 +120,7 @@ class Recorder:
 
 
 class RestartListener(logging.Handler):
-    """Hears from librdkafka's debug log (context `eos`) when a producer leaves its epoch behind."""
+    """Detects in librdkafka's debug log (context `eos`) that a producer has restarted its sequence in a new epoch."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
         super().__init__()
@@ -130,7 +133,7 @@ class RestartListener(logging.Handler):
             self._recorder.add(Restart(self._name, self._recorder.now(), text))
 
     def logger(self) -> logging.Logger:
-        """Make a logger of its own, outside the hierarchy, whose lines end here."""
+        """Make a logger that passes its lines only to this handler."""
         logger = logging.Logger(self._name, logging.DEBUG)
         logger.addHandler(self)
         return logger
@@ -138,7 +141,7 @@ class RestartListener(logging.Handler):
 
 @attrs.define
 class Workload:
-    """State that all clients share, and the threads themselves."""
+    """The clients of a run: their threads, and the state that they share."""
 
     bootstrap: str
     partitions: int
@@ -148,9 +151,11 @@ class Workload:
     value_bytes: int
     seed: int
     acks: str = "all"
-    """`all`, or 1 to see how a run fails: what only the leader has is lost with it."""
+    """The `acks` of producers: `all`, or 1 to provoke losses, because records that only the leader has are lost with
+    it.
+    """
     steady: bool = False
-    """Clients live as long as the run: none is dropped and replaced."""
+    """True if clients run as long as the test, without being replaced."""
     _stop: threading.Event = attrs.field(factory=threading.Event)
     _stop_reading: threading.Event = attrs.field(factory=threading.Event)
     _values: itertools.count[int] = attrs.field(factory=itertools.count)
@@ -159,7 +164,7 @@ class Workload:
     _furthest_member: dict[str, int] = attrs.field(factory=dict)
 
     def start(self, producers: int, readers: int, members: int) -> None:
-        """Start so many clients of each kind."""
+        """Start this number of clients of each kind."""
         kinds: list[tuple[str, int, Callable[[str, random.Random], None]]] = [
             ("producer", producers, lambda name, dice: self._produce(name, dice, self.rate / producers)),
             ("reader", readers, self._read),
@@ -174,17 +179,17 @@ class Workload:
                 thread.start()
 
     def stop_producing(self, timeout_seconds: float) -> bool:
-        """End the sends; return whether every send was answered in time."""
+        """Stop the producers. Return whether every send was answered in time."""
         self._stop.set()
         return self._join("producer", timeout_seconds)
 
     def stop_reading(self, timeout_seconds: float) -> bool:
-        """End the consumers; whether all of them closed in time."""
+        """Stop the consumers. Return whether all of them closed in time."""
         self._stop_reading.set()
         return self._join("", timeout_seconds)
 
     def failures(self) -> list[str]:
-        """Return the threads that ended with an exception: bugs of the harness, or of librdkafka."""
+        """Return the exceptions that have ended threads. They are bugs of the test program or of librdkafka."""
         return self._failures
 
     def _join(self, kind: str, timeout_seconds: float) -> bool:
@@ -195,7 +200,7 @@ class Workload:
         return not any(thread.is_alive() for thread in chosen)
 
     def _live(self, name: str, body: Callable[[str, random.Random], None]) -> None:
-        """Run one client after the other."""
+        """Run clients of one kind, one after the other, until the run ends."""
         dice = random.Random(f"{self.seed} {name}")
         over = self._stop if name.startswith("producer") else self._stop_reading
         try:
@@ -277,7 +282,7 @@ class Workload:
         consumer.close()
 
     def _take(self, poll: Poll, messages: list[confluent_kafka.Message]) -> None:
-        """Complete a poll with what came; polls without records are not kept."""
+        """Complete a poll with the records that it returned; polls without records are dropped."""
         for message in messages:
             if (error := message.error()) is not None:
                 self.recorder.error(poll.process, error.name())
@@ -291,7 +296,9 @@ class Workload:
             self.recorder.add(poll)
 
     def read_all(self, timeout_seconds: float) -> str:
-        """Read every key from its first record to its end, as the `final` reading; why it failed, or nothing."""
+        """Read every key from its first record to its end, as the `final` polls. Return why this failed; empty if it
+        did not.
+        """
         name = "final"
         consumer = confluent_kafka.Consumer(
             self._client(name, {**CONSUMER_SETTINGS, "group.id": "final-none"})
@@ -323,7 +330,9 @@ class Workload:
     # Members of the group
 
     def wait_for_group(self, timeout_seconds: float) -> str:
-        """Wait until members have read everything acknowledged, in each key; return the missing offsets, or nothing."""
+        """Wait until group members have read all acknowledged records. Return a text about missing offsets; empty if
+        there are none.
+        """
         acknowledged: dict[str, int] = {}
         for send in self.recorder.history.sends():
             if send.outcome == "ok" and send.offset is not None:
@@ -364,7 +373,7 @@ class Workload:
             while len(messages) < _POLL_RECORDS and self.recorder.now() < poll.invoked + _POLL_SECONDS:
                 message = consumer.poll(_POLL_SECONDS / 2)
                 if rebalances != before:
-                    # What came before belongs to the generation that is over, and is not committed.
+                    # Earlier records belong to the previous generation, and are not committed.
                     self._take(poll, messages)
                     poll, messages, before = Poll(name, self.recorder.now()), [], rebalances
                 if message is not None:
@@ -396,9 +405,7 @@ class Workload:
 
 
 def _ends(consumer: confluent_kafka.Consumer, partitions: int, deadline: float) -> dict[int, int]:
-    """Return the high watermark of every partition. Raises `KafkaException` when an answer does not arrive before
-    the deadline.
-    """
+    """Return the high watermark of every partition. Raises `KafkaException` if an answer is missing at the deadline."""
     found: dict[int, int] = {}
     while len(found) < partitions:
         partition = len(found)

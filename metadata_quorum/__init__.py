@@ -1,10 +1,10 @@
-"""The metadata quorum: a replicated log holds every decision about the cluster, and this package decides and
-replicates that log.
+"""The metadata quorum: it decides all changes of the cluster, and replicates the log that holds these
+decisions.
 """
 
 if __name__ != "odradek.metadata_quorum":
-    # Import this package under one name only. A second copy would have its own error classes, which an `except`
-    # for the first copy's classes does not catch.
+    # Import this package under one name only. Under a second name Python would load a second copy, whose
+    # error classes an `except` for the first copy does not catch.
     raise ImportError(
         f"{__name__!r} is only a folder of Odradek's sources: write `import odradek.metadata_quorum`"
     )

@@ -1,23 +1,25 @@
-"""The channel from a node to the active controller, on whichever node that is. PORTED.
+"""The channel from a node to the active controller, on this or another node. PORTED.
 
 Theory of operation
 -------------------
-The quorum knows who leads. If this node leads and its controller is active, it decides the request; otherwise the
-request goes to the leader's address. As in Kafka, a request is repeated until its deadline in three cases. Either
-there is no leader yet, or the asked node answers NOT_CONTROLLER, or the connection breaks. A broker's request may be
-performed twice. A client whose topic was created just before the controller died learns TOPIC_ALREADY_EXISTS.
+The quorum knows which node leads. If this node leads and its controller is active, it decides the request;
+otherwise the request is sent to the leader's address. As in Kafka, a request is repeated until its deadline
+in three cases: there is no leader, the answer is NOT_CONTROLLER, or the connection breaks. So a broker's
+request may be performed twice. A client whose topic was created just before the controller failed gets
+TOPIC_ALREADY_EXISTS.
 
-**A new leader ends requests to the old leader.** The old leader may be paused or cut off, and never answer. The
-quorum reports the change of leadership here. Then requests that wait for the old leader fail, and are sent to the
-new one.
+**A new leader ends requests to the old leader.** The old leader may be paused or cut off, and never answer.
+So when the quorum reports a new leader, requests that wait for the old leader fail here, and are sent to the
+new leader.
 
-**A client's answer waits for this node's image**, which may be behind the controller's by a fetch or two. The
-controller's answer has the offset of its own image. The wait is short and bounded (`IMAGE_WAIT_SECONDS_MAX`). After
-it the client gets the answer as from Kafka's brokers, and asks again for missing parts.
+**A client's answer waits for this node's image**, which may be behind the controller's image by a fetch or
+two. The controller's answer has the offset of its image. The wait is at most `IMAGE_WAIT_SECONDS_MAX`. After
+that the client gets the answer anyway, as from a broker of Kafka, and may not yet find its change in this
+node's metadata.
 
-Two kinds of requests: a broker's own (heartbeats, AlterPartition, ...), and those of clients, which go in an
-Envelope (`forward`). Requests that the quorum itself decides (DescribeQuorum, changes of voters) are sent in the
-same way.
+There are two kinds of requests: a broker's own (heartbeats, AlterPartition, ...), and clients' requests,
+which are sent in an Envelope (`forward`). Requests that the quorum itself decides (DescribeQuorum, changes of
+voters) are sent in the same way.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ attempt to the next. A change of leadership ends it.
 """
 
 IMAGE_WAIT_SECONDS_MAX = 0.5
-"""The longest time that an answer waits for this node's image of its offset."""
+"""The longest time, in seconds, for which an answer waits until this node's image has the answer's offset."""
 
 QUORUM_APIS = frozenset(
     {
@@ -92,11 +94,11 @@ QUORUM_APIS = frozenset(
         ApiKey.UPDATE_RAFT_VOTER,
     }
 )
-"""Requests that the quorum answers itself. The controller answers all others."""
+"""Requests that the quorum answers. The controller answers all others."""
 TOKEN_APIS = frozenset(
     {ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN}
 )
-"""Requests whose decision depends on the client's identity."""
+"""Requests about delegation tokens. Their decision depends on the client's identity."""
 VOTER_CHANGES = frozenset({ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.UPDATE_RAFT_VOTER})
 """The APIs of the quorum that change the metadata log's set of voters."""
 SENT_PLAIN = frozenset(
@@ -112,14 +114,14 @@ SENT_PLAIN = frozenset(
         ApiKey.FETCH_SNAPSHOT,
     }
 )
-"""Requests that nodes send in their own name, and never in an envelope."""
+"""Requests that nodes send in their own name, never in an envelope."""
 
 LONG_BYTES = 4_000
-"""Contents of envelopes of this size or more are encoded and decoded by a worker, since that takes a millisecond or
-more.
+"""The size, in bytes, from which on the content of an envelope is encoded and decoded in a worker. This takes
+a millisecond or more.
 """
 LONG_ELEMENTS = 400
-"""A message of at least this number of elements is copied by a worker."""
+"""The number of elements from which on a message is copied in a worker."""
 
 
 class Quorum(Protocol):
@@ -180,8 +182,10 @@ def answer_request(
     respond: Callable[[Any], None],
     sender: Sender = NODE_ITSELF,
 ) -> None:
-    """Let this node's quorum or controller answer; `respond` is called once, maybe before this returns. `sender` is for
-    the audit log."""
+    """Answer a request by this node's quorum or controller.
+
+    `respond` is called once with the response, possibly during this call. `sender` is for the audit log.
+    """
     if request.API_KEY in VOTER_CHANGES:
         service.change_voters(request, version, respond, sender)
     elif request.API_KEY in QUORUM_APIS:
@@ -194,10 +198,11 @@ def answer_request(
 def _submitted(
     service: Service, request: Any, version: int, sender: Sender
 ) -> tuple[Deferred[Any, Any], Callable[[Any], Any]]:
-    """Decide the part of a request that the sender's quota allows. Return the answer to that part, and a function
-    that makes the whole answer from it.
+    """Decide the part of a request that the sender's quota allows. Returns the deferred answer to this part,
+    and a function that adds the refusals to it.
 
-    The quota is counted on the same state as the decision, because nothing runs in between.
+    The quota is charged for the same state on which the decision is made, because no other task runs in
+    between.
     """
     charged = None if sender is NODE_ITSELF else service.charge_changes(sender, request, version)
     if charged is None:
@@ -206,10 +211,11 @@ def _submitted(
 
 
 def let_in(service: Service, sender: Sender, request: Message, version: int) -> Admitted | Any:
-    """Return the part of a client's request that the client's rights allow this node's controller to decide, or the
-    refusal of the whole request.
+    """Check a client's rights to a request for this node's controller.
 
-    A node's requests to its own controller need no right.
+    Returns the part of the request that they allow, or the refusal of the whole request.
+
+    A node's requests to its own controller are always allowed.
     """
     if request.API_KEY in TOKEN_APIS:
         return let_token_request_in(service, sender, request, may_ask=not sender.by_token)
@@ -221,8 +227,9 @@ def let_in(service: Service, sender: Sender, request: Message, version: int) -> 
 def let_token_request_in(
     service: Service, sender: Sender, request: Message, *, may_ask: bool
 ) -> Admitted | Any:
-    """Convert a request about tokens to the controller's form, or refuse it. `may_ask` is false for a client that
-    is not authenticated, and for one logged in by a token.
+    """Convert a request about delegation tokens to the controller's form, or return its refusal.
+
+    `may_ask` is false for a client that is not authenticated, and for a client that logged in with a token.
     """
     doors, principal = service.doors, sender.principal
     allows = (
@@ -244,7 +251,7 @@ def _allows_all(*_: object) -> bool:
 
 
 def log_denials(service: Service) -> None:
-    """Pass the refusals of `let_in` to the audit log."""
+    """Write the refusals of `let_in` to the audit log."""
     if service.doors is not None:
         service.doors.log_denials()
 
@@ -254,19 +261,28 @@ def _as_it_is(response: Any) -> Any:
 
 
 def takes_long(service: Service, request: Message) -> bool:
-    """True if the request takes long, so that the caller must use `answer_in_turns` instead of `answer_request`."""
+    """True if answering this request takes long.
+
+    The caller must then use `answer_in_turns` instead of `answer_request`.
+    """
     return service.long_request(request) is not None or _describes_too_much(request)
 
 
 def _describes_too_much(request: Message) -> bool:
-    """True if a DescribeQuorum names very many partitions. It is refused, because the quorum has only one partition."""
+    """True if a DescribeQuorum names very many partitions.
+
+    Such a request is refused, because the quorum has only one partition.
+    """
     return isinstance(request, DescribeQuorumRequest) and _is_long(request)
 
 
 async def answer_in_turns(
     service: Service, share: Share, request: Message, version: int, sender: Sender = NODE_ITSELF
 ) -> Any:
-    """Answer a long request by this node's quorum or controller, in turns with other long work."""
+    """Answer a long request by this node's quorum or controller, in turns with other long work.
+
+    Returns the response.
+    """
     if _describes_too_much(request):
         return await share.in_worker(refuse_description, request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     long = service.long_request(request)
@@ -289,14 +305,17 @@ def _is_long(message: Message) -> bool:
 
 
 def _through_codec(message: Message, version: int) -> Message:
-    """Copy a message as it would arrive over the network."""
+    """Return a copy of a message, by encoding and decoding it."""
     return decode(type(message), version, encode(message, version))
 
 
 async def _answer_in_parts(
     service: Service, share: Share, long: LongRequest, version: int, sender: Sender
 ) -> Any:
-    """Submit all parts of a long request and join their answers, once everything that they show is committed."""
+    """Answer a long request in parts.
+
+    Returns the joined response, once everything that it shows is committed.
+    """
     try:
         parts = await share.in_worker(long.split)
         if parts.trials:
@@ -312,7 +331,10 @@ async def _answer_in_parts(
 async def _submit_all(
     service: Service, share: Share, requests: Sequence[Any], version: int, sender: Sender
 ) -> list[Any]:
-    """Collect the responses once all of them are released. Each request is decided in its own turn."""
+    """Submit requests one after the other, each in its own turn.
+
+    Returns their responses, once all are released.
+    """
     submitted = [await share.on_loop(_submitted, service, request, version, sender) for request in requests]
     for deferred, _ in submitted:
         await _wait_released(service, deferred)
@@ -327,7 +349,7 @@ async def _wait_released(service: Service, deferred: Deferred[Any, Any]) -> None
 
 
 class ControllerChannel:
-    """A node's client for requests to the active controller. `node_id` is this node's id."""
+    """A node's client for requests to the active controller. `node_id` is the id of this node."""
 
     def __init__(
         self, node_id: int, env: NodeEnv, service: Service, peers: PeerConnections, *, log: Log
@@ -339,7 +361,7 @@ class ControllerChannel:
         self._log = log
         self._changed: Event = env.event()
         self._calls: dict[PeerCall, tuple[str, int]] = {}
-        """Requests under way, and their targets."""
+        """The requests under way, each with the host and port of its receiver."""
         self._retries = 0
         self._image_waits = self._image_waits_cut = 0
         service.quorum.on_change(self._on_change)
@@ -349,13 +371,17 @@ class ControllerChannel:
         return self._service.quorum.leader_epoch
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
-        """Send a request in the broker's own name; see `PeerChannel.request`. Raises `KafkaError`
-        REQUEST_TIMED_OUT; a broken connection is tried again.
+        """Send a request in the broker's own name; see `PeerChannel.request`.
+
+        A broken connection is retried. Raises `KafkaError` REQUEST_TIMED_OUT.
         """
         return await self._ask(message, deadline, version, NODE_ITSELF)
 
     async def forward(self, sender: Sender, message: Any, version: int, deadline: float) -> Any:
-        """Send a request in the name of a client. Raises `KafkaError`: REQUEST_TIMED_OUT, or the envelope's error."""
+        """Send a request on behalf of a client.
+
+        Raises `KafkaError`: REQUEST_TIMED_OUT, or the error of the envelope.
+        """
         return await self._ask(message, deadline, version, sender)
 
     async def _ask(self, message: Any, deadline: float, version: int | None, sender: Sender) -> Any:
@@ -386,7 +412,11 @@ class ControllerChannel:
             pause = RETRY_SECONDS_MIN if changed.is_set() else min(2 * pause, RETRY_SECONDS_MAX)
 
     async def _ask_once(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
-        """Send a request once; return None if there was no answer. Raises `KafkaError`, `ConnectionLost`."""
+        """Send a request to the present leader once.
+
+        Returns the response, or None if no active controller has answered. Raises `KafkaError`,
+        `ConnectionLost`.
+        """
         service = self._service
         if service.quorum.leader_id == self._node_id:
             return await self._ask_here(message, deadline, version, sender) if service.is_active else None
@@ -394,12 +424,13 @@ class ControllerChannel:
         if address is None:
             return None
         if message.API_KEY in SENT_PLAIN or (sender is NODE_ITSELF and service.doors is not None):
-            # With an authorizer, the controller checks this node's own rights, and not those of a client.
+            # With an authorizer, the controller must check this node's rights, so the request is not sent in
+            # a client's envelope.
             peer = self._peers.channel(*address)
             response = await self._ask_there(peer, message, version, deadline)
             return None if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER else response
-        # A large decision takes time. Heartbeats must neither wait for it nor lose their connection because of
-        # it.
+        # Clients' requests have a connection of their own. A large decision takes long, and heartbeats must
+        # neither wait for it nor lose their connection because of it.
         peer = self._peers.channel(*address, "clients")
         envelope = await self._piece(_is_long(message), seal_request, message, version, sender)
         sealed = await self._ask_there(peer, envelope, 0, deadline)
@@ -410,7 +441,7 @@ class ControllerChannel:
         return response
 
     async def _image_of(self, offset: int, deadline: float) -> None:
-        """Wait a short time until this node's image includes the record at `offset`."""
+        """Wait for a short time until this node's image includes the record at `offset`."""
         if self._service.committed_image.offset >= offset:
             return
         self._image_waits += 1
@@ -419,7 +450,11 @@ class ControllerChannel:
             self._image_waits_cut += 1
 
     async def _ask_here(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
-        """Ask the controller of this node. The message is copied, so neither side can change the other's."""
+        """Let this node's controller answer a request.
+
+        The message is copied, so that no object is shared. Returns None if the controller has resigned
+        meanwhile.
+        """
         admitted = await self._piece(_is_long(message), let_in, self._service, sender, message, version)
         log_denials(self._service)
         if not isinstance(admitted, Admitted):
@@ -437,7 +472,7 @@ class ControllerChannel:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
         if not isinstance(response, response_class(message.API_KEY)):
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        # Only a controller that has resigned meanwhile answers so.
+        # NOT_CONTROLLER in the response shows that the controller has resigned meanwhile.
         if not self._service.is_active and await self._piece(
             _is_long(response), carries_code, response, version, ErrorCode.NOT_CONTROLLER
         ):
@@ -457,7 +492,9 @@ class ControllerChannel:
             del self._calls[call]
 
     def _on_change(self) -> None:
-        """Called when the leadership has moved: waiting requests then look for the new leader."""
+        """Called when the leadership has changed: wake requests that look for a leader, and fail those that
+        wait for the old leader.
+        """
         changed, self._changed = self._changed, self._env.event()
         changed.set()
         quorum = self._service.quorum
@@ -469,8 +506,8 @@ class ControllerChannel:
                 call.fail(ConnectionLost("another controller has become the active controller"))
 
     def statistics(self) -> dict[str, int]:
-        """Count requests under way, and repeated attempts; answers that waited for this node's image, and those
-        that went without it.
+        """Return figures for metrics: requests under way, retries, answers that waited for this node's image,
+        and waits that ended too early.
         """
         return {
             "waiting": len(self._calls),

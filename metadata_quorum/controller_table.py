@@ -1,7 +1,9 @@
-"""The requests served on a controller's listener: the quorum's, the controller's, and requests in envelopes.
+"""The table of requests that a controller's listener serves: to the quorum, to the controller, and in
+envelopes.
 
-As in Kafka, this listener advertises its own set of APIs. If another node is the active controller, the answer is
-NOT_CONTROLLER, with the leader if the response has a field for it. Nothing is forwarded.
+As in Kafka, this listener advertises its own set of APIs. If another node is the active controller, the
+answer is NOT_CONTROLLER, and names the leader if the response has a field for it. Requests are never
+forwarded.
 """
 
 from __future__ import annotations
@@ -75,9 +77,10 @@ def build_controller_table(
 ) -> ApiTable:
     """Build the API table of a controller's listener.
 
-    `decided` are the requests that the controller decides. `image` returns the newest committed image. `described`
-    is the node whose configuration DescribeConfigs answers with. `features` are the levels that the node supports,
-    and `kraft_version` returns the level of the quorum. `token_secrets` are the secrets of delegation tokens.
+    `decided` lists the requests that the controller decides. `image` returns the newest committed image.
+    DescribeConfigs describes the configuration of `described`. `features` has the levels that the node
+    supports, and `kraft_version` returns the quorum's level. `token_secrets` has the secrets of delegation
+    tokens.
     """
     asks = AskHere(service).handle
     handlers: dict[int, Handler] = {int(key): asks for key in QUORUM_APIS}
@@ -125,7 +128,10 @@ def _guarded(
 
 @attrs.frozen
 class DescribedController:
-    """A controller's configuration, as DescribeConfigs shows it (KIP-919). `static` is the configuration in its file."""
+    """A controller's configuration, as DescribeConfigs shows it (KIP-919).
+
+    `static` has the values of its properties file.
+    """
 
     node_id: int
     static: BrokerConfigLayers
@@ -139,15 +145,16 @@ class DescribedController:
 
     @property
     def config_layers(self) -> BrokerConfigLayers:
-        """The layers of configuration: the node's file, and the metadata log's values for this node and for all
+        """The layers of configuration: the properties file, and the dynamic values for this node and for all
         nodes.
         """
         return layers_for(self.image, self.static.static, self.node_id)
 
 
 class AskHere:
-    """Handler of all requests that this node's quorum or controller decides. It answers when the state that the
-    answer shows is committed.
+    """Handler of all requests that this node's quorum or controller decides.
+
+    It answers once the state that the answer shows is committed.
     """
 
     def __init__(self, service: Service) -> None:
@@ -167,7 +174,9 @@ class AskHere:
 
 
 class AskForTokens:
-    """Handler of requests of this controller's own clients that change delegation tokens (KIP-48)."""
+    """Handler of requests to change delegation tokens (KIP-48), from clients that are connected to this
+    controller.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -185,8 +194,9 @@ class AskForTokens:
 
 
 class EnvelopeHandler:
-    """Handler of Envelope (API 58, KIP-590): a broker forwards a client's request. `enclosable` are the APIs that
-    are served here.
+    """Handler of Envelope (API 58, KIP-590), in which a broker forwards a client's request.
+
+    `enclosable` lists the APIs that may be in an envelope.
     """
 
     def __init__(self, service: Service, enclosable: frozenset[int]) -> None:
@@ -217,7 +227,10 @@ class EnvelopeHandler:
         return delayed
 
     def _opened(self, envelope: EnvelopeRequest) -> Enclosed | EnvelopeResponse:
-        """Open the request in an envelope; a refused envelope gets an answer instead."""
+        """Open an envelope.
+
+        Returns the client's request, or the error response if the envelope is refused.
+        """
         try:
             enclosed = open_request(envelope)
         except KafkaError as error:
@@ -250,10 +263,10 @@ class EnvelopeHandler:
 
 
 def _image_offset(service: Service, enclosed: Enclosed) -> int:
-    """Return the offset of the image that a decision's answer shows. That image is published before the answer is
-    released.
+    """Return the offset of the committed image that the answer to this request shows. It is published before
+    the answer is released.
 
-    Return -1 for the quorum's answers, and for lists: they change nothing that a client would look for.
+    Returns -1 for the quorum's answers and for lists, since they change nothing in the image.
     """
     if enclosed.api_key in QUORUM_APIS or enclosed.api_key == ApiKey.LIST_PARTITION_REASSIGNMENTS:
         return -1
@@ -267,8 +280,9 @@ def _sealed(enclosed: Enclosed, response: Any, image_offset: int = -1) -> Envelo
 
 
 def _wrong_endpoint(version: int, mismatched: bool) -> ErrorCode:
-    """Choose the error for a DescribeCluster request that asks for brokers' endpoints; version 0 cannot name
-    controllers' endpoints.
+    """Return the error for a DescribeCluster request that asks for brokers' endpoints.
+
+    A request of version 0 cannot ask for controllers' endpoints.
     """
     if version < DESCRIBE_CLUSTER_ENDPOINTS:
         return ErrorCode.INVALID_REQUEST
@@ -276,7 +290,9 @@ def _wrong_endpoint(version: int, mismatched: bool) -> ErrorCode:
 
 
 class DescribeControllersHandler:
-    """Handler of DescribeCluster (API 60) for controllers (KIP-919): the registered controllers, and the leader."""
+    """Handler of DescribeCluster (API 60) for controllers (KIP-919): it lists the registered controllers, and
+    names the leader.
+    """
 
     def __init__(self, service: Service, image: Callable[[], MetadataImage]) -> None:
         self._service = service

@@ -1,11 +1,12 @@
-"""Envelopes (KIP-590): a client's request as a broker passes it on to the controller, and the answer in it. PURE.
+"""Envelopes (KIP-590), in which a broker forwards a client's request to the controller and gets its answer.
+PURE.
 
-The request inside is whole, with its header, as the client's connection would have carried it; so is the response.
-The envelope also has the client's principal and address.
+The envelope contains the complete request with its header, as on the client's connection; so does the answer
+with the response. The envelope also has the client's principal and address.
 
-The answer also has a field of our own, which Kafka skips (KIP-482): the offset of the metadata that it shows. The
-broker passes the answer to its client when its own image has reached that offset. A client that has created a topic
-then finds it there.
+The answer also has a field of our own, which Kafka skips (KIP-482): the offset of the metadata image that the
+response shows. The broker sends the response to its client when its own image has reached this offset. So a
+client that has created a topic finds it in the broker's metadata.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ NO_ADDRESS = bytes(4)
 
 @attrs.frozen
 class Sender:
-    """The client that asked a broker, as the broker describes it to the controller."""
+    """The client that sent a request to a broker, as the broker describes it to the controller."""
 
     principal: str = "User:ANONYMOUS"
     client_id: str = ""
     client_address: str = ""
     by_token: bool = False
-    """True if the client logged in by a delegation token."""
+    """True if the client logged in with a delegation token."""
 
 
 NODE_ITSELF = Sender()
@@ -56,7 +57,7 @@ NODE_ITSELF = Sender()
 
 @attrs.frozen
 class Enclosed:
-    """The request in an envelope, and the facts that its answer needs."""
+    """The request from an envelope, with the facts that are needed to answer it."""
 
     api_key: int
     api_version: int
@@ -66,7 +67,7 @@ class Enclosed:
 
 
 def seal_request(request: Message, version: int, sender: Sender) -> EnvelopeRequest:
-    """Seal a request in an envelope. Raises `LocalProtocolError` for a request that does not fit its version."""
+    """Put a request into an envelope. Raises `LocalProtocolError` if the request does not fit its version."""
     api_key = request.API_KEY
     assert api_key is not None
     name = sender.client_id.encode()
@@ -88,8 +89,9 @@ def _packed(address: str) -> bytes:
 
 
 def open_request(envelope: EnvelopeRequest) -> Enclosed:
-    """Open the request in an envelope. Raises `KafkaError`: PRINCIPAL_DESERIALIZATION_FAILURE, UNSUPPORTED_VERSION
-    or INVALID_REQUEST.
+    """Return the request from an envelope.
+
+    Raises `KafkaError`: PRINCIPAL_DESERIALIZATION_FAILURE, UNSUPPORTED_VERSION or INVALID_REQUEST.
     """
     try:
         principal, by_token = decode_principal(envelope.request_principal or b"")
@@ -112,8 +114,8 @@ def open_request(envelope: EnvelopeRequest) -> Enclosed:
 
 
 def seal_response(enclosed: Enclosed, response: Message, image_offset: int = -1) -> EnvelopeResponse:
-    """Seal a response as Kafka does: NOT_CONTROLLER in a response becomes the envelope's own error, so that the
-    broker asks again.
+    """Put a response into the answer of its envelope. As in Kafka, NOT_CONTROLLER in the response becomes the
+    envelope's own error, so that the broker retries.
 
     `image_offset` is the offset of the last record in the image that the response shows; -1 if it shows no image.
     """
@@ -129,7 +131,10 @@ def seal_response(enclosed: Enclosed, response: Message, image_offset: int = -1)
 
 
 def open_response(envelope: EnvelopeResponse, api_key: int, version: int) -> Any:
-    """Open the response message. Raises `KafkaError` with the envelope's error, or for malformed bytes."""
+    """Return the response from an envelope's answer.
+
+    Raises `KafkaError` with the envelope's error, or for malformed bytes.
+    """
     if envelope.error_code:
         raise KafkaError(ErrorCode(envelope.error_code))
     data = envelope.response_data or b""
@@ -141,7 +146,7 @@ def open_response(envelope: EnvelopeResponse, api_key: int, version: int) -> Any
 
 
 def carries_code(response: Message, version: int, code: ErrorCode) -> bool:
-    """True if an error code is anywhere in a response."""
+    """True if some field of the response has this error code."""
     errors: ErrorCounts = {}
     counting_encoder(type(response), version)(bytearray(), response, None, errors)
     return code in errors

@@ -1,4 +1,4 @@
-"""Feature levels: those that this version supports (KIP-584), and those that a new cluster begins with."""
+"""Feature levels: those that this release supports (KIP-584), and those with which a new cluster begins."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 TRANSACTION_VERSION = "transaction.version"
-"""0: as in KIP-98; 1: records of the state log with tagged fields; 2: an epoch for each transaction (KIP-890)."""
+"""The feature of transactions. Level 0: as in KIP-98; 1: records of the state log with tagged fields; 2: an
+epoch for each transaction (KIP-890).
+"""
 GROUP_VERSION = "group.version"
-"""1: groups of the consumer protocol are served (KIP-848)."""
+"""The feature of groups. Level 1: groups of the consumer protocol are served (KIP-848)."""
 EPOCHS_GROW_LEVEL = 2
-"""The lowest `transaction.version` with a new epoch for each transaction, and a higher epoch for its marker
-(KIP-890).
+"""The lowest level of `transaction.version` in which each transaction has a new epoch, and its marker a
+higher one (KIP-890).
 """
 
 METADATA_VERSION_4_3 = 30
-"""4.3-IV0: the formats of metadata records that this version writes and reads."""
+"""The level of `metadata.version` for 4.3-IV0: the formats of metadata records that this release writes and
+reads.
+"""
 
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     KRAFT_VERSION: (0, 1),
@@ -30,12 +34,16 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     TRANSACTION_VERSION: (0, 2),
     GROUP_VERSION: (0, 1),
 }
-"""Lowest and highest supported level of each feature. A feature is listed when it is implemented, not before."""
+"""The lowest and the highest supported level of each feature. A feature is listed only once it is
+implemented.
+"""
 
 REPLICA_LOG_INFO = "odradek.replica.log.info"
 OWN_FEATURES: dict[str, tuple[int, int]] = {REPLICA_LOG_INFO: (0, 1)}
-"""Features that nodes show only to each other, when they register. They have no finalized level, and are hidden
-from clients. Each stands for tagged fields of ours (docs/internals/own-fields.md)."""
+"""Features that nodes report only to each other, when they register. They have no finalized level, and are
+hidden from clients. Each means that a node understands some tagged fields of ours
+(docs/internals/own-fields.md).
+"""
 
 BOOTSTRAP_FEATURES: dict[str, int] = {
     METADATA_VERSION: METADATA_VERSION_4_3,
@@ -43,37 +51,37 @@ BOOTSTRAP_FEATURES: dict[str, int] = {
     TRANSACTION_VERSION: 2,
     GROUP_VERSION: 1,
 }
-"""Levels that `storage format` writes into the bootstrap records of a new cluster."""
+"""The levels that `storage format` writes into the bootstrap records of a new cluster."""
 
 KRAFT_VERSION_LEVEL = 1
-"""The level of `kraft.version` with voters in the log (KIP-853). A control record finalizes it, not a feature
-record.
+"""The level of `kraft.version` at which the voters are in the log (KIP-853). A control record finalizes it,
+not a feature record.
 """
 
 
 @attrs.frozen
 class Release:
-    """The versions and levels that a node of one release supports; during an upgrade, nodes of two releases are in
-    one cluster.
+    """The versions and feature levels that nodes of one release support. During an upgrade a cluster has
+    nodes of two releases.
 
-    `versions_behind` is the number of versions by which its newest version of each client API is older than ours. The
-    APIs of `versions_kept` are exempt. So are requests between nodes: the finalized `metadata.version` fixes their
-    versions, because nodes do not negotiate.
+    `versions_behind` says by how many versions the newest version of each client API is lower than in the
+    present release. The APIs in `versions_kept` are exempt. So are requests between nodes: nodes do not
+    negotiate, and the finalized `metadata.version` fixes these versions.
     """
 
     features: Mapping[str, tuple[int, int]]
     versions_behind: int = 0
     versions_kept: frozenset[int] = frozenset()
     own_features: Mapping[str, tuple[int, int]] = attrs.field(factory=dict)
-    """Features that the cluster's nodes name at registration in addition to `features`."""
+    """Features that nodes of this release register in addition to `features`."""
 
     @property
     def registered_features(self) -> dict[str, tuple[int, int]]:
-        """The levels of all features, sorted by name, as a node of this release registers them."""
+        """The levels of all features that a node of this release registers, sorted by name."""
         return dict(sorted({**self.features, **self.own_features}.items()))
 
     def client_versions(self, key: int) -> tuple[int, int]:
-        """Return the first and last version of an API that brokers of this release answer themselves."""
+        """Return the first and the last version of an API that brokers of this release serve."""
         first, last = api_versions(key)
         return first, last if key in self.versions_kept else max(first, last - self.versions_behind)
 
@@ -82,7 +90,9 @@ THIS_RELEASE = Release(SUPPORTED_FEATURES, own_features=OWN_FEATURES)
 
 
 def unsupported_feature(finalized: Mapping[str, int], release: Release = THIS_RELEASE) -> str | None:
-    """Return why this release does not support a cluster's finalized levels; None if it supports them all."""
+    """Return a sentence that says why this release does not support the cluster's finalized levels; None if
+    it supports all of them.
+    """
     for name, level in sorted(finalized.items()):
         low, high = release.features.get(name, (0, 0))
         if not low <= level <= high:

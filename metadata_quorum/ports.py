@@ -1,9 +1,10 @@
-"""Ports of the metadata quorum to the parts around it.
+"""Interfaces (ports) between the metadata quorum and the parts around it.
 
-Two logs meet here. `ReplicatedLog` is the storage below a quorum: bytes with offsets and epochs.
-`odradek.data_plane.metadata_log` implements it over the log class that topics use, tests in memory. `DecisionLog` is what a
-replicated state machine sees above a quorum. Records go in, and a high watermark says which of them will never be
-taken back. The quorum's `QuorumLeader` is such a log, and so are the partitions of `__consumer_offsets`.
+There are two kinds of logs. `ReplicatedLog` is the storage below a quorum: bytes with offsets and epochs.
+`odradek.data_plane.metadata_log` implements it with the log class that topics use; tests implement it in
+memory. `DecisionLog` is the log above a quorum, to which a replicated state machine appends records. A high
+watermark says which of them are final. `QuorumLeader` is such a log, and so are the partitions of
+`__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ if TYPE_CHECKING:
 
 
 class MetadataLogCorrupt(Exception):
-    """Raised if the metadata log has damage that no crash explains. The node must stop, since the rest may lack
-    committed records.
+    """Raised if the metadata log has damage that cannot come from a crash.
+
+    The node must stop, since committed records may be missing.
     """
 
 
 class RecoveryBrokenOff(MetadataLogCorrupt):
-    """Raised if a recovery of the quorum has begun in a node's directory and has not come to its end there."""
+    """Raised if a recovery of the quorum was begun in the node's directory and did not finish."""
 
 
 @attrs.frozen(order=True)
 class OffsetAndEpoch:
-    """The end offset of a log (or of a snapshot) and the epoch of the record before it, -1 for an empty log."""
+    """The end offset of a log or snapshot, and the epoch of the record before it.
+
+    The epoch is -1 for an empty log.
+    """
 
     offset: int
     epoch: int
@@ -40,17 +45,22 @@ class OffsetAndEpoch:
 
 @attrs.frozen
 class Snapshot:
-    """The contents of a snapshot."""
+    """The contents of a snapshot: the cluster's state at its end offset."""
 
     last_contained_log_timestamp: int
     control_records: tuple[Message, ...]
     records: Sequence[Message]
-    """The records of a stored snapshot. Each iteration decodes them anew: in memory they take ten times their bytes."""
+    """The records of the snapshot. Each iteration over a stored snapshot decodes them again, because decoded
+    they take ten times the memory.
+    """
 
 
 @attrs.frozen
 class StoredSnapshot:
-    """A snapshot as it was found on disk. It replaces the log below `end_offset`, whose last epoch is `epoch`."""
+    """A snapshot on disk.
+
+    It replaces all records below `end_offset`; the last of them has the epoch `epoch`.
+    """
 
     end_offset: int
     epoch: int
@@ -62,7 +72,7 @@ class StoredSnapshot:
 
 
 class ReplicatedLog(Protocol):
-    """Storage of a replicated log: whole record batches, appended in order, each with its offset and epoch."""
+    """The storage of a replicated log: whole record batches, in order, each with its offset and epoch."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -73,45 +83,51 @@ class ReplicatedLog(Protocol):
 
     @property
     def latest_epoch(self) -> int:
-        """The leader epoch of the last batch, -1 for an empty log."""
+        """The leader epoch of the last batch; -1 for an empty log."""
 
     def append(self, batches: bytearray, leader_epoch: int, *, count: int = 1) -> int:
-        """Append `count` batches that begin at `log_end_offset`. Return their last offset. They are durable only
-        after `flush`. Earlier appends must be flushed already.
+        """Append `count` batches that begin at `log_end_offset`. Returns the last offset. The batches are
+        durable only after `flush`. Earlier appends must be flushed before.
 
-        Raises `DiskRefused` (nothing was appended, try again later) or `DiskError` (the directory is offline).
+        Raises `DiskRefused` (nothing was appended, the caller may retry later) or `DiskError` (the directory
+        is offline).
         """
 
     def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
-        """Read whole batches from the batch with `offset` on, at least one unless `offset` is the end.
+        """Read whole batches, beginning with the batch that has `offset`. At least one batch is returned,
+        unless `offset` is the end.
 
         With `upper_bound`, only batches that end below it.
         """
 
     def flush(self) -> int:
-        """Make durable all earlier appends; return the end offset that this covers. Blocks."""
+        """Make all appended batches durable. Returns the end offset of the durable log. Blocks."""
 
     def truncate_to(self, end_offset: int) -> None:
-        """Remove the records from `end_offset` on, durably: they never come back. Blocks."""
+        """Remove all records from `end_offset` on, durably: they do not come back after a crash. Blocks."""
 
     def drop_prefix(self, offset: int) -> int:
-        """Remove records below `offset`, which a snapshot covers, and older snapshots, unless they must be kept.
-        Return the log's new start. Blocks.
+        """Remove records below `offset`, which a snapshot covers, and older snapshots, as far as they need
+        not be kept. Returns the new log start offset. Blocks.
         """
 
     def expire(self, offset: int) -> int:
-        """Remove records below `offset`, where a snapshot ends, if they are too old to be kept. Return the log's
-        new start. Blocks.
+        """Remove records below `offset`, where a snapshot ends, if they are older than the retention allows.
+
+        Returns the new log start offset. Blocks.
         """
 
     def install(self, end_offset: int) -> None:
-        """Begin the log anew at `end_offset`, since a snapshot has replaced all of it. Durable; blocks."""
+        """Replace the whole log by an empty log, which begins at `end_offset`, where an installed snapshot
+        ends. The change is durable. Blocks.
+        """
 
 
 @attrs.frozen
 class QuorumState:
-    """The state that a voter must never forget (Kafka's QuorumStateData, version 1). A field of -1 means: unknown,
-    or no vote.
+    """The state that a voter must not lose (Kafka's QuorumStateData, version 1).
+
+    A field of -1 means unknown, or no vote.
     """
 
     leader_id: int = -1
@@ -121,94 +137,116 @@ class QuorumState:
 
 
 class QuorumStateStore(Protocol):
-    """The durable store of a voter's `QuorumState`."""
+    """A durable store of a voter's `QuorumState`."""
 
     def load(self) -> QuorumState | None:
-        """Load the state; None on the very first start. Raises `MetadataLogCorrupt` when it cannot be understood."""
+        """Load the state; None on the first start of the node.
+
+        Raises `MetadataLogCorrupt` if it cannot be decoded.
+        """
 
     def save(self, state: QuorumState) -> None:
-        """Store the state; it is durable when this returns. Raises `DiskError`."""
+        """Store the state, durably. Raises `DiskError`."""
 
 
 class SnapshotDraft(Protocol):
-    """A snapshot that is being written, by this node or while it is loaded from a leader. All methods block."""
+    """A snapshot that is being written, by this node itself or while it is fetched from a leader.
+
+    All methods block.
+    """
 
     @property
     def size(self) -> int:
-        """Bytes appended so far."""
+        """The number of bytes appended so far."""
 
     def append(self, chunk: Buffer) -> None:
-        """Append a chunk. Raises `DiskRefused` or `DiskError`; then the draft can only be discarded."""
+        """Append a chunk of bytes.
+
+        Raises `DiskRefused` or `DiskError`; afterwards the draft can only be discarded.
+        """
 
     def finish(self) -> StoredSnapshot:
-        """Check that the snapshot is whole and sound, make it durable, and only then give it its final name.
+        """Check that the snapshot is complete and undamaged, make it durable, and then give it its final
+        name.
 
         Raises `MetadataLogCorrupt` if it is damaged, and discards it. Raises `DiskError`.
         """
 
     def discard(self) -> None:
-        """Remove the draft; does nothing once it is finished."""
+        """Remove the draft. Does nothing after `finish`."""
 
 
 class SnapshotStore(Protocol):
-    """The snapshots beside a metadata log. All methods block: call them in a worker."""
+    """The snapshots beside a metadata log. All methods block, so call them in a worker thread."""
 
     def newest(self) -> StoredSnapshot | None:
-        """Open the newest snapshot. Raises `MetadataLogCorrupt` when it is damaged, `DiskError`."""
+        """Open the newest snapshot; None if there is none.
+
+        Raises `MetadataLogCorrupt` if it is damaged, `DiskError`.
+        """
 
     def read(self, end: OffsetAndEpoch, position: int, bytes_max: int) -> tuple[bytes, int]:
-        """Read up to `bytes_max` bytes of a snapshot from `position`; also returns its size.
+        """Read up to `bytes_max` bytes of a snapshot from `position` on. Returns the bytes and the snapshot's
+        size.
 
         Raises `KafkaError` SNAPSHOT_NOT_FOUND or POSITION_OUT_OF_RANGE, `DiskError`.
         """
 
     def begin(self, end: OffsetAndEpoch) -> SnapshotDraft:
-        """Begin the snapshot that ends at `end`; several drafts may be open. Raises `DiskError`."""
+        """Begin to write the snapshot that ends at `end`. Several drafts may be open. Raises `DiskError`."""
 
     def delete_older(self) -> None:
-        """Remove all snapshots but the newest. Raises `DiskError`."""
+        """Remove all snapshots except the newest. Raises `DiskError`."""
 
 
 CommitListener = Callable[[int], None]
-"""Called with the new high watermark whenever it has advanced."""
+"""A function that is called with the new high watermark, each time it advances."""
 
 
 class DecisionLog(Protocol):
-    """A log that one leader appends decisions to. Offsets are assigned at once, durability comes later."""
+    """A log to which one leader appends decisions.
+
+    A record gets its offset at once; it becomes durable later.
+    """
 
     @property
     def log_end_offset(self) -> int: ...
 
     @property
     def high_watermark(self) -> int:
-        """Everything below this offset survives all faults of the fault model."""
+        """The offset below which all records are committed, so that they survive all assumed faults."""
 
     @property
     def epoch(self) -> int: ...
 
     @property
     def has_room(self) -> bool:
-        """True if decisions may be appended; false while too many wait for the disk."""
+        """True if decisions may be appended; False while too many bytes wait to be written to the disk."""
 
     def encode_batch(self, records: Sequence[Any]) -> Any:
-        """Encode one decision's records, for `append_batch`. Changes nothing. Raises `LocalProtocolError` for a
-        value that fits no record.
+        """Encode the records of one decision for `append_batch`; nothing is written.
+
+        Raises `LocalProtocolError` for a value that does not fit into a record.
         """
 
     def append_batch(self, batch: Any) -> int:
-        """Append the result of `encode_batch`, all of it or nothing; return the offset of the last record."""
+        """Append the result of `encode_batch`, as a whole or not at all.
+
+        Returns the offset of the last record.
+        """
 
     def subscribe(self, listener: CommitListener) -> None: ...
 
 
 class PeerChannel(Protocol):
-    """Requests to one peer (the active controller, another voter), whether or not it is in this process."""
+    """Requests to one peer (the active controller or another voter), in this process or another one."""
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
-        """Send a request, and return the response message; `version` is the request's version (the newest if None).
+        """Send a request in this version (None: the newest), and return the response message.
 
-        `deadline` is of the node's monotonic clock. Raises `KafkaError` REQUEST_TIMED_OUT when it passes, or
-        `ConnectionLost` when the peer cannot be reached; either way the peer may have acted on the request.
+        `deadline` is a time of the node's monotonic clock. Raises `KafkaError` REQUEST_TIMED_OUT when it
+        passes, or `ConnectionLost` if the peer cannot be reached. In both cases the peer may have performed
+        the request.
         """
 
 
@@ -216,23 +254,23 @@ class PeerChannels(Protocol):
     """A node's channels to the other nodes, by address."""
 
     def channel(self, host: str, port: int, *, address: str | None = None) -> PeerChannel:
-        """Return the channel to this host and port; with `address`, to this one of the host's addresses."""
+        """Return the channel to this host and port. `address` selects one of the host's IP addresses."""
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
-        """Return all addresses to which a host's name resolves. Raises `ConnectionLost`."""
+        """Return all IP addresses to which a host name resolves. Raises `ConnectionLost`."""
 
     def close(self) -> None:
-        """End all connections; requests fail from now on."""
+        """Close all connections. Requests fail from now on."""
 
 
 class ControllerPort(PeerChannel, Protocol):
-    """The broker's port to the active controller: `request` acts in the broker's name, `forward` in the name of a
-    client.
+    """The broker's channel to the active controller: `request` is on behalf of the broker, `forward` on
+    behalf of a client.
     """
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of the newest leader that is known here; -1 before the first."""
+        """The epoch of the newest leader that this node knows; -1 if it has not known any."""
 
     async def forward(self, sender: Sender, message: Any, version: int, deadline: float) -> Any:
         """Send a request as `request` does, in an Envelope that names the client (KIP-590)."""

@@ -1,16 +1,18 @@
-"""The metadata of a node at work: quorum, publisher and, where this node decides, the controller's machine. PORTED.
+"""The running metadata of a node: the quorum, the publisher and, on the active controller, the controller's
+machine. PORTED.
 
-One `MetadataService` per node. `start` opens the log and joins the quorum; `caught_up` waits until the image is as
-new as the leader's log was. Subscribers read `committed_image` once, and get later images by `subscribe`, whichever
-node decides.
+There is one `MetadataService` per node. `start` opens the log and joins the quorum; `caught_up` waits until
+the image is as new as the leader's log was. Subscribers read `committed_image` once, and get later images by
+`subscribe`, on the active controller and on all other nodes.
 
 Who owns the image
 ------------------
-`_follow` is the only task that replays: as long as this node does not decide, committed batches go through the
-publisher. The controller's machine begins with the publisher's image when three things hold. This node leads the
-quorum, it has committed a record in its epoch, and the publisher has replayed all of the log. Its first decision is
-`Activate`. From then on the machine's committed states are published. When the lead is lost the machine resigns
-(waiting requests get NOT_CONTROLLER) and the publisher goes on behind the machine's committed state.
+While this node is not the active controller, the task `_follow` replays committed batches through the
+publisher. No other task replays. The controller's machine starts with the publisher's image. Before that,
+this node leads the quorum, has committed a record in its epoch, and has replayed the whole log. The machine's
+first decision is `Activate`. From then on the machine's committed states are published. When the leadership
+is lost, the machine resigns (waiting requests get NOT_CONTROLLER). The publisher then continues from the
+machine's committed state.
 """
 
 from __future__ import annotations
@@ -77,14 +79,14 @@ class MetadataSettings:
     """The controller's settings; None on a node that is only a broker."""
     snapshots: SnapshotSettings = attrs.field(factory=SnapshotSettings)
     bootstrap: tuple[Message, ...] = attrs.field(default=(), converter=_or_usual)
-    """The first records of a new cluster, by default those of this version."""
+    """The first records of a new cluster; by default those of this release."""
     release: Release = THIS_RELEASE
 
 
 class MetadataService:
-    """Quorum, publisher and controller of one node, wired together.
+    """The quorum, the publisher and the controller of one node, connected with each other.
 
-    `start`, then use; `stop` before the log is closed.
+    Call `start` first, and `stop` before the log is closed.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class MetadataService:
         logger: Log,
         addresses: Addresses | None = None,
     ) -> None:
-        """`addresses` is the resolver of host names, shared with the node's other connections."""
+        """`addresses` resolves host names; the node's other connections share it."""
         self._env = env
         self._addresses = addresses
         self._settings = settings
@@ -125,12 +127,12 @@ class MetadataService:
         self.doors: ControllerDoors | None = None
         """The checks of clients' rights for requests to the controller; None without an authorizer."""
         self.auditor: Auditor | None = None
-        """Gets the author of each change of the metadata log; None without an audit log."""
+        """The audit log, which gets the author of each change of the metadata log; None if there is none."""
         self.mutation_quotas = MutationQuotas(settings.controller or ControllerSettings())
         self._is_active = False
         self._is_stopping = False
         self._followed = env.event()
-        """Set when `_follow` has stopped using the log."""
+        """Set when `_follow` has ended, so that it no longer uses the log."""
         self._peers: PeerChannels | None = None
         self._news = env.event()
         self._caught_up = env.event()
@@ -142,12 +144,13 @@ class MetadataService:
             offset, 1 if self._env.buggify("metadata.small_replay") else bytes_max
         )
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- start and stop ---------------------------------------------------------------------------------------
 
     async def start(self, tasks: TaskGroup) -> None:
         """Open the log, join the quorum, and start the tasks of both in `tasks`.
 
-        Raises `MetadataLogCorrupt`, `InvalidMetadata` or `DiskError`; a task that fails later raises into `tasks`.
+        Raises `MetadataLogCorrupt`, `InvalidMetadata` or `DiskError`. A task that fails later raises its
+        error in `tasks`.
         """
         peers = PeerConnections(
             self._env,
@@ -165,7 +168,10 @@ class MetadataService:
             tasks.start_soon(self._check_sessions, period_ms / 1000, name="broker sessions")
 
     async def join(self, tasks: TaskGroup, peers: PeerChannels) -> None:
-        """Start as `start` does, but without the controller's timers. Other nodes are reached through `peers`."""
+        """Start like `start`, but without the controller's timers.
+
+        Connections to other nodes are made through `peers`.
+        """
         self._peers = peers
         snapshot = await self.quorum.open(tasks, peers)
         if snapshot is not None and snapshot.end_offset > 0:
@@ -177,15 +183,14 @@ class MetadataService:
         tasks.start_soon(self.quorum.snapshots.expire_old, name="metadata retention")
 
     async def caught_up(self) -> None:
-        """Wait until a leader is known, and the image has everything that was committed when this leader was first
-        known.
-        """
+        """Wait until a leader is known, and the image has all records that were committed at that time."""
         await self._caught_up.wait()
 
     async def stop(self, others_until: float = float("inf")) -> None:
-        """Commit all decisions, if other voters help, and leave the quorum; then requests get NOT_CONTROLLER.
+        """Resign, wait until all decisions are committed, and leave the quorum. From then on requests get
+        NOT_CONTROLLER.
 
-        Other nodes are waited for until `others_until` at the latest (monotonic seconds).
+        The wait for other voters ends at `others_until` at the latest (monotonic seconds).
         """
         self._is_stopping = True
         await self.quorum.resign_and_drain(others_until)
@@ -195,7 +200,7 @@ class MetadataService:
         if self._peers is not None:
             self._peers.close()
 
-    # -- questions of other parts -----------------------------------------------------------------------------------
+    # -- methods for other parts ------------------------------------------------------------------------------
 
     @property
     def env(self) -> NodeEnv:
@@ -204,7 +209,7 @@ class MetadataService:
 
     @property
     def is_active(self) -> bool:
-        """True while this node is the active controller, which decides."""
+        """True while this node is the active controller."""
         return self._is_active
 
     def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None:
@@ -216,7 +221,10 @@ class MetadataService:
         return self.mutation_quotas.admit(self._newest_image, sender, request, version, now)
 
     def charge_token_change(self, sender: Sender) -> float:
-        """Charge a client for a change of a delegation token. Return the seconds that the client has to wait first."""
+        """Charge a client for a change of a delegation token.
+
+        If the client is in debt, return the seconds to wait, and refuse the change; otherwise return 0.
+        """
         return self.mutation_quotas.charge_one(self._newest_image, sender, self._env.clock.monotonic())
 
     @property
@@ -230,26 +238,34 @@ class MetadataService:
         return self._publisher.image
 
     async def image_reaches(self, offset: int, deadline: float) -> bool:
-        """Wait until this node's image holds the record at `offset`; false if the deadline (monotonic seconds) came first."""
+        """Wait until this node's image includes the record at `offset`.
+
+        Returns False if `deadline` (monotonic seconds) passes first.
+        """
         return await self._publisher.image_reaches(offset, self._env, deadline)
 
     @property
     def lag_records(self) -> int:
-        """The number of records that this node knows to be committed and that its image lacks."""
+        """The number of records that are committed, as far as this node knows, but not in its image yet."""
         if self._machine is not None:
             return 0
         committed = max(self.quorum.peers.leader_high_watermark, self.quorum.decisions.high_watermark)
         return max(0, committed - self._publisher.next_offset)
 
     def subscribe(self, observer: Callable[[MetadataImage, MetadataDelta], None]) -> None:
-        """Call `observer` with every image committed from now on, in order."""
+        """Call `observer` with every image that is committed from now on, in order, and its difference from
+        the one before.
+        """
         self._publisher.subscribe(observer)
 
     def submit(
         self, request: Any, api_version: int | None = None, sender: Sender = NODE_ITSELF
     ) -> Deferred[Any, Any]:
-        """Decide a request with the present time. The answer is NOT_CONTROLLER unless this node is active. `sender` is
-        for the audit log."""
+        """Let the active controller decide a request now.
+
+        If this node is not the active controller, the answer is NOT_CONTROLLER. `sender` is for the audit
+        log.
+        """
         if self._machine is None or not self._is_active:
             deferred = Deferred(request, self._controller.refuse(request, ErrorCode.NOT_CONTROLLER), 0)
             deferred.release()
@@ -274,7 +290,9 @@ class MetadataService:
         first_offset: int,
         machine: _Machine,
     ) -> None:
-        """Report the author of these records to the audit log, once they are committed or the lead is lost."""
+        """Write the author of these records to the audit log, once they are committed or the leadership is
+        lost.
+        """
         decisions = self.quorum.decisions
         last_offset, epoch = decisions.log_end_offset - 1, decisions.epoch
         deferred.on_release(
@@ -291,7 +309,10 @@ class MetadataService:
     def change_voters(
         self, request: Message, version: int, respond: Callable[[Message], None], sender: Sender
     ) -> None:
-        """Let the quorum change its voters (KIP-853). `sender` is for the audit log."""
+        """Pass a change of the voters to the quorum (KIP-853).
+
+        `respond` gets the response. `sender` is for the audit log.
+        """
         quorum, auditor = self.quorum, self.auditor
         before = quorum.voters_written
 
@@ -306,29 +327,29 @@ class MetadataService:
         quorum.receive(request, version, answer)
 
     def long_request(self, request: Any) -> LongRequest | None:
-        """Return a request as a long request if it has to be submitted in parts; otherwise None."""
+        """Return the request as a `LongRequest` if it must be decided in parts; otherwise None."""
         weight_max = 1 if self._env.buggify("controller.small_parts") else PART_WEIGHT_MAX
         return self._controller.long_request(self._newest_image, request, weight_max)
 
     def _note_commit(self, machine: _Machine, seconds: float) -> None:
         if self._machine is not machine:
             reached("controller.committed_after_lost_lead")
-            # The leadership is lost. The next leader keeps the decision or drops it.
+            # The leadership is lost, so the next leader decides whether the records stay in the log.
             return
         self.decided.commits += 1
         self.decided.commit_seconds += seconds
 
     def channel(self) -> LoopbackChannel:
-        """Make the channel by which the broker of the same node asks its controller."""
+        """Make a channel through which the broker on this node sends requests to this node's controller."""
         return LoopbackChannel(self, self._env)
 
     def _now_ms(self) -> int:
         return int(self._env.clock.monotonic() * 1000)
 
-    # -- the owner of the image -------------------------------------------------------------------------------------
+    # -- replay and decisions ---------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Wake `_follow`, because there may be something to do. If the leadership is lost, resign at once."""
+        """Called when the quorum reports a change: resign if the leadership is lost, and wake `_follow`."""
         if self._machine is not None and self.quorum.decisions.epoch < 0:
             self._resign()
         self._news.set()
@@ -359,13 +380,16 @@ class MetadataService:
         self._followed.set()
 
     async def _replay(self) -> None:
-        """Bring the image up to the high watermark, or to a leader's snapshot that has replaced the log."""
+        """Replay committed records up to the high watermark.
+
+        If a leader's snapshot has replaced the log, load that snapshot.
+        """
         quorum, publisher = self.quorum, self._publisher
         try:
             await publisher.replay(quorum.decisions.high_watermark, lambda: self._is_stopping)
         except DiskRefused as error:
             reached("controller.replay_put_off")
-            # The part that could not be read was not replayed either, so a later attempt continues there.
+            # The part that could not be read was not replayed, so a later attempt continues there.
             self._logger.warning("metadata.replay_waits", error=str(error))
             await self._env.clock.sleep_until(self._env.clock.monotonic() + REPLAY_RETRY_SECONDS)
         except KafkaError:
@@ -389,15 +413,19 @@ class MetadataService:
         )
 
     async def _decide(self) -> None:
-        """Become the active controller."""
+        """Start the controller's machine, and submit its first decision.
+
+        If a metadata transaction is open, first abort it.
+        """
         env, quorum, publisher = self._env, self.quorum, self._publisher
         settings = self._settings
         assert settings.controller is not None
         if publisher.in_transaction:
             reached("controller.open_transaction_aborted")
-            # The leader that began the transaction is gone. As in Kafka the next leader aborts it.
+            # The leader that began the transaction is gone. As in Kafka, the next leader aborts the
+            # transaction.
             self._logger.warning("metadata.transaction_aborted")
-            abort = AbortTransactionRecord(reason="the former leader had left it open")
+            abort = AbortTransactionRecord(reason="the previous leader left it open")
             quorum.decisions.append_batch(quorum.decisions.encode_batch([abort]))
             return
         image = publisher.image
@@ -426,19 +454,22 @@ class MetadataService:
             self._audit(self.auditor, activation, activate, NODE_ITSELF, first_offset, machine)
 
     def _publish_decided(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Publish a state of this node's machine, because it is now committed."""
+        """Publish a state of the controller's machine that has been committed."""
         written = self.quorum.decisions.written_bytes
         size, self._published_bytes = written - self._published_bytes, written
         self.decided.committed(self._publisher.image, image, delta)
         self._publisher.publish(image, delta, size, self._env.clock.wall_ms())
 
     def _activated(self, machine: _Machine, offset: int | None) -> None:
-        """Called when the first decision is committed. Its `offset` is None if it was refused."""
+        """Called when the machine's first decision is committed: the controller is active from now on.
+
+        `offset` is None if the decision was refused.
+        """
         if self._machine is not machine:
             return
         if offset is None:
             self.quorum.fail(
-                InvalidMetadata("the controller could not write the records that begin a new cluster")
+                InvalidMetadata("the controller could not write the first records of a new cluster")
             )
             return
         self._is_active = True
@@ -460,10 +491,13 @@ class MetadataService:
                 f"this version cannot run the cluster that this metadata log belongs to: {problem}"
             )
 
-    # Submit a periodic request of the controller to itself. Each answer is committed before the next turn.
+    # The controller's periodic requests to itself. Each answer is committed before the next request is sent.
 
     async def _ask_periodically(self, task: PeriodicTask) -> None:
-        """Submit the controller's requests to itself. Each answer is committed before the next turn."""
+        """Submit a periodic request of the controller to itself, again and again.
+
+        Each answer is committed before the next request.
+        """
         clock = self._env.clock
         while True:
             await clock.sleep_until(clock.monotonic() + task.period_ms / 1000)
@@ -473,10 +507,10 @@ class MetadataService:
                 has_more = task.has_more(response)
 
     async def _check_sessions(self, period: float) -> None:
-        """Fence the silent brokers, one after the other.
+        """Fence brokers whose sessions have expired, in periodic checks.
 
-        It does not wait for commits: these are slow just when a disk or a node fails, and brokers must be fenced
-        then. If the timer is late, the controller itself was stopped for that long.
+        A check does not wait until the fencing is committed. Commits are slow just when a disk or node fails,
+        and then brokers must be fenced. If the timer is late, this process itself was paused for that time.
         """
         clock = self._env.clock
         while True:
@@ -504,7 +538,9 @@ class MetadataService:
             self._logger.warning("broker.fenced", broker=broker_id, reason="session expired")
 
     def statistics(self) -> dict[str, Any]:
-        """Return figures of the parts, for metrics."""
+        """Return figures of the quorum, the publisher, the snapshots, the machine and the broker sessions,
+        for metrics.
+        """
         machine = self._machine
         return {
             "quorum": self.quorum.statistics(),
@@ -516,15 +552,19 @@ class MetadataService:
 
 
 class LoopbackChannel:
-    """A `PeerChannel` to the controller in the same process: messages, never calls into its state."""
+    """A `PeerChannel` to the controller in the same process.
+
+    Messages are copied, so that no object is shared.
+    """
 
     def __init__(self, service: MetadataService, env: NodeEnv) -> None:
         self._service = service
         self._env = env
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
-        """Send a request as `PeerChannel.request` does. The message is copied, so that the two sides share no
-        object.
+        """Send a request as `PeerChannel.request` does.
+
+        The message is copied, so that the two sides share no object.
         """
         deferred = self._service.submit(copy.deepcopy(message), version)
         answered = self._env.event()

@@ -1,4 +1,4 @@
-"""The replicated state machine: one runtime for everything that a log decides.
+"""The replicated state machine: one runtime for all state that is decided by the records of a log.
 
 Theory of operation
 -------------------
@@ -15,22 +15,24 @@ On the leader, `ReplicatedStateMachine.submit`
 5. returns a `Deferred` that holds the response until everything that the state contained at the time of the answer
    is committed.
 
-Values that fit into a request may be too large for a record, once they are joined or counted up. Then the encoder
-refuses them, and the request gets an error (`Machine.withdraw`). Neither the state nor the log has changed, and the
-node goes on.
+Values that fit into a request may be too large for a record, after they are joined or added up. Then the
+encoder refuses them, and the request gets an error (`Machine.withdraw`). Neither the state nor the log has
+changed, and the node continues.
 
-So every decision in the log can be replayed. A decision that cannot would stop every other node, and each restart.
-A replay that fails is a bug of `decide`. A log that assigns other offsets is a bug, too. In both cases `fail` ends
-the node, and the machine decides nothing more.
+Because of step 3, every decision in the log can be replayed. If one could not, it would stop all other nodes,
+and every restart of this node. A replay that fails is a bug in `decide`. A log that assigns other offsets is
+a bug, too. In both cases `fail` ends the node, and the machine makes no more decisions.
 
-The fifth step applies to every answer. A read or an error shows the state that it saw ("that topic exists"). If
-that state were taken back, the answer would be wrong. Answers are released in the order in which they were made.
+Step 5 applies to every answer. Even a read or an error depends on a state (e.g. "this topic exists"). If that
+state were undone, the answer would be wrong. Answers are released in the order in which they were made.
 
-**Undo.** States are immutable values. The leader keeps every state above the high watermark with its end offset.
-The committed state is the newest state wholly below the high watermark. A leader that resigns goes back to it and
-fails waiting requests. (An undo log would need correct code for each kind of record; old values need none.)
+**Undo.** States are immutable values. The leader keeps every state above the high watermark with its end
+offset. The committed state is the newest state wholly below the high watermark. A leader that resigns returns
+to the committed state and fails waiting requests. (An undo log would need correct code for each kind of
+record; keeping old states needs no such code.)
 
-Soft state (sessions, timers) belongs to the machine, may be lost at any moment, and is rebuilt from nothing.
+Soft state (sessions, timers) belongs to the machine. It may be lost at any moment, and is rebuilt without the
+log.
 
 Subscribers (the broker in the same process, metrics) see every committed state once, in order, with its changes.
 """
@@ -51,8 +53,9 @@ from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.structure import Message
 
 RECORDS_PER_BATCH_MAX = 10_000
-"""Kafka's limit. A decision that writes more records (when a broker with many partitions leaves) becomes several
-batches, in order. A change that must be atomic is refused if it needs more records.
+"""The most records in one batch (Kafka's limit). A decision with more records, e.g. when a broker with many
+partitions leaves, is written as several batches, in order. A change that must be atomic is refused if it
+needs more records.
 """
 
 NOT_ENCODED_LINE_SECONDS = 1.0
@@ -72,7 +75,7 @@ class DecisionContext:
     """The facts that a decision may use besides the state and the request."""
 
     now_ms: int
-    """Monotonic milliseconds: for sessions and timers, never for replicated values."""
+    """The monotonic time in milliseconds. It is for sessions and timers, never for replicated values."""
     api_version: int
     next_offset: int
     """The offset that the decision's first record will get."""
@@ -83,38 +86,47 @@ class DecisionContext:
 
 @attrs.frozen
 class Decision:
-    """The records to append (maybe none), as one atomic batch up to `RECORDS_PER_BATCH_MAX`, and the answer."""
+    """The result of `decide`: records to append, possibly none, and the response.
+
+    They form one atomic batch, unless there are more than `RECORDS_PER_BATCH_MAX`.
+    """
 
     records: Sequence[Any]
-    """Messages of the metadata log, or of another log that the machine uses."""
+    """Records of the log that the machine uses, e.g. the metadata log."""
     response: Any
 
 
 class Machine(Protocol[S, D_co, Q_contra, A_co]):
-    """The replicated state and its decisions. `S` is the state (immutable), `D_co` are the changes of a replay,
-    `Q_contra` a request, `A_co` its answer.
+    """A state machine: it decides requests and replays records.
+
+    `S` is the state (immutable), `D_co` the changes of a replay, `Q_contra` a request, `A_co` its answer.
     """
 
     def decide(self, state: S, request: Q_contra, context: DecisionContext) -> Decision:
-        """Decide a request. Raises nothing: refusals are responses."""
+        """Decide a request, and return records and response. Raises nothing: a refusal is a response."""
 
     def replay(self, state: S, base_offset: int, epoch: int, records: Sequence[Any]) -> tuple[S, D_co]:
-        """Replay `records`, which begin at `base_offset`; returns the new state and its changes."""
+        """Apply `records`, the first of which is at `base_offset`. Returns the new state and its changes."""
 
     def refuse(self, request: Q_contra, code: ErrorCode) -> A_co:
-        """Make the response with `code`, when a request cannot be decided or its decision was taken back."""
+        """Make the response with the error `code`, for a request that cannot be decided or whose decision was
+        undone.
+        """
 
     def withdraw(self, state: S, request: Q_contra, decision: Decision, context: DecisionContext) -> A_co:
-        """Make the response in place of a decision whose records cannot be encoded. `state` is the state before the
+        """Make the response to a request whose decision cannot be encoded. `state` is the state before the
         decision.
 
-        Soft state that counts on these records goes back as well. Every client that the decision has answered gets
-        UNKNOWN_SERVER_ERROR.
+        Soft state that depends on these records must be reset as well. All clients that the decision would
+        have answered get UNKNOWN_SERVER_ERROR.
         """
 
 
 class NotEncoded:
-    """Counts decisions whose values fit no record, and logs them: at most one line a second."""
+    """A counter of decisions that cannot be encoded because a value is too large for a record.
+
+    It logs at most one line a second.
+    """
 
     __slots__ = ("_clock", "_log", "_next_line", "count")
 
@@ -125,7 +137,10 @@ class NotEncoded:
         self.count = 0
 
     def note(self, decider: str, request: object, error: Exception) -> None:
-        """Count a decision that cannot be encoded. `decider` is the machine that made it."""
+        """Count a decision that cannot be encoded, and maybe log it.
+
+        `decider` names the machine that made it.
+        """
         self.count += 1
         now = self._clock.monotonic()
         if now >= self._next_line:
@@ -140,7 +155,7 @@ class NotEncoded:
 
 
 class Deferred(Generic[Q, A]):
-    """A response that becomes valid when the log has committed the state that it shows."""
+    """A response that is released when the log has committed the state that it shows."""
 
     __slots__ = ("_callbacks", "_response", "request", "required_offset")
 
@@ -156,14 +171,16 @@ class Deferred(Generic[Q, A]):
 
     @property
     def response(self) -> A:
-        """The response. Reading it before it is given out is a bug."""
+        """The response. It must not be read before it is released."""
         assert self._callbacks is None, (
             "a response was read before the records that it reflects were committed"
         )
         return self._response
 
     def on_release(self, callback: Callable[[A], None]) -> None:
-        """Call `callback(response)` once: now if the response is given out, otherwise when it is."""
+        """Call `callback(response)` once: at once if the response is already released, otherwise when it is
+        released.
+        """
         if self._callbacks is None:
             callback(self._response)
         else:
@@ -176,7 +193,7 @@ class Deferred(Generic[Q, A]):
             callback(self._response)
 
     def fail(self, response: A) -> None:
-        """Release another response in its place; only the runtime calls this."""
+        """Release `response` instead of the original one; only the runtime calls this."""
         self._response = response
         self.release()
 
@@ -197,7 +214,10 @@ def _in_batches(records: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 class ReplicatedStateMachine(Generic[S, D, Q, A]):
-    """The leader's runtime of one machine over one log. Submit from callbacks, never from within a decision."""
+    """The leader's runtime for one machine and one log.
+
+    Call `submit` from callbacks and tasks, never from within a decision.
+    """
 
     def __init__(
         self,
@@ -210,11 +230,11 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         fail: Callable[[BaseException], None] | None = None,
         not_encoded: Callable[[Q, Exception], None] | None = None,
     ) -> None:
-        """`state` is the replay of everything that `log` holds below its log end offset.
+        """`state` is the state after the replay of all records in `log`.
 
-        `fail` is called with the error of a bug after which this node must not go on. `submit` raises the same
-        error to its caller. `not_encoded` is called with a request whose decision fits no record, and with the
-        encoder's error.
+        `fail` is called with the error of a bug after which this node must stop; `submit` raises the same
+        error. `not_encoded` is called with a request whose decision cannot be encoded, and the encoder's
+        error.
         """
         self._machine = machine
         self._log = log
@@ -228,13 +248,16 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         self._uncommitted: deque[_Version[S, D]] = deque()
         self._waiting: deque[Deferred[Q, A]] = deque()
         self._listeners: list[Callable[[S, D], None]] = []
-        """Called with each state that has become committed and its change, in order."""
+        """Functions that are called with each newly committed state and its changes, in order."""
         self._leading = True
         log.subscribe(self.on_high_watermark)
 
     @property
     def state(self) -> S:
-        """The newest state, committed or still undecided: for decisions, never for answers."""
+        """The newest state, committed or not.
+
+        It is the basis of decisions, and must not be shown in answers.
+        """
         return self._state
 
     @property
@@ -243,20 +266,21 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
 
     @property
     def committed_end(self) -> int:
-        """The offset up to which the committed state has all records."""
+        """The end offset of the committed state: it includes all records below this offset."""
         return self._committed_end
 
     def subscribe(self, listener: Callable[[S, D], None]) -> None:
-        """Call `listener` with each state committed from now on."""
+        """Call `listener` with each state that is committed from now on, and its changes."""
         self._listeners.append(listener)
 
     def submit(self, request: Q, now_ms: int, api_version: int | None = None) -> Deferred[Q, A]:
-        """Decide a request. The response is released when all state that it depends on is committed.
+        """Decide a request. The response is released when the state that it depends on is committed.
 
-        A node that does not lead answers NOT_CONTROLLER at once. A node whose disk is too slow answers
-        REQUEST_TIMED_OUT, which clients retry. Raises the errors of the machine's `decide`, and of a log that
-        refuses an append (`DiskError`, `KafkaError`). After an error of the log, a first part of the decision may
-        remain, in the log and in the state. Then the caller must load the state anew from the log.
+        If this node does not lead, the answer is NOT_CONTROLLER at once. If too many bytes wait for the disk,
+        it is REQUEST_TIMED_OUT, which clients retry. Raises the errors of the machine's `decide`, and of a
+        log that refuses an append (`DiskError`, `KafkaError`). After an error of the log, the first part of
+        the decision may be in the log and in the state. The caller must then load the state from the log
+        again.
         """
         refusal = None
         if not self._leading:
@@ -284,12 +308,15 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
                 self._append_all(decision.records, batches)
         deferred = Deferred(request, response, self._end_offset)
         self._waiting.append(deferred)
-        # Keep the order of answers: release an earlier answer to the same state first.
+        # Keep the order of answers: first release earlier answers to the same state.
         self._release(log.high_watermark)
         return deferred
 
     def _encode_all(self, request: Q, records: Sequence[Any]) -> list[Any] | None:
-        """Encode the batches of a decision; return None if a value fits no record. It changes nothing."""
+        """Encode the records of a decision in batches; returns None if a value does not fit into a record.
+
+        Nothing is written.
+        """
         try:
             return [self._log.encode_batch(some) for some in _in_batches(records)]
         except Exception as error:  # noqa: BLE001  # whatever the encoder stumbles over, nothing has changed yet
@@ -298,7 +325,10 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
             return None
 
     def _append_all(self, records: Sequence[Any], batches: Sequence[Any]) -> None:
-        """Replay the records, then append them: records that cannot be replayed must stay out of the log."""
+        """Replay the records, then append the batches.
+
+        Records that cannot be replayed must not get into the log.
+        """
         try:
             for batch, version in zip(batches, self._replay_all(records), strict=True):
                 self._append(batch, version)
@@ -311,7 +341,10 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
             raise
 
     def _replay_all(self, records: Sequence[Any]) -> list[_Version[S, D]]:
-        """Replay each batch of a decision; returns the states after each. Changes nothing."""
+        """Replay each batch of a decision, and return the state after each batch.
+
+        This object is not changed.
+        """
         log = self._log
         state, offset = self._state, log.log_end_offset
         versions = []
@@ -355,8 +388,10 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
             self._waiting.popleft().release()
 
     def resign(self) -> None:
-        """Stop leading: return to the committed state and fail waiting requests with NOT_CONTROLLER. Their decisions
-        may still be committed under the next leader; NOT_CONTROLLER (retriable) leaves that open.
+        """Stop leading: return to the committed state, and answer waiting requests with NOT_CONTROLLER.
+
+        Their decisions may still be committed by the next leader; the error is retriable, and leaves this
+        open.
         """
         self._leading = False
         self._state = self._committed
@@ -368,7 +403,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
             deferred.fail(self._machine.refuse(deferred.request, ErrorCode.NOT_CONTROLLER))
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics."""
+        """Return figures for metrics: uncommitted states, waiting answers, and offsets of the log."""
         return {
             "uncommitted_states": len(self._uncommitted),
             "answers_waiting": len(self._waiting),

@@ -1,4 +1,4 @@
-"""The rules for a topic's name (Kafka's)."""
+"""Kafka's rules for the names of topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
 def invalid_topic_name_reason(name: str) -> str | None:
-    """Return Kafka's message for a name that no topic may have, None for a good one."""
+    """Return Kafka's error message for an invalid topic name; None if the name is valid."""
     if not name:
         problem = "the empty string is not allowed"
     elif name in (".", ".."):

@@ -1,12 +1,12 @@
-"""Named states of the product: code for rare cases marks them by name, and simulated worlds count them. PURE.
+"""Named states of the product: code for rare cases marks them by name, and simulations count them. PURE.
 
-Such code handles an answer that comes too late, a torn batch, a vote of an earlier epoch. It calls
-`reached("raft.late_answer_dropped")`, for example. Each name is used at one place, and has a row in
-`sim/census/states.py` that says how the state is reached.
+Rare cases are, for example, a late answer, a torn batch, or a vote of an earlier epoch. The code that handles one
+calls `reached("raft.late_answer_dropped")`. Each name is used at one place, and has a row in `sim/census/states.py`
+that says how the state is reached.
 
-In production `reached` is an empty function. The function is not in an environment's ports, so that state machines
-can call it. Within `counting` it counts: its code object is replaced, so modules that have imported the function by
-name count as well.
+In production `reached` is an empty function. It is not a port of the environment, so that state machines can call it,
+too. Within `counting`, its code object is replaced by one which counts. So this also works in modules that have
+imported the function by name.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _counted: list[dict[str, int]] = []
-"""The counts of the open `counting` contexts, from the outermost to the innermost."""
+"""The counts of the `counting` contexts that are open now, from the outermost to the innermost."""
 
 __all__ = ["counting", "reached"]
 
 
 def reached(name: str) -> None:
-    """Do nothing in production; within `counting`, count that the state `name` was reached."""
+    """Mark that the state `name` was reached. Within `counting` it is counted; in production nothing happens."""
 
 
 def _count(name: str) -> None:
@@ -34,9 +34,9 @@ _NOTHING, _COUNT = reached.__code__, _count.__code__
 
 @contextmanager
 def counting(counts: dict[str, int]) -> Iterator[None]:
-    """Add the states that this process reaches to `counts`, by name, while the context lasts.
+    """Count the named states that this process reaches within the block, in `counts` by name.
 
-    Contexts nest: the outer context counts the states of the inner one as well.
+    Blocks can be nested. An outer block also counts the states of an inner one.
     """
     _counted.append(counts)
     reached.__code__ = _COUNT

@@ -1,4 +1,4 @@
-"""The clients for programs on trio. SHELL: opens a nursery for each client, and closes it.
+"""The clients for programs that use trio. SHELL: opens a nursery for each client, and closes it.
 
 async with odradek.trio.open_producer({"bootstrap.servers": "127.0.0.1:9092"}) as producer:
     record = await producer.send("flights", b"UA1545")
@@ -30,8 +30,8 @@ def open_producer(
 ) -> AbstractAsyncContextManager[Producer]:
     """Open a producer for an `async with` block.
 
-    At the end of the block it sends its records; after an exception it drops them. `config` has Kafka's keys;
-    keyword arguments are the same keys with underscores. Raises `ValueError` for a bad configuration.
+    At the end of the block it sends the remaining records; after an exception it drops them. `config` has Kafka's
+    keys; keyword arguments are the same keys with underscores. Raises `ValueError` for a bad configuration.
     """
     return _opened(Producer, config, keys)
 
@@ -41,9 +41,9 @@ def open_consumer(
 ) -> AbstractAsyncContextManager[Consumer]:
     """Open a consumer for an `async with` block.
 
-    At the end of the block it commits (`enable.auto.commit`) and leaves its group; after an exception it does
-    neither. `config` has Kafka's keys; keyword arguments are the same keys with underscores. Raises `ValueError`
-    for a bad configuration.
+    At the end of the block it commits (`enable.auto.commit`) and leaves its group; after an exception it does nothing
+    of this. `config` has Kafka's keys; keyword arguments are the same keys with underscores. Raises `ValueError` for
+    a bad configuration.
     """
     return _opened(Consumer, config, keys)
 
@@ -65,7 +65,7 @@ async def _opened(
 
 @asynccontextmanager
 async def open_admin(config: Mapping[str, Any] | None = None, /, **keys: Any) -> AsyncIterator[Admin]:
-    """Open an administrator for an `async with` block; its calls are those of `odradek.Admin`, to be awaited.
+    """Open an admin client for an `async with` block. It has the methods of `odradek.Admin`, as async methods.
 
     `config` has Kafka's keys; keyword arguments are the same keys with underscores. Raises `ValueError` for a bad
     configuration.

@@ -1,4 +1,4 @@
-"""The version of this Odradek, and the commit that it was built from."""
+"""The version of this Odradek, and the commit from which it was built."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _PACKAGE = Path(odradek.__file__).parent
 
 
 def version_line() -> str:
-    """Return the version, with the commit where it is known."""
+    """Return the version in one line, with the commit if it is known."""
     found = commit()
     return f"odradek {odradek.__version__}" + (f" (commit {found})" if found else "")
 
 
 def commit(package: Path = _PACKAGE) -> str | None:
-    """Return the commit that a wheel was built from, or the one checked out; None where neither is known."""
+    """Return the commit from which the wheel was built, or else the checked-out commit; None if neither is known."""
     noted = package / "commit.txt"
     if noted.is_file():
         return noted.read_text().strip()

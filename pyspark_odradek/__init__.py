@@ -1,7 +1,8 @@
 """The data source that Spark finds by its name: `spark.read.format("odradek")` needs neither import nor registration.
 
-Spark imports every top-level module called `pyspark_*` whenever it looks for Python data sources, in processes of its
-own. So this one imports only Spark's base class until a reader or a writer is asked for. The code is `odradek.spark`.
+Spark imports every top-level module called `pyspark_*` whenever it looks for Python data sources, in separate
+processes. So this module imports only Spark's base class until a reader or a writer is needed. The code is in
+`odradek.spark`.
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ def _code(module: str) -> Any:
 
 
 class DefaultSource(DataSource):
-    """The format `odradek`: topics of Odradek or Apache Kafka as tables and streams; see docs/spark.md."""
+    """The Spark data source `odradek`: topics of Odradek or Apache Kafka as tables and streams. docs/spark.md
+    describes it.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
+        """Return the name of the data source."""
         return "odradek"
 
     def schema(self) -> StructType:
-        """Return the columns of Spark's own Kafka connector, with headers under `includeHeaders`."""
+        """Return the columns, which are those of Spark's own Kafka connector; with `includeHeaders` also `headers`."""
         with _code("plain_errors").plain_errors():
             columns: StructType = _code("source").schema(self.options)
         return columns
@@ -53,7 +56,7 @@ class DefaultSource(DataSource):
         return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of a batch query's rows."""
+        """Return the writer of a batch query."""
         with _code("plain_errors").plain_errors(ValueError):
             writer: DataSourceWriter = _code("sink").batch_writer(self.options, schema, overwrite)
         return writer
@@ -61,7 +64,7 @@ class DefaultSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """Return the writer of a streaming query's rows."""
+        """Return the writer of a streaming query."""
         with _code("plain_errors").plain_errors(ValueError):
             writer: DataSourceStreamWriter = _code("sink").stream_writer(self.options, schema, overwrite)
         return writer

@@ -1,9 +1,9 @@
 """`python -m sim --seed N`: one run of the simulator; its last lines report the outcome.
 
-`python -m sim --campaign --hours H --workers 2` runs many (`sim.campaign`), and `python -m sim --census DIR` prints which
-named states they have reached.
+`python -m sim --campaign --hours H --workers 2` makes many runs (`sim.campaign`). `python -m sim --census DIR`
+prints which named states the runs have reached.
 
-Exit status: 0 ok, 1 safety, 2 liveness, 3 crash (an unexpected exception); 64: the command was not understood.
+Exit status: 0 ok, 1 safety, 2 liveness, 3 crash (an unexpected exception); 64 a wrong command.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from sim.scenarios.lone_node_scenario import SafetyViolation, Scenario
 from sim.scenarios.recovery_scenario import RecoveryScenario
 
 USAGE = 64
-"""The exit status of a wrong command. The usual status of argparse, 2, means a liveness failure here."""
+"""The exit status after a wrong command line. Argparse uses 2, which means a liveness failure here."""
 PROGRESS_VIRTUAL_SECONDS = 10.0
 LAST_EVENTS = 12
-"""The number of readable events that are printed of the end of a failing run."""
+"""How many of the last readable events are printed when a run fails."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command of the arguments, and return the exit status."""
+    """Run the command given by `arguments` (default: `sys.argv[1:]`), and return the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
     if "--campaign" in given:
         from sim.campaign.command import main as campaign
@@ -88,19 +88,19 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> _Parser:
     parser = _Parser(
         prog="python -m sim",
-        description="One run of a virtual world, from a seed. With --campaign: many runs (see --campaign --help). With --census DIR: the named states that runs have reached.",
+        description="Run one simulation from a seed. With --campaign: run many (see --campaign --help). With --census DIR: print the named states that runs have reached.",
     )
-    parser.add_argument("--seed", type=int, required=True, help="the number from which the whole run follows")
+    parser.add_argument("--seed", type=int, required=True, help="the number that determines the whole run")
     parser.add_argument(
         "--profile", choices=PROFILES, default="default", help="the amount of trouble (default: %(default)s)"
     )
     parser.add_argument(
         "--options",
         metavar="JSON|FILE",
-        help="options that are not drawn from the seed: a part of what a run prints as `options:`",
+        help="options that are given instead of drawn from the seed: any part of the JSON that a run prints as `options:`",
     )
     parser.add_argument(
-        "--workload", metavar="FILE", help="Python: a workload of your own (docs/simulation.md)"
+        "--workload", metavar="FILE", help="Python file with your own workload (docs/simulation.md)"
     )
     parser.add_argument(
         "--nodes",
@@ -110,26 +110,26 @@ def _parser() -> _Parser:
     parser.add_argument(
         "--controllers",
         type=int,
-        help="of a cluster: number of nodes that are only controllers; 0: each broker is also a controller",
+        help="for a cluster: number of nodes that are only controllers; 0: brokers are also controllers",
     )
     parser.add_argument(
-        "--seconds", type=float, help="of a cluster: seconds of virtual time that the storm lasts"
+        "--seconds", type=float, help="for a cluster: duration of the storm in seconds of virtual time"
     )
-    parser.add_argument("--crashes", type=int, help="of a single node: how often it dies (default: 3)")
+    parser.add_argument("--crashes", type=int, help="for a single node: number of crashes (default: 3)")
     parser.add_argument(
         "--alone",
         choices=PARTS,
-        help="instead of a cluster: one part of the product alone, under a schedule (sim/alone/README.md)",
+        help="simulate one part of the product instead of a cluster (sim/alone/README.md)",
     )
     parser.add_argument(
         "--recover",
         action="store_true",
-        help="voters lose their metadata disks twice, and an operator recovers the quorum",
+        help="run the scenario in which voters lose their metadata disks twice and an operator recovers the quorum",
     )
     parser.add_argument(
         "--runs", type=int, default=1, help="with --recover: the number of seeds, from --seed on"
     )
-    parser.add_argument("--trace", action="store_true", help="print every event of the run, a line for each")
+    parser.add_argument("--trace", action="store_true", help="print every event of the run, one per line")
     parser.add_argument(
         "--log", action="store_true", help="print what the nodes log, and the faults that hit them"
     )
@@ -137,7 +137,9 @@ def _parser() -> _Parser:
 
 
 def _read_options(text: str) -> dict[str, Any]:
-    """Read JSON, or a file that has it. Raises `ValueError`, `OSError`."""
+    """Parse JSON options: `text` is the JSON object itself, or the path of a file with it. Raises `ValueError`,
+    `OSError`.
+    """
     given = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
     if not isinstance(given, dict):
         raise ValueError("options are an object in JSON")
@@ -163,7 +165,7 @@ def _run_cluster(given: argparse.Namespace, options: RunOptions, own: OwnWorkloa
 
 
 class _Printer:
-    """Prints the requested part of the trace, and from time to time the progress of the run."""
+    """Prints each traced event if the user asked for it, and every 10 virtual seconds a line of progress."""
 
     def __init__(self, every_event: bool, log: bool) -> None:
         self._every_event = every_event
@@ -202,7 +204,9 @@ def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: 
 
 
 def _run_alone(part: str, seed: int, knobs: Mapping[str, int], given: list[str]) -> int:
-    """Run one part alone (`sim.alone.parts`). Its run has no digest, because nothing passes a world's ports."""
+    """Run a schedule of one part alone (`sim.alone.parts`), and return the exit status. It prints no digest, since
+    there is no trace.
+    """
     print(f"seed: {seed}")
     print(f"knobs: {described(knobs)}")
     states: dict[str, int] = {}
@@ -216,7 +220,7 @@ def _run_alone(part: str, seed: int, knobs: Mapping[str, int], given: list[str])
 
 
 def _run_one_node(options: argparse.Namespace, given: list[str]) -> int:
-    """Run `sim.scenarios.lone_node_scenario`: one node, which dies and restarts."""
+    """Run `sim.scenarios.lone_node_scenario`: one node that crashes and restarts. Return the exit status."""
     scenario = Scenario(options.seed, crashes=3 if options.crashes is None else options.crashes)
     print(f"seed: {options.seed}")
     print(f"weather: {scenario.world.weather}")
@@ -230,7 +234,7 @@ def _run_one_node(options: argparse.Namespace, given: list[str]) -> int:
 
 
 def _run_recoveries(options: argparse.Namespace) -> int:
-    """Run `sim.scenarios.recovery_scenario` for one seed or several, up to the first that fails."""
+    """Run `sim.scenarios.recovery_scenario` for `--runs` seeds, until one fails. Return the exit status."""
     for seed in range(options.seed, options.seed + options.runs):
         scenario = RecoveryScenario(seed)
         print(f"seed: {seed}")

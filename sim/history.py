@@ -1,21 +1,21 @@
-"""The history of all answers to clients in a run, and the check that the records afterwards agree with it. PURE.
+"""The history of all operations of clients in a run, and the check that the final records agree with it. PURE.
 
-It also keeps the operations in the form that the tests of real processes use. Their checkers of Jepsen's anomalies
-read it (`jepsen_tests.checkers`): `check_anomalies`.
+It also keeps the operations in the form that the tests of real processes use. `check_anomalies` runs their checkers
+of Jepsen's anomalies on it (`jepsen_tests.checkers`).
 
-The promises of a single node, which `check` holds it to:
+`check` tests these guarantees of a single node:
 
-1. An acknowledged record is there afterwards, at its offset, byte for byte. After a loss of power only topics that
-   sync each batch (`flush.messages=1`) promise that. Elsewhere replication would be the durability, and this cluster
-   has one node.
-2. A record that a consumer has read is there afterwards, if no loss of power came after the read.
-3. Offsets of the records that are there have no gaps, and every record that is seen was sent.
-4. An idempotent producer's record is there at most once, and a producer's records are in the order it sent them. A
-   record of another producer is there at most as many times as it was sent.
-5. A record known to be at an offset, since it was acknowledged or read there, is before everything that any client
-   sends later. A loss of power may take it away, to come back behind other records, unless an acknowledgement says
-   that it is synced.
-6. A record whose send has certainly failed is nowhere.
+1. An acknowledged record is in the final log, at its offset, byte for byte. After a power loss this holds only for
+   topics that sync each batch (`flush.messages=1`). For other topics replication would keep the record, and this
+   cluster has one node.
+2. A record that a consumer has read is in the final log, if no power loss came after the read.
+3. The offsets of the final records have no gaps, and every record was sent by a client.
+4. An idempotent producer's record occurs at most once, and its records are in the order in which it sent them. A
+   record of any other producer occurs at most as often as it was sent.
+5. Once a record was acknowledged or read at an offset, all records that any client sends later have higher offsets.
+   A power loss may remove the record, and it may then be written again after others, unless it was acknowledged as
+   synced.
+6. A record whose send has certainly failed does not occur.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from odradek.wire.topic_partition import TopicPartition
 
 
 class SafetyViolation(AssertionError):
-    """Raised for a broken promise; the message is a line that names it."""
+    """Raised if the product has broken a guarantee. The message is one line that says which."""
 
 
 @attrs.frozen
 class Told:
-    """A record that a client received or had acknowledged, at a virtual time."""
+    """A record that a client received, or that was acknowledged to it, at a virtual time in seconds."""
 
     partition: TopicPartition
     offset: int
@@ -47,23 +47,23 @@ class Told:
 
 @attrs.define
 class History:
-    """All sends, answers and reads of clients."""
+    """All operations of clients in a run: sends, answers and reads."""
 
     synced_topics: tuple[str, ...]
     sent: dict[TopicPartition, dict[bytes, int]] = attrs.Factory(dict)
-    """Values in the order in which their producers sent them, with their place in that order."""
+    """By partition: the values in the order in which their producers sent them, each with its index in that order."""
     acknowledged: list[Told] = attrs.Factory(list)
     read: list[Told] = attrs.Factory(list)
     power_losses: list[float] = attrs.Factory(list)
     failed_sends: int = 0
     deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
-    """The offsets below which a client has asked to delete records."""
+    """By partition: the offset below which a client has asked to delete records."""
     witnessed: dict[TopicPartition, dict[int, tuple[bytes, float, float]]] = attrs.Factory(dict)
-    """The value that a client knows to be at an offset, since when, and when that client had asked (infinity: the
-    record is synced).
+    """By partition and offset: the value that a client saw there, when it saw it, and when it had sent its request.
+    The last is infinity if the record is synced.
     """
     copies_max: dict[tuple[TopicPartition, bytes], float] = attrs.Factory(dict)
-    """The most times that a record of a producer without idempotence may be there."""
+    """How often a record of a producer without idempotence may occur at most."""
 
     operations: Operations = attrs.Factory(Operations)
     """The same operations in the form of Jepsen's checkers. A value is the number of its `Send`."""
@@ -79,10 +79,11 @@ class History:
         operation: int | None = None,
         idempotent: bool = True,
     ) -> None:
-        """Record a send that is about to happen. Values are unique. `operation` numbers lists of records of a
-        client.
+        """Record that a client is about to send a record. Values are unique. `operation` is the number of the call, if
+        it sends several records.
 
-        Without `idempotent` its producer may change the order; `attempted` notes how often the record was sent.
+        Without `idempotent` the order may change and the record may occur several times; `attempted` records how
+        often it was sent.
         """
         values = self.sent.setdefault(partition, {})
         assert value not in values
@@ -105,16 +106,17 @@ class History:
         self.copies_max[partition, value] = max(1, times)
 
     def refuse(self, partition: TopicPartition, value: bytes, error: str, now: float) -> None:
-        """Note a send that has certainly failed: no client may ever see the record."""
+        """Record that a send has certainly failed, so that no client may ever see the record."""
         send = self._sends[partition, value]
         send.completed, send.outcome, send.error = now, "fail", error
         self.failed_sends += 1
 
     def witness(self, told: Told, now: float, *, synced: bool = False) -> None:
-        """Note that a client now knows the record at this offset. While the record stays, later records must be
-        behind it.
+        """Record that a client has seen this record at its offset. As long as it remains, records that are sent later
+        must have higher offsets.
 
-        Unless it is `synced`, it stays until the next loss of power. The answer may be older than the last loss.
+        Unless the record is `synced`, this holds until the next power loss. The client's request may be older than
+        the last power loss.
         """
         at = self.witnessed.setdefault(told.partition, {})
         before = at.get(told.offset)
@@ -123,7 +125,7 @@ class History:
             at[told.offset] = told.value, now, asked
 
     def assign(self, client: str, partitions: Iterable[TopicPartition], now: float) -> None:
-        """Note that a consumer takes partitions by hand, and reads on in order from now on."""
+        """Record that a consumer assigns partitions to itself, and reads in order from now on."""
         self.operations.operations.append(Assign(client, now, [str(key) for key in partitions]))
 
     def see(
@@ -135,7 +137,7 @@ class History:
         rebalanced: Iterable[TopicPartition] = (),
         final: bool = False,
     ) -> None:
-        """Note that one call of a consumer has returned `records` (`final`: in a reading after the run)."""
+        """Record that one poll of a consumer has returned `records`. `final` is True for reads after the run."""
         if not final:
             self.read += records
             for told in records:
@@ -152,11 +154,11 @@ class History:
         self.operations.operations.append(poll)
 
     def own(self, client: str, group: str, partitions: Iterable[TopicPartition], now: float) -> None:
-        """Note that a group assigns partitions to a member, which will ask the group for its positions."""
+        """Record that a group assigns partitions to a member, which then fetches its positions from the group."""
         self.operations.operations.append(Own(client, now, group, [str(key) for key in partitions]))
 
     def commit(self, client: str, group: str, offsets: Mapping[TopicPartition, int], now: float) -> Commit:
-        """Note a commit that a member is about to send; the caller completes it."""
+        """Record a commit that a member is about to send. Returns it, so that the caller can set its outcome."""
         commit = Commit(client, now, group, {str(key): offset for key, offset in offsets.items()})
         self.operations.operations.append(commit)
         return commit
@@ -164,7 +166,7 @@ class History:
     def check_anomalies(self) -> None:
         """Check all operations against Jepsen's definitions. Raises `SafetyViolation`.
 
-        Partitions of which a client has asked to delete records are left out: readers may miss those.
+        Partitions with deleted records are left out, since readers may miss these.
         """
         for key in self.deleted_below:
             for each in self.operations.operations:
@@ -178,13 +180,13 @@ class History:
             raise SafetyViolation(f"{anomaly.name}: {anomaly.key}: {anomaly.detail}")
 
     def last_power_loss(self) -> float:
-        """Return the time of the last power loss; before all time if there was none."""
+        """Return the virtual time of the last power loss in seconds; -1 if there was none."""
         return max(self.power_losses, default=-1.0)
 
     def check(
         self, partition: TopicPartition, start_offset: int, records: Iterable[tuple[int, bytes]]
     ) -> int:
-        """Check a partition's final (offset, value) pairs against the promises, and return their number.
+        """Check a partition's final (offset, value) pairs against the guarantees, and return the number of records.
 
         Raises `SafetyViolation`.
         """
@@ -237,7 +239,7 @@ class History:
             last[producer] = sent[value]
 
     def _check_moments(self, partition: TopicPartition, there: dict[int, bytes]) -> None:
-        """Check promise 5: no record is before the records that were there when it was sent."""
+        """Check guarantee 5: no record comes before records that were already seen when it was sent."""
         witnessed = self.witnessed.get(partition, {})
         lost_at = self.last_power_loss()
         earliest, behind = inf, -1

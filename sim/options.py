@@ -1,17 +1,18 @@
-"""The options of a run: all choices about it, drawn from a seed, as one value.
+"""The options of a run: all choices that define it except its seed, as one value.
 
-Swarm testing (Groce et al., 2012): most runs lack most kinds of trouble. A run that has everything hides bugs that
-only show when something is missing. `RunOptions.draw` chooses the options of a run; `run(seed, options)` repeats it,
-and a failing run is made smaller by trying each of `RunOptions.simpler`.
+Swarm testing (Groce et al., 2012): most runs lack most kinds of trouble. A run with all kinds hides bugs that only
+show when some are absent. `RunOptions.draw` draws the options from the seed. `run(seed, options)` repeats a run,
+and a failing run is minimised by trying each of `RunOptions.simpler`.
 
 Profiles:
 
-* `default`: the fault model that a cluster must live through (`sim.storm.storm` and `sim.machine.disk` have it).
-* `lite`: the same, but less of it: a short storm of at most two kinds.
-* `perf`: more clients, controllers of their own and always the same kinds of trouble, to measure how fast the
-  simulator is.
-* `calm`: no trouble at all; a failure here is one everywhere.
-* `broken`: the fault model is broken once, on purpose (`sim.storm.breakage`): damage must be reported, or do no harm.
+* `default`: the fault model that a cluster must survive (`sim.storm.storm` and `sim.machine.disk` define it).
+* `lite`: the same fault model, but a short storm of at most two kinds.
+* `perf`: more clients, separate controllers and always the same kinds of trouble, to measure how fast the simulator
+  is.
+* `calm`: no trouble at all; so failures here are independent of faults.
+* `broken`: a fault outside the fault model is made once, on purpose (`sim.storm.breakage`). Any harm must be
+  reported.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from sim.storm.storm_plan import StormPlan
 
 PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
-"""Workloads with the share of the runs that have them; drawn by a stream of their own."""
+"""Workloads with the share of runs that have them. One separate random generator draws them."""
 CLIENT_WORKLOADS = {
     "varied": 0.4,
     "crowd": 0.35,
@@ -41,15 +42,15 @@ CLIENT_WORKLOADS = {
     "copy": 0.35,
     "herd": 0.3,
 }
-"""Workloads of the same kind, each drawn by a stream of its own."""
+"""More workloads with their shares; each is drawn by its own random generator."""
 JOINT_WORKLOADS = {"wide": 0.12, "tally": 0.12, "prepare": 0.1, "names": 0.08}
-"""Workloads of `sim.load.joint`, drawn alike."""
+"""Workloads of `sim.load.joint` with their shares, each drawn by its own random generator."""
 GROUP_SETTINGS = {
     "group.min.session.timeout.ms": ("1000", "1000", "6000"),
     "group.initial.rebalance.delay.ms": ("0", "500", "3000"),
 }
-"""The brokers' settings in runs with the workload `crowd`. Kafka's seconds would leave too few rebalances in a
-storm.
+"""The brokers' settings in runs with the workload `crowd`. With Kafka's defaults of seconds, a storm would have too
+few rebalances.
 """
 HERD_SETTINGS = {
     "group.consumer.min.session.timeout.ms": ("1000",),
@@ -67,8 +68,8 @@ CLEANER_SETTINGS = {
     "log.cleaner.io.buffer.load.factor": ("0.9", "0.9", "0.0002"),
     "log.cleaner.io.buffer.size": ("524288", "1000"),
 }
-"""The brokers' settings in runs with the workload `keyed`. The lowest load factor leaves room for a few keys, so
-that maps become full.
+"""The brokers' settings in runs with the workload `keyed`. The lowest load factor leaves room for only a few keys, so
+that the cleaner's map becomes full.
 """
 TRANSACTION_SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": ("200", "1000", "10000"),
@@ -91,14 +92,16 @@ WORKLOADS = (
     *("produce", "consume", "follow", "group", "trim"),
     *(*MORE_WORKLOADS, *CLIENT_WORKLOADS, *JOINT_WORKLOADS),
 )
-"""The workloads in this order: producers (lists and single records, half of the clients each), a plain reader, a
-follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and
-bare connections (`sim.load.pipelining`). Then producers of every kind (`sim.load.producers`), and groups whose
-members come, go and stall (`sim.load.consumers`). At last questions for offsets (`sim.load.asking`), and writers of a
-compacted topic (`sim.load.keyed`), and a group of the consumer protocol (`sim.load.consumers.herd`). Programs copy a topic in transactions (`sim.load.copying`), or write joint ones
-(`sim.load.joint`)."""
+"""The names of all workloads. `produce`: producers of lists and of single records, half of the clients each.
+`consume`: a simple reader. `follow`: a consumer near a follower. `group`: a consumer group. `trim`: records that an
+operator deletes. `churn`: topics that are created and deleted (`sim.load.churning`). `pipeline`: plain connections
+(`sim.load.pipelining`). `varied`: producers with all kinds of settings (`sim.load.producers`). `crowd` and `herd`:
+groups with changing members, with the classic and with both protocols (`sim.load.consumers`). `offsets`:
+ListOffsets requests (`sim.load.asking`). `keyed`: a compacted topic (`sim.load.keyed`). `copy`: a topic that is
+copied in transactions (`sim.load.copying`). The others are joint transactions (`sim.load.joint`).
+"""
 NODES = 3
-"""The brokers of a cluster whose shape is not drawn."""
+"""The number of brokers if the shape is not drawn."""
 DUTIES = {
     "moves": 0.35,
     "topics": 0.3,
@@ -112,28 +115,32 @@ DUTIES = {
     "lives": 0.2,
     "tokens": 0.15,
 }
-"""Operators and the asker of any API (`sim.load.operators`), with the share of the runs that have them. Each is drawn
-by a stream of its own."""
+"""Operators and the client that calls any API (`sim.load.operators`), with the share of runs that have them. Each is
+drawn by its own random generator.
+"""
 GUARDED_DUTIES = ("access", "tokens")
-"""Duties whose clients log in."""
+"""Duties whose clients must log in."""
 OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15, "descriptors": 0.15, "jumps": 0.5}
-"""Kinds of trouble that operators make (`sim.storm.upkeep`), the lack of descriptors, and clocks that jump by days. Each has
-the share of the runs that have it, and is drawn alike."""
+"""More kinds of trouble with the share of runs that have them. They are restarts and removals by operators
+(`sim.storm.upkeep`), lack of file descriptors, clocks that jump by days. Each is drawn by its own random generator.
+"""
 CLOCK_KINDS = ("clocks", "drift")
-"""Kinds of trouble after which clocks stay wrong: beside them, no jump returns to the right time."""
+"""Kinds of trouble after which clocks stay wrong. They exclude jumps, since a jump must return to the right time."""
 TRANSACTION_KINDS = {"coordinators": 0.4, "markers": 0.3, "handovers": 0.3}
-"""Troubles that are aimed at transactions (`sim.storm.transaction_troubles`), with the share of the runs with copiers
-that have them, drawn alike."""
+"""Kinds of trouble aimed at transactions (`sim.storm.transaction_troubles`), with their share of the runs with the
+workload `copy`.
+"""
 FILE_KINDS = {"spoil": 0.2}
-"""Damage to small files (`sim.storm.disk_damage`), with the share of the runs that have it."""
+"""Damage to small files (`sim.storm.disk_damage`), with the share of runs that have it."""
 POWER_KINDS = {"blackouts": 0.2, "eligible": 0.15}
-"""Losses of power of several machines, and elections of eligible leaders (`sim.storm.power_cuts`), with the share of the
-runs that have them, drawn alike."""
+"""Power losses of several machines, and elections of eligible leaders (`sim.storm.power_cuts`), with the share of runs
+that have them.
+"""
 SYNCED_PROBABILITY = 0.12
-"""The share of runs whose brokers sync everything before they acknowledge it."""
+"""The share of runs whose brokers sync all records before they acknowledge them."""
 UNSYNCING = {"workloads": ("pipeline",), "duties": ("settings",)}
-"""Workloads and duties that set `flush.messages` for a topic or a broker. They are left out of runs whose brokers
-sync late.
+"""Workloads and duties that set `flush.messages` for a topic or a broker. They are left out if brokers must sync
+before they acknowledge.
 """
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
@@ -142,21 +149,23 @@ PERF_CLIENTS = 4
 PERF_KINDS = ("deaths", "links", "pauses", "slow")
 BROKEN_SECONDS = 12.0
 AGED_PROBABILITY = 0.025
-"""The share of runs that last hours of virtual time."""
+"""The share of runs that last for hours of virtual time."""
 AGED_WORKLOADS = ("consume", "follow", "trim", "churn", "offsets")
 AGED_SHARE = 0.4
 LATER_AGED_WORKLOADS = ("group", "varied", "keyed", "copy", *JOINT_WORKLOADS)
-"""More workloads of such runs, drawn by a stream of their own, with their share."""
+"""More workloads of runs that last for hours, drawn by another random generator."""
 LATER_AGED_SHARE = 0.3
 LATER_AGED_MAX = 2
 LATER_AGED_TIME = 0.35
-"""Such runs have at most two of these workloads, and a third of the time, so that a run costs no more than others."""
+"""A run of hours has at most two of these workloads. With any of them it lasts a third as long, to cost no more than
+others.
+"""
 KEEPING_WORKLOADS = ("group", "copy")
-"""Workloads that need the offsets of their groups, however seldom these are committed."""
+"""Workloads whose groups need their committed offsets until the end, even if commits are rare."""
 NEW_WORKLOADS = ("prepare", "herd")
-"""Workloads that nodes of the release before cannot serve."""
+"""Workloads that nodes of the previous release cannot serve."""
 OLDER_PROBABILITY = 0.3
-"""The share of runs that begin with nodes one release behind."""
+"""The share of runs that start with nodes of the previous release."""
 _CALM = Weather()
 
 __all__ = ["PROFILES", "WORKLOADS", "RunOptions"]
@@ -164,8 +173,8 @@ __all__ = ["PROFILES", "WORKLOADS", "RunOptions"]
 
 @attrs.frozen
 class RunOptions:
-    """All options of a run, without its seed. `delivery_seconds` is the time for which producers retry; `knobs` are
-    constants and their values.
+    """All options of a run, without its seed. `delivery_seconds` is how long producers retry. `knobs` has values of
+    constants by path.
     """
 
     profile: str = "default"
@@ -188,7 +197,7 @@ class RunOptions:
         controllers: int | None = None,
         seconds: float | None = None,
     ) -> RunOptions:
-        """Draw the options of a seed, except the given ones. Raises `ValueError` for an unknown profile."""
+        """Draw the options for a seed, except those that are given. Raises `ValueError` for an unknown profile."""
         if profile not in PROFILES:
             raise ValueError(f"unknown profile {profile!r}: one of {', '.join(PROFILES)}")
         weather = _drawn_weather(seed, profile)
@@ -208,7 +217,7 @@ class RunOptions:
         shape = shape.with_small_intervals(Random(f"{seed}/small intervals"))
         if nodes is None and controllers is None and profile in ("default", "lite", "calm"):
             shape = shape.widened(Random(f"{seed}/shapes"))
-            # More machines get less time, so that a run costs about as much as with few machines.
+            # With more machines the storm is shorter, so that the run costs about as much as with few machines.
             if seconds is None:
                 storm = attrs.evolve(storm, seconds=storm.seconds * NODES / shape.nodes)
         releases = Random(f"{seed}/releases")
@@ -233,7 +242,7 @@ class RunOptions:
         return drawn._fit_to_profile(random, controllers, seconds)
 
     def _synced(self, random: Random) -> RunOptions:
-        """Return a copy of the options. In some runs its brokers sync each batch before they acknowledge it."""
+        """Return a copy in which, for some seeds, brokers sync each batch before they acknowledge it."""
         if random.random() >= SYNCED_PROBABILITY:
             return self
         return attrs.evolve(
@@ -244,7 +253,7 @@ class RunOptions:
         )
 
     def _aged(self, random: Random, more: Random) -> RunOptions:
-        """Return a copy of the options for a run of hours with little load."""
+        """Return a copy for a run of hours with few requests."""
         storm = self.storm.aged(random)
         kinds = tuple(kind for kind in storm.kinds if kind not in ("upgrade", *TRANSACTION_KINDS))
         shape = self.shape.aged(random)
@@ -298,7 +307,9 @@ class RunOptions:
         return self
 
     def simpler(self) -> list[tuple[str, RunOptions]]:
-        """List copies in which one option that is not at its simplest is simplified, with names. Largest cuts first."""
+        """List (name, copy): in each copy one option is simplified that is not at its simplest yet. The largest
+        simplifications come first.
+        """
         found: list[tuple[str, RunOptions]] = []
         if self.weather != _CALM:
             found.append(("weather calm", attrs.evolve(self, weather=_CALM)))
@@ -346,7 +357,7 @@ class RunOptions:
         return found
 
     def _with_fewer_knobs(self) -> list[tuple[str, RunOptions]]:
-        """List copies without knobs, with half of them, and with one fewer."""
+        """List (name, copy) without knobs, with half of them, and with one less."""
         paths = tuple(self.knobs)
         if not paths:
             return []
@@ -371,12 +382,12 @@ class RunOptions:
         return min(self.shape.guarded, CLIENTS_LOG_IN) if {*GUARDED_DUTIES} & {*self.duties} else 0
 
     def to_json(self) -> str:
-        """Encode as one line, with sorted keys: equal options give equal text."""
+        """Encode the options as one line, with sorted keys, so that equal options give equal text."""
         return json.dumps(attrs.asdict(self, value_serializer=_plain), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> RunOptions:
-        """Decode the text of `to_json`. Raises `ValueError` for anything else."""
+        """Decode a text of `to_json`. Raises `ValueError` for any other text."""
         try:
             given: Any = json.loads(text)
             return cls(
@@ -397,7 +408,7 @@ class RunOptions:
 
 
 def _drawn_weather(seed: int, profile: str) -> Weather:
-    """Draw the weather of a seed."""
+    """Draw the weather for a seed."""
     weather = Weather.draw(Random(f"{seed}/weather"))
     if profile in ("default", "lite"):
         weather = weather.with_toil(Random(f"{seed}/toil"))
@@ -407,7 +418,9 @@ def _drawn_weather(seed: int, profile: str) -> Weather:
 
 
 def _with_client_workloads(seed: int, shape: Shape, workloads: list[str]) -> Shape:
-    """Add the workloads of clients that the seed draws to `workloads`, and return the shape with the settings that they need."""
+    """Append the client workloads that the seed draws to `workloads`. Return the shape with the settings that these
+    need.
+    """
     for name, share in (CLIENT_WORKLOADS | JOINT_WORKLOADS).items():
         clients = Random(f"{seed}/{name}?")
         if clients.random() < share:
@@ -419,7 +432,7 @@ def _with_client_workloads(seed: int, shape: Shape, workloads: list[str]) -> Sha
 
 
 def _drawn_kinds(seed: int, storm: StormPlan, workloads: list[str]) -> tuple[str, ...]:
-    """Draw the kinds of trouble that have a share of their own."""
+    """Draw the kinds of trouble that have a separate share."""
     kinds = OPERATED_KINDS | FILE_KINDS
     if "copy" in workloads:
         kinds |= TRANSACTION_KINDS
@@ -431,7 +444,7 @@ def _drawn_kinds(seed: int, storm: StormPlan, workloads: list[str]) -> tuple[str
 
 
 def _drawn_alone(seed: int, shares: Mapping[str, float]) -> tuple[str, ...]:
-    """Draw the names that a seed has, each by a stream of its own."""
+    """Draw a subset of the names, each by its share and its own random generator."""
     return tuple(name for name, share in shares.items() if Random(f"{seed}/{name}?").random() < share)
 
 

@@ -1,7 +1,7 @@
-"""The replay of a run: the command for it, and the options in it that the seed does not draw. PURE.
+"""The command that repeats a run, and the options in it that the seed does not draw. PURE.
 
-`options_with(RunOptions.draw(seed, profile), given)` are the options that the command line gets from `--options`;
-`difference` finds the smallest `given` that leads to the options of a run.
+`options_with(RunOptions.draw(seed, profile), given)` returns the options for the command line's `--options`.
+`difference` finds the smallest `given` for the options of a run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from sim.options import RunOptions
 
 _SECTIONS = ("shape", "storm", "weather")
-"""Options that have parts, each of which may be given by itself."""
+"""Options that have parts, each of which may be given separately."""
 
 __all__ = ["difference", "options_with", "replay_command"]
 
@@ -31,7 +31,7 @@ def options_with(options: RunOptions, given: Mapping[str, Any]) -> RunOptions:
 
 
 def difference(base: RunOptions, options: RunOptions) -> dict[str, Any]:
-    """Compute the values to give so that `base` becomes `options`."""
+    """Return the values that turn `base` into `options`."""
     before: dict[str, Any] = json.loads(base.to_json())
     after: dict[str, Any] = json.loads(options.to_json())
     found: dict[str, Any] = {}
@@ -46,14 +46,14 @@ def difference(base: RunOptions, options: RunOptions) -> dict[str, Any]:
 
 
 def replay_command(seed: int, options: RunOptions) -> str:
-    """Write one command, for a shell, that runs this again."""
+    """Return a shell command that repeats this run."""
     words = ["python", "-m", "sim", "--seed", str(seed)]
     if options.profile != "default":
         words += ["--profile", options.profile]
     drawn = RunOptions.draw(seed, options.profile)
     given = difference(drawn, options)
     nodes = given.get("shape", {}).get("nodes")
-    if nodes is not None:  # many options depend on the number of nodes: let the seed draw them
+    if nodes is not None:  # many options depend on the number of nodes, so the seed draws them again
         words += ["--nodes", str(nodes)]
         given = difference(RunOptions.draw(seed, options.profile, nodes=nodes), options)
     if given:

@@ -1,10 +1,10 @@
-"""The logs of all replicas, read from their disks without the nodes, and compared with each other. PURE.
+"""Comparison of all replicas' logs, which are read from their disks without the nodes. PURE.
 
 Three rules:
 
-* Replicas of a partition have the same bytes up to the high watermark (and everywhere, once all is quiet).
+* Replicas of a partition have the same bytes up to the high watermark, and completely once nothing is written.
 * Two metadata logs with an entry of the same offset and epoch are equal up to that entry (Raft, 5.3: log matching).
-* Records seen as committed in the metadata log stay there, byte for byte.
+* Records that were seen committed in the metadata log remain there, byte for byte.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
 
 @attrs.frozen
 class StoredBatch:
-    """One batch as it is on a disk."""
+    """One batch as it is stored on a disk."""
 
     base_offset: int
     next_offset: int
@@ -32,7 +32,7 @@ class StoredBatch:
 
 
 def read_log(files: Mapping[str, bytes]) -> list[StoredBatch]:
-    """Read the whole batches of a log's segments in order, up to the first torn batch."""
+    """Read the complete batches of a log's segments in order, up to the first incomplete or damaged batch."""
     found: list[StoredBatch] = []
     for name in sorted(files):
         if not _SEGMENT_NAME.match(name):
@@ -60,7 +60,7 @@ def end_of(log: Sequence[StoredBatch]) -> int:
 
 
 def first_difference(one: Sequence[StoredBatch], other: Sequence[StoredBatch]) -> int | None:
-    """Find the offset at which two logs differ, where both have records; None if they agree."""
+    """Return the first offset at which two logs differ, where both have records; None if they agree."""
     there = {batch.base_offset: batch for batch in other}
     start = max(start_of(one), start_of(other))
     end = min(end_of(one), end_of(other))
@@ -71,7 +71,7 @@ def first_difference(one: Sequence[StoredBatch], other: Sequence[StoredBatch]) -
 
 
 def check_replicas_equal(name: str, logs: Mapping[str, Sequence[StoredBatch]], end_offset: int) -> None:
-    """Check that replicas agree below `end_offset`, and all reach it. Raises `SafetyViolation`."""
+    """Check that all replicas reach `end_offset`, and agree below it. Raises `SafetyViolation`."""
     sources = list(logs)
     for who in sources:
         if end_of(logs[who]) < end_offset:
@@ -85,7 +85,7 @@ def check_replicas_equal(name: str, logs: Mapping[str, Sequence[StoredBatch]], e
 
 
 def check_log_matching(logs: Mapping[str, Sequence[StoredBatch]]) -> None:
-    """Check metadata logs: two that agree on an entry must agree on all before it. Raises `SafetyViolation`."""
+    """Check metadata logs: if two agree on an entry, they agree on all entries before it. Raises `SafetyViolation`."""
     sources = list(logs)
     for index, one in enumerate(sources):
         for other in sources[index + 1 :]:
@@ -103,13 +103,15 @@ def check_log_matching(logs: Mapping[str, Sequence[StoredBatch]]) -> None:
 
 @attrs.define
 class Committed:
-    """The batches seen committed in the metadata log, by their base offset."""
+    """The batches that were seen committed in the metadata log, by base offset."""
 
     batches: dict[int, StoredBatch] = attrs.Factory(dict)
     high_watermark: int = 0
 
     def see(self, who: str, log: Sequence[StoredBatch], high_watermark: int) -> None:
-        """Record that `who` leads and has committed all batches below `high_watermark`. Raises `SafetyViolation`."""
+        """Record that `who` leads the quorum, and that all batches of its log below `high_watermark` are committed.
+        Raises `SafetyViolation`.
+        """
         for batch in log:
             if batch.next_offset > high_watermark:
                 break
@@ -121,7 +123,7 @@ class Committed:
         self.high_watermark = max(self.high_watermark, high_watermark)
 
     def check(self, who: str, log: Sequence[StoredBatch], snapshot_end: int = 0) -> None:
-        """Check that all committed batches are in this log, except those below `snapshot_end`. Raises
+        """Check that this log has all committed batches, except those before its start or its snapshot. Raises
         `SafetyViolation`.
         """
         there = {batch.base_offset: batch for batch in log}

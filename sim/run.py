@@ -1,7 +1,7 @@
-"""One run from a seed and its options, and its outcome, for the command line and for campaigns. SHELL.
+"""One run of the simulator from a seed and its options, for the command line and for campaigns. SHELL.
 
-`run` never raises for what a node does. A broken promise, a cluster that stays ill and an unexpected exception are
-verdicts. Two failures with the same `signature` are most likely the same bug.
+`run` raises no error of a node. A violated guarantee, a cluster that does not recover, and an unexpected exception
+are verdicts of its result. Two failures with the same `signature` are most likely the same bug.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from sim.scenarios.cluster_scenario import ClusterScenario
 EXIT_STATUS: Mapping[str, int] = {"ok": 0, "safety": 1, "liveness": 2, "crash": 3}
 """The exit status of `python -m sim`, by verdict."""
 EVENT_WORDS = ("log", "boot", "exit", "poll", "group")
-"""Words of the trace that people want to read, beside those that begin with `crash`."""
+"""Words of the trace whose events are printed for humans, in addition to those that begin with `crash`."""
 EVENTS_MAX = 50_000
 COLLECTED_AFTER = (200_000, 20, 100)
-"""The thresholds of Python's garbage collector during a run. Its usual ones cost a tenth of the run's time. With these,
-a run of ten seconds has some 50 MB of cyclic garbage at its end."""
+"""The thresholds of Python's garbage collector during a run. With the default thresholds, collections cost a tenth of
+the run's time. With these, a run of ten seconds has about 50 MB of cyclic garbage at its end.
+"""
 _SIGNATURE_CHARACTERS_MAX = 160
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -41,7 +42,7 @@ __all__ = ["EXIT_STATUS", "Event", "RunResult", "commit", "run"]
 
 @attrs.frozen
 class Event:
-    """An event of a timeline: `who` did it, at a virtual time in seconds."""
+    """An event of a timeline: what happened at machine `who`, at a virtual time in seconds."""
 
     time: float
     who: str
@@ -51,9 +52,9 @@ class Event:
 
 @attrs.frozen
 class RunResult:
-    """The verdict of a run, with its figures.
+    """The verdict of a run, and what was counted in it.
 
-    `message` is for a human (of a crash the whole traceback), `signature` for grouping.
+    `message` is for human readers; for a crash it is the whole traceback. `signature` groups equal failures.
     """
 
     seed: int
@@ -65,16 +66,16 @@ class RunResult:
     virtual_seconds: float
     real_seconds: float
     events: tuple[Event, ...]
-    """The first `EVENTS_MAX` events; empty unless the caller wanted events."""
+    """The first `EVENTS_MAX` events; empty unless `run` was called with `with_events`."""
     statistics: Mapping[str, int]
     last_lines: tuple[str, ...]
     """The last lines of the trace."""
     answers: AnswerCounts
-    """How many answers the nodes gave, by API and version."""
+    """Counts of the answers that nodes sent, by API, version and error code."""
     faults: Mapping[str, int]
-    """How often each kind of fault befell the cluster."""
+    """By kind of fault: how often it was inflicted on the cluster."""
     states: Mapping[str, int]
-    """How often the product came to each of its named states."""
+    """By named state of the product: how often it was reached."""
 
 
 def run(
@@ -85,10 +86,10 @@ def run(
     with_events: bool = False,
     own: Sequence[OwnWorkload] = (),
 ) -> RunResult:
-    """Run to the end. `trace(word, line)` is called for each event of the world, which it must not change. `own` are
-    workloads of the user on top of those of the options.
+    """Run the simulation to its end, and return the result. `trace(word, line)` is called for each event, and must
+    change nothing. `own` are the user's workloads, in addition to those of the options.
     """
-    # The clients' own log would be thousands of lines about faults that the run makes on purpose.
+    # The clients' log would have thousands of lines about faults that the run makes on purpose.
     logging.getLogger("odradek.client").addHandler(logging.NullHandler())
     scenario = ClusterScenario.of(seed, options)
     scenario.own = own
@@ -137,7 +138,7 @@ def run(
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Collect garbage before the block, and seldom in it. Later collections skip the objects from before the block."""
+    """Collect garbage before the block, and rarely within it. Objects from before the block are never scanned again."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -149,12 +150,12 @@ def _rare_collections() -> Iterator[None]:
 
 
 def is_event(word: str) -> bool:
-    """True if a word of the trace is for humans."""
+    """True if events with this word are printed for humans."""
     return word in EVENT_WORDS or word.startswith("crash")
 
 
 def signature_of(message: str) -> str:
-    """Strip a message of all that differs between runs: quoted values, digits, and the seed."""
+    """Remove from a message all that differs between runs: quoted values, digits, and the seed."""
     plain = re.sub(r"seed \d+(, at [\d.]+ s)?: ", "", message)
     plain = re.sub(r"b?'[^']*'", "'..'", plain)
     plain = re.sub(r"\d+(\.\d+)?", "N", plain)
@@ -162,7 +163,7 @@ def signature_of(message: str) -> str:
 
 
 def signature_of_crash(error: BaseException) -> str:
-    """Name the kind of the exception, and its last place in the repository's own code."""
+    """Return the type of the exception, and the last place in the repository's own code that it passed."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     place = ""
@@ -174,7 +175,7 @@ def signature_of_crash(error: BaseException) -> str:
 
 
 def commit() -> str:
-    """Name the commit that this tree stands on, as far as git knows."""
+    """Return the short hash of the commit that is checked out; "unknown" without git."""
     try:
         done = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"],

@@ -1,4 +1,6 @@
-"""`odradek spark NAME ...`: jobs, which can be given to spark-submit, too, and tools. In a checkout `python -m spark` works."""
+"""The command `odradek spark NAME ...`: runs jobs (which spark-submit can run as well) and tools. In a checkout,
+`python -m spark` does the same.
+"""
 
 from __future__ import annotations
 
@@ -10,43 +12,43 @@ from pathlib import Path
 JOBS = {
     "flights": (
         "odradek.spark.pipelines.flights",
-        "flights of 2013 into a topic: data to try the others with",
+        "write flights of 2013 into a topic, as test data for the other jobs",
     ),
     "offline-load": (
         "odradek.spark.pipelines.offline_load",
-        "a topic into partitioned Parquet, exactly once",
+        "load a topic into partitioned Parquet, exactly once",
     ),
     "derived-feed": (
         "odradek.spark.pipelines.derived_feed",
-        "a stream of flights into windowed sums, in another topic",
+        "sum a stream of flights by windows, into another topic",
     ),
     "changelog": (
         "odradek.spark.pipelines.changelog",
-        "a keyed topic into a table of the latest values, refreshed in steps",
+        "keep a table of the latest value of each key of a topic, updated step by step",
     ),
     "two-phase": (
         "odradek.spark.delivery.undecided",
-        "transactions that queries with delivery=two-phase have left open: show or end them (needs neither Spark nor Java)",
+        "show or end transactions that queries with delivery=two-phase have left open (needs neither Spark nor Java)",
     ),
     "quiet": (
         "odradek.spark.quiet",
-        'the folder of settings with which Spark prints errors alone: export SPARK_CONF_DIR="$(odradek spark quiet)"',
+        'print the folder of settings that make Spark print only errors: export SPARK_CONF_DIR="$(odradek spark quiet)"',
     ),
     "pyspark-archive": (
         "odradek.spark.pyspark_archive",
-        "compile the modules in the archives of a Spark from a tarball",
+        "compile the Python modules in Spark's archives, if Spark comes from a tarball",
     ),
     "mirror": ("odradek.spark.pipelines.mirror.command", "the same as `odradek mirror`"),
     "history-check": (
         "jepsen_tests.history_check",
-        "what clients did and saw: was anything lost, doubled or reordered? (in a checkout)",
+        "check recorded histories of clients for lost, doubled or reordered records (only in a checkout)",
     ),
 }
 CHECKOUT_ONLY = "history-check"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the job that the words name, and return its exit status."""
+    """Run the job that `words` names, with its arguments, and return its exit status."""
     given = list(sys.argv[1:] if words is None else words)
     if not given or given[0] in ("-h", "--help"):
         print("usage: odradek spark NAME [--help]\n")
@@ -55,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0 if given else 2
     name, *rest = given
     if name not in JOBS:
-        print(f"the job {name!r} does not exist; there are {', '.join(JOBS)}", file=sys.stderr)
+        print(f"the job {name!r} does not exist; the jobs are {', '.join(JOBS)}", file=sys.stderr)
         return 2
     if name == CHECKOUT_ONLY and not (Path(__file__).parents[2] / "jepsen_tests").is_dir():
         print(f"the job {name} runs only in a checkout of the sources", file=sys.stderr)

@@ -1,11 +1,12 @@
-"""Record batches (format version 2) as Arrow record batches with the columns of Spark's own Kafka connector. PURE.
+"""Decodes record batches (format version 2) to Arrow record batches with the columns of Spark's own Kafka connector.
+PURE.
 
 Theory of operation
 ===================
 
-`odradek.wire.batches.records` parses one record after the other; at a million rows a second Python has no time for that.
-`odradek.wire.batches.record_columns` decodes all records of a group of batches at once, and this module makes Arrow's columns
-of them:
+`odradek.wire.batches.records` parses one record after the other, which is too slow for a million rows per second.
+`odradek.wire.batches.record_columns` decodes all records of a group of batches at once. This module converts them to
+Arrow columns:
 
 1. every record must end where its length says: positions only grow, so that one comparison proves that all lengths
    inside lie inside;
@@ -15,15 +16,16 @@ of them:
 Headers are rare and nested: the records that have some are walked one by one, and only where the query asks for
 headers.
 
-What `odradek.wire.batches.records.records` refuses is refused here too, with the same errors. A reader of a log must not see
-batches in the wrong order, so that is refused as well. Headers that nobody asks for are passed over.
+Records that `odradek.wire.batches.records.records` refuses are refused here as well, with the same errors. Batches in
+the wrong order are also refused. Headers are checked only if the query uses them.
 
-One odd record that a broker has taken must not stop every query of its topic. A header's key that is not UTF-8 is
-decoded with replacement characters, as the JVM connector does. A time that Spark's column cannot hold, which counts
-microseconds in 64 bits, is null there. (A largest time instead would move watermarks to the end of days.)
+One odd record that a broker has accepted must not make every query of its topic fail. A header's key that is not
+UTF-8 is decoded with replacement characters, as the JVM connector does. A time that Spark's column cannot hold, which
+counts microseconds in 64 bits, is null there. (With a maximum time instead of null, watermarks would move far into
+the future.)
 
-Control batches are skipped. So are the batches of the aborted transactions that a broker names beside its answer
-(`_Aborted`). Their checksums are verified first, like all others'.
+Control batches are skipped. So are batches of aborted transactions, which a broker lists in its answer (`_Aborted`).
+The checksums of skipped batches are verified as well.
 """
 
 from __future__ import annotations
@@ -63,14 +65,17 @@ _COLUMNS = [
 _HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 SCHEMA = pa.schema(_COLUMNS)
-"""The columns that `spark.read.format("kafka")` gives; timestampType is 0 (CreateTime) or 1 (LogAppendTime)."""
+"""The columns of `spark.read.format("kafka")`; `timestampType` is 0 (CreateTime) or 1 (LogAppendTime)."""
 SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))])
-"""`SCHEMA` with the column that `includeHeaders` adds; it is null for a record without headers."""
+"""`SCHEMA` with the column `headers` of the option `includeHeaders`. The column is null for a record without headers.
+"""
 
 _GROUP_BYTES = 16 << 20
-"""A group is closed behind the batch that reaches this, however few its rows."""
+"""A group of batches is complete once it has this many bytes, even if it has few rows."""
 _BATCH_BYTES_MAX = 1 << 30
-"""A group and another batch stay below the 2**31 bytes that Arrow's 32-bit positions reach."""
+"""The largest batch, decompressed. So a group and one more batch stay below the 2**31 bytes of Arrow's 32-bit
+offsets.
+"""
 _TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 _CONTROL_KEY = Struct(">hh")
 _CONTROL_BYTES_MAX = 1 << 16
@@ -79,19 +84,19 @@ _ABORT = 0
 
 @attrs.frozen
 class DecodedRows:
-    """Rows of one or more batches, in order."""
+    """The decoded rows of one or more batches, in order."""
 
     rows: pa.RecordBatch
-    """Possibly none, where all batches were control batches, compacted away or outside of the wanted offsets."""
-    next_offset: int
-    """The offset at which to read on: behind the last batch in the answer (compacted batches included), at most the
-    wanted end.
+    """The rows. There are none if all batches were control batches, were compacted away, or are outside of the wanted
+    offsets.
     """
+    next_offset: int
+    """The offset from which to continue reading: after the last batch in the answer, but at most the wanted end."""
 
 
 @attrs.frozen
 class FetchedRange:
-    """The fetch answer of one of several ranges, and the bounds of its wanted records, as for `decode_batches`."""
+    """The fetch answer for one of several ranges, and the wanted offsets, as for `decode_batches`."""
 
     records: Buffer
     topic: str
@@ -113,15 +118,16 @@ def decode_batches(
     rows_wanted: int = 10_000,
     aborted: Sequence[tuple[int, int]] = (),
 ) -> Iterator[DecodedRows]:
-    """Yield the records of a fetch answer with `offset` <= their offset < `offset_end`; a cut batch at the end is left.
+    """Decode the records of a fetch answer from `offset` up to but not including `offset_end`, and yield them in
+    pieces. A truncated batch at the end is ignored.
 
-    Batches are whole, so a piece has at least `rows_wanted` rows (but for the last, or very large ones) and may have
-    many more. It is empty unless at least one batch is whole. `decompressed_bytes_max` bounds each batch; beside it,
-    a record costs about 200 bytes while it is decoded. `aborted` are the (first offset, producer id) of transactions
-    that are to be left out, by offset: what a read_committed answer names.
+    Batches are not divided. So a piece has at least `rows_wanted` rows (except the last piece, or one with very large
+    rows), and may have many more. There are no pieces unless some batch is complete. `decompressed_bytes_max` limits
+    each batch; while it is decoded, each record needs about 200 bytes in addition. `aborted` lists (first offset,
+    producer id) of the transactions to leave out, sorted by offset, as in a read_committed answer.
 
     Raises:
-        CorruptBatch: a wrong checksum, bytes that do not decompress, or a batch that begins before the last one ends.
+        CorruptBatch: a wrong checksum, bytes that cannot be decompressed, or a batch that begins before the previous one ends.
         DecompressionBomb: a batch has more than `decompressed_bytes_max` bytes.
         InvalidRecord: records contradict their header or themselves.
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
@@ -137,7 +143,7 @@ def decode_batches(
     for position, header in iter_batches(buf):
         _check_place(header, next_offset)
         if header.base_offset >= end:
-            # Compaction may have removed all records below the end. Then the caller need not fetch again.
+            # Compaction may have removed all records before the end. Then the caller need not fetch again.
             yield DecodedRows(_rows(group, schema, topic, partition, offset, end), end)
             return
         next_offset = header.next_offset
@@ -159,10 +165,11 @@ def decode_ranges(
     with_headers: bool = False,
     rows_wanted: int = 10_000,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of several small ranges, one range after the other, in Arrow batches of `rows_wanted` rows or more.
+    """Decode the records of several small ranges, one range after the other, and yield them in Arrow batches of
+    `rows_wanted` rows or more.
 
-    A range costs little more than its records; `decode_batches` costs as much as a thousand records per call. Raises
-    as `decode_batches`; the error does not name the range.
+    A range costs little more than its records, while a call of `decode_batches` costs as much as a thousand records.
+    Raises as `decode_batches` does; the error does not name the range.
     """
     if decompressed_bytes_max > _BATCH_BYTES_MAX:
         raise ValueError(f"decompressed_bytes_max must be at most {_BATCH_BYTES_MAX}")
@@ -190,14 +197,14 @@ def decode_ranges(
 
 @attrs.frozen
 class _Share:
-    """The number of a group's records that come from a single range."""
+    """One range, and the number of a group's records that come from it."""
 
     wanted: FetchedRange
     records: int
 
 
 def _check_place(header: BatchHeader, next_offset: int | None) -> None:
-    """Raise CorruptBatch where the header's offsets, which no checksum covers, cannot be a log's."""
+    """Raise CorruptBatch if the header's offsets are impossible in a log. No checksum covers them."""
     base_offset = header.base_offset
     if base_offset < 0 or header.last_offset_delta < 0 or header.next_offset >= 2**63:
         raise CorruptBatch(
@@ -212,14 +219,14 @@ def _check_place(header: BatchHeader, next_offset: int | None) -> None:
 
 @attrs.define
 class _Aborted:
-    """Aborted transactions, each from its first offset to its producer's next abort marker."""
+    """The aborted transactions of a range. Each lasts from its first offset to its producer's next abort marker."""
 
     coming: list[tuple[int, int]]
-    """Aborted transactions that begin behind the batches read so far, by first offset."""
+    """The aborted transactions that begin after the batches read so far, sorted by first offset."""
     producers: set[int] = attrs.field(factory=set)
 
     def visible(self, buf: Buffer, position: int, header: BatchHeader) -> bool:
-        """True if the next batch belongs to no aborted transaction. Call this for each batch in order."""
+        """True if the next batch does not belong to an aborted transaction. Call this for every batch, in order."""
         while self.coming and self.coming[0][0] <= header.last_offset:
             self.producers.add(self.coming.pop(0)[1])
         if header.is_control:
@@ -230,7 +237,9 @@ class _Aborted:
 
 
 def _is_abort_marker(buf: Buffer, position: int) -> bool:
-    """True if this control record aborts (KIP-98): its key is a version and a type. Compaction may have left no record."""
+    """True if this control record is an abort marker (KIP-98): its key has a version and a type. False if compaction
+    has removed the record.
+    """
     found = records(buf, position, decompressed_bytes_max=_CONTROL_BYTES_MAX)
     key = found[0].key if found else None
     return key is not None and len(key) >= _CONTROL_KEY.size and _CONTROL_KEY.unpack_from(key)[1] == _ABORT
@@ -238,7 +247,7 @@ def _is_abort_marker(buf: Buffer, position: int) -> bool:
 
 @attrs.define
 class _Group:
-    """Batches that become one Arrow batch."""
+    """Batches that will become one Arrow batch."""
 
     places: RecordPlaces = attrs.field(factory=RecordPlaces)
     looked_at: int = 0
@@ -257,7 +266,9 @@ class _Group:
 def _rows(
     group: _Group, schema: pa.Schema, topic: str, partition: int, offset: int, offset_end: int
 ) -> pa.RecordBatch:
-    """Make the Arrow batch of a group, which is checked as a whole before rows outside of the offsets are left out."""
+    """Make the Arrow batch of a group. All of the group is checked, even rows outside of the wanted offsets, which
+    are then left out.
+    """
     fields = record_columns(group.places)
     data = fields.data
     offsets = record_offsets(group.places.headers, fields.offset_delta)
@@ -281,7 +292,7 @@ def _rows(
 
 
 def _rows_of_ranges(group: _Group, schema: pa.Schema, shares: Sequence[_Share]) -> pa.RecordBatch:
-    """Make the Arrow batch of a group whose record batches belong to several ranges."""
+    """Make the Arrow batch of a group whose batches come from several ranges."""
     fields = record_columns(group.places)
     offsets = record_offsets(group.places.headers, fields.offset_delta)
     timestamps, timestamp_types = _timestamps(group.places.headers, fields.timestamp_delta)
@@ -309,9 +320,9 @@ def _rows_of_ranges(group: _Group, schema: pa.Schema, shares: Sequence[_Share]) 
 
 
 def _timestamps(headers: list[BatchHeader], delta: Int64s) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-    """Make the columns timestamp, null where it cannot hold the time, and timestampType.
+    """Make the columns `timestamp` (null if the column cannot hold the time) and `timestampType`.
 
-    With LogAppendTime the batch's largest time is every record's.
+    With LogAppendTime, every record has the largest timestamp of its batch.
     """
     counts = np.array([header.record_count for header in headers], np.int64)
     types = np.repeat(np.array([header.timestamp_type for header in headers], np.int32), counts)
@@ -329,7 +340,7 @@ def _timestamps(headers: list[BatchHeader], delta: Int64s) -> tuple[pa.Array, np
 
 
 def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
-    """Make Arrow's binary column from parts of `data`. `places` grow; a length of -1 gives null."""
+    """Make a binary Arrow column from parts of `data`. `places` must increase; a length of -1 gives null."""
     count = len(places)
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[0:-1:2] = places
@@ -347,7 +358,9 @@ def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
 
 
 def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
-    """Make the column of headers, null for a record without headers. Check that every record ends at its stated length."""
+    """Make the column `headers`, null for a record without headers. Check that every record ends where its length
+    says.
+    """
     records = np.flatnonzero((data[fields.headers] != 0) | (fields.headers + 1 != fields.end))
     if not len(records):
         return pa.nulls(rows, pa.list_(_HEADER_TYPE))
@@ -366,7 +379,7 @@ def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Decode the bytes as text; bytes that are not UTF-8 become replacement characters (U+FFFD)."""
+    """Decode a binary column as text. Bytes that are not UTF-8 become replacement characters (U+FFFD)."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -375,7 +388,7 @@ def _texts(column: pa.Array) -> pa.Array:
 
 @attrs.define
 class _Headers:
-    """Headers of several records, one after the other: places and lengths of their keys and values."""
+    """The headers of several records, one after the other: positions and lengths of their keys and values."""
 
     keys: list[int] = attrs.field(factory=list)
     key_lengths: list[int] = attrs.field(factory=list)
@@ -385,14 +398,13 @@ class _Headers:
     """The number of headers of each record."""
 
     def walk(self, data: bytes, place: int, end: int) -> None:
-        """Note the headers of one record; `place` is the place of their count.
+        """Add the headers of one record. `place` is the position of the header count, `end` that of the record's end.
 
         Raises:
             InvalidRecord: the headers do not end exactly where the record does, or their lengths contradict each other.
         """
         count, place = _varint(data, place)
-        # A header has at least two bytes. So no more headers are walked than fit into the bytes, whatever the
-        # count claims.
+        # A header has at least two bytes. So a count that is too large for the remaining bytes is refused at once.
         if not 0 <= 2 * count <= end - place:
             raise InvalidRecord(
                 f"a record claims {count} headers, too many for the {end - place} bytes that are left"
@@ -419,7 +431,9 @@ def _int64s(numbers: list[int]) -> Int64s:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Read a zigzag number, and the place behind it; `data` has `record_columns.PAD` zero bytes at its end."""
+    """Decode a zigzag varint. Return its value and the position after it. `data` must end with `record_columns.PAD`
+    zero bytes.
+    """
     byte = data[place]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), place + 1

@@ -1,4 +1,4 @@
-"""docs/spark-options.md, made of the tables in the code: `python -m odradek.spark.options_page` writes it. SHELL."""
+"""Generates docs/spark-options.md from the tables in the code: `python -m odradek.spark.options_page`. SHELL."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ _NOT_FOR_SPARK = {
     "transactional.id",
     "value.serializer",
 }
-"""A program's own functions and classes, and settings that the sink decides itself."""
+"""Client keys that cannot be options: functions and classes of a program, and settings that the sink chooses itself.
+"""
 _QUERIES = {"both": "", "batch": "batch", "stream": "stream"}
 
 
 def page() -> str:
-    """Write the text of the page."""
+    """Return the text of the page."""
     shared = (_keys(AdminSettings) & _keys(ConsumerSettings) & _keys(ProducerSettings)) - _NOT_FOR_SPARK
     writing = _keys(ProducerSettings) - _keys(AdminSettings) - _NOT_FOR_SPARK
     return "\n".join(
@@ -39,14 +40,14 @@ def page() -> str:
             "# Spark: all options",
             "",
             "The code wrote this page: `python -m odradek.spark.options_page` writes it again. [spark.md](spark.md) shows how they are",
-            "used. Spark's own Kafka connector has the same ones, but for those marked as ours. Names may be written in any case.",
+            "used. Spark's own Kafka connector has the same options, except those marked as ours. Names may be written in any case.",
             "",
             "## Reading",
             "",
             *_options(SOURCE_OPTIONS),
             "",
-            "One of `assign`, `subscribe` and `subscribePattern` has to be given, and `kafka.bootstrap.servers`. A timestamp comes",
-            "before offsets by timestamp, and these before offsets.",
+            "One of `assign`, `subscribe` and `subscribePattern` must be given, and `kafka.bootstrap.servers`. A timestamp takes",
+            "precedence over offsets by timestamp, and these over offsets.",
             "",
             "## Writing",
             "",
@@ -54,8 +55,8 @@ def page() -> str:
             "",
             "## Kafka's keys",
             "",
-            "Each begins with `kafka.` as an option. [client.md](client.md) says what they do. An unknown key is an error, also where",
-            "Kafka's Java client knows it. Keys of writers are passed over by a reader, and the other way around.",
+            "As an option, each key begins with `kafka.`. [client.md](client.md) says what the keys do. An unknown key is an error,",
+            "even if Kafka's Java client knows it. A reader ignores the keys of writers, and a writer those of readers.",
             "",
             "### Reading and writing",
             "",
@@ -106,7 +107,7 @@ def _text(default: object) -> str:
 
 
 def main() -> int:
-    """Write the page into the checkout that is the current directory."""
+    """Write the page into the current directory, which must be a checkout."""
     _PAGE.write_text(page())
     return 0
 

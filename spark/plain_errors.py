@@ -1,8 +1,8 @@
-"""Errors of a single sentence reach the user as one sentence, without the calls that led to them. SHELL.
+"""Shows errors that have a clear sentence to the user without their traceback. SHELL.
 
-Spark's Python processes hand an exception over as text, traceback and all. That is right for a bug. A refused option
-would be a sentence at the end of 20 lines, and of 120 over Spark Connect. Such a process ends with the exception that
-it hands over. So here, at the last moment, a setting makes it leave the traceback out.
+Spark's Python processes pass an exception on as text with its traceback. That is right for a bug. But the sentence
+about a refused option would come after 20 lines of traceback, and after 120 with Spark Connect. Such a process ends
+with the exception. So just before that, a setting is changed that makes it leave out the traceback.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _HIDE = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def plain_errors(*more: type[Exception]) -> Iterator[None]:
-    """Let errors with clear texts, and errors of the types `more`, pass without a traceback.
+    """Make errors with clear texts, and errors of the types `more`, leave this `with` block without a traceback.
 
-    The setting concerns Spark's own processes only, never the user's.
+    This works only in Spark's own processes, never in the user's.
     """
     try:
         yield

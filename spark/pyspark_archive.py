@@ -1,15 +1,15 @@
-"""Compiled modules for PySpark's archives: the Python processes that Spark starts are there in half the time. SHELL.
+"""Adds compiled modules to PySpark's archives, so that the Python processes of Spark start in half the time. SHELL.
 
     odradek spark pyspark-archive [DIRECTORY]
 
-Spark puts the archives of `python/lib` before everything else on the path of each Python process that it starts, and
-they hold sources alone. Compiled modules cannot be written beside them. So every process compiles what it imports,
-for most of a second. Such processes are the source of each streaming query, the first planning of a session, and its
-first task. This adds what Python would have written, once for an installation; Python of another version passes it
-over and compiles the sources.
+Spark puts the archives of `python/lib` first on the path of each Python process that it starts, and they have only
+sources. Python cannot store compiled modules there. So every process compiles what it imports, which takes most of a
+second. Such processes are the source of each streaming query, the first planning of a session, and its first task.
+This command adds the compiled modules once per installation. Another version of Python ignores them and compiles the
+sources.
 
-Each archive is replaced as a whole. The new one has the old one's entries at the same places, so that running
-processes go on reading theirs.
+Each archive is replaced as a whole. In the new archive, all old entries keep their positions, so that running
+processes can go on reading.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ _RARE = (
     "pyspark/testing/",
     "pyspark/tests/",
 )
-"""Parts that no process needs to start, while each start reads the names of all entries, twice."""
+"""Packages that no process needs at its start. (Each start reads the names of all entries of an archive, twice.)"""
 
 
 def compile_archive(archive: Path) -> int:
-    """Add the compiled form of each module that lacks it, except rare ones; returns the number added.
+    """Add the compiled form of each module that lacks it, except those in `_RARE`. Return the number of modules
+    added.
 
-    Raises `OSError` where the archive or its directory cannot be written.
+    Raises `OSError` if the archive or its directory cannot be written.
     """
     with tempfile.TemporaryDirectory() as name, ZipFile(archive) as before:
         there = set(before.namelist())
@@ -57,7 +58,7 @@ def compile_archive(archive: Path) -> int:
             name,
             quiet=2,
             legacy=True,
-            # Replacing the sources replaces the archive too.
+            # No check against the sources is needed: whoever replaces the sources replaces the whole archive.
             invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
             stripdir=name,
             prependdir=str(archive),
@@ -89,9 +90,11 @@ def _installed() -> Path:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Compile all archives of a directory; 1 where it has none, or is read-only."""
+    """Compile all archives of a directory. Return the exit status: 1 if there are none, or if the directory is
+    read-only.
+    """
     parser = argparse.ArgumentParser(
-        prog="odradek spark pyspark-archive", description="Compiled modules for PySpark's archives."
+        prog="odradek spark pyspark-archive", description="Compile the modules in PySpark's archives."
     )
     parser.add_argument("directory", nargs="?", type=Path, help="python/lib of a Spark (default: this one's)")
     directory = parser.parse_args(words).directory or _installed()

@@ -1,4 +1,6 @@
-"""`odradek spark quiet`: the folder of settings with which Spark prints errors alone (docs/spark.md). SHELL."""
+"""The command `odradek spark quiet`: prints the folder with settings that make Spark log only errors (docs/spark.md).
+SHELL.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print the folder."""
+    """Print the path of the folder, and return the exit status."""
     argparse.ArgumentParser(
         prog="odradek spark quiet",
-        description="Print the folder of settings with which Spark prints errors alone, for SPARK_CONF_DIR.",
+        description="Print the folder of settings that make Spark print only errors, for SPARK_CONF_DIR.",
     ).parse_args(words)
     print(Path(__file__).parent / "conf")
     return 0

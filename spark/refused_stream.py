@@ -1,7 +1,7 @@
-"""The reader of a streaming query that cannot begin: it says why when Spark asks for the first offset.
+"""The reader of a streaming query that cannot start: it raises the reason when Spark requests the first offset.
 
-If `streamReader()` raised the error itself, its last line would name a variable of Spark's runner, and the reason
-would stand far above.
+If `streamReader()` itself raised the error, the last line of Spark's message would be a variable of Spark's runner.
+The reason would be far above it.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ __all__ = ["RefusedStream"]
 
 
 class RefusedStream(DataSourceStreamReader):
-    """Raises the same error at the first request of Spark."""
+    """A reader that raises the given error at Spark's first request."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Raise the error: a new query calls this first."""
+        """Raise the error. Spark calls this first for a new query."""
         self._refuse()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return a limit. Spark calls this before the first offset, when an error would be too early."""
+        """Return a limit without raising: Spark calls this before the first offset, when an error would be too early."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Raise the error: a query that continues from its checkpoint calls this first."""
+        """Raise the error. Spark calls this first for a query that continues from its checkpoint."""
         self._refuse()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raise the error: a query that repeats its last batch calls this first."""
+        """Raise the error. Spark calls this first for a query that repeats its last batch."""
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raise the error. No query comes to this call."""
+        """Raise the error. Spark never gets as far as this call."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

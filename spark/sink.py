@@ -1,33 +1,34 @@
-"""The sink of Spark's format `odradek`: Arrow batches in, our producer out. Exactly once, or at least once. SHELL.
+"""The sink of Spark's format `odradek`: writes Arrow batches to topics with this project's producer, exactly once or
+at least once. SHELL.
 
 Theory of operation
 ===================
 
-The driver plans (`sink_plan`): options and columns are checked, the topic is looked up, and nothing has been sent
-when it refuses. Each task then runs `write` in a Python worker (`sink_task`), and ends when every batch is
+The driver plans (`sink_plan`): it checks options and columns, and looks up the topic. If it refuses the write,
+nothing has been sent yet. Each task then runs `write` in a Python worker (`sink_task`), and ends when every batch is
 acknowledged. A failed task fails the batch of the query, and Spark repeats it.
 
-With **delivery=exactly-once**, the default, a task writes in a transaction that also holds its progress
-(`delivery/task_protocol.py`). An attempt that finds its batch committed writes nothing and compares its rows. The
-driver decides nothing. At the end it looks for markers of the batch by tasks that this run does not have. A
-repetition with fewer tasks would leave the rows of missing tasks in the topic.
+With **delivery=exactly-once**, the default, a task writes in a transaction that also has its progress
+(`delivery/task_protocol.py`). If an attempt finds that its batch is committed, it writes nothing and compares its
+rows. The driver makes no decisions. At the end it only checks that no other task has a marker of this batch.
+Otherwise, after a repetition with fewer tasks, rows of the missing tasks would stay in the topic.
 
-With **delivery=two-phase** a task prepares its transaction, and the driver decides once for all tasks of a batch or a job
-(`delivery/two_phase.py`). That is for plans whose tasks have other rows when they are repeated.
+With **delivery=two-phase** a task prepares its transaction, and the driver decides once for all tasks of a batch or a
+job (`delivery/two_phase.py`). This mode is for plans whose tasks may give other rows when they are repeated.
 
-With **delivery=at-least-once** a worker keeps one idempotent producer (KIP-98) for all tasks of the same options. A
-task that Spark repeats writes all its rows again, and rows are visible when they are acknowledged.
+With **delivery=at-least-once** a worker keeps one idempotent producer (KIP-98) for all tasks of the same options. If
+Spark repeats a task, it writes all its rows again. Rows are visible as soon as they are acknowledged.
 
-A stream's batches are known by the query's id and the batch's number, which Spark gives to each task as local
-properties. A batch job is known by `txnAppId` and `txnVersion`, as in Delta; without them each run counts as another
-job.
+A stream's batch is identified by the query's id and the batch's number, which Spark gives to each task as local
+properties. A batch job is identified by `txnAppId` and `txnVersion`, as in Delta; without them each run counts as
+another job.
 
 Spark makes a stream's writer once in the process that plans, and once more for each batch in the process that
 commits. The second writer checks nothing.
 
-Metrics: Spark counts the rows itself (`numOutputRows` of the sink in a query's progress). It gives a Python data
-source no way to add figures of its own. The driver's Python process logs the reports' sums: bytes, batches,
-repetitions. It writes them to the file that the option `metricsPath` names, a line of JSON for each batch.
+Metrics: Spark counts the rows itself (`numOutputRows` of the sink in a query's progress). A Python data source cannot
+add other metrics. So the driver's Python process logs the sums of the tasks' reports: bytes, batches, repetitions. It
+also appends them to the file of the option `metricsPath`, one line of JSON for each batch.
 """
 
 from __future__ import annotations
@@ -71,31 +72,33 @@ __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 _CLOSE_SECONDS_MAX = 1.0
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-"""The local properties by which Spark names to a task its streaming query and micro-batch."""
+"""The local properties in which Spark gives a task the id of its streaming query and the number of its micro-batch.
+"""
 _COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
-"""Spark's program that commits or aborts a micro-batch."""
+"""The module that Spark runs to commit or abort a micro-batch."""
 _LOGGER = logging.getLogger("odradek.spark")
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """Make the writer of a batch query. Raises `ValueError`, with one sentence, for a query that cannot be written."""
+    """Make the writer of a batch query. Raises `ValueError`, with one sentence, if the query cannot be written."""
     if overwrite:
         raise ValueError("the sink cannot overwrite a topic: use .mode('append').")
     plan = plan_write(options, schema)
     if plan.delivery is not Delivery.AT_LEAST_ONCE and plan.app_id is None:
-        # A random id sets attempts at this job's tasks apart from those of any other run.
+        # A random id keeps the attempts at this job's tasks apart from those of any other run.
         return BatchWriter(_checked(attrs.evolve(plan, app_id=f"job-{uuid.uuid4()}", version=0)))
     plan = _checked(plan)
     if plan.delivery is Delivery.TWO_PHASE:
-        # A run that died may have left its decision half done.
+        # An earlier run that died may have left a decision that is not complete.
         _abort(plan, [], plan.app_id, plan.version)
     return BatchWriter(plan)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """Make the writer of a streaming query; output mode complete writes all rows of the result anew each time.
+    """Make the writer of a streaming query. In the output mode complete, each batch writes all rows of the result
+    again.
 
-    Raises `ValueError`, with one sentence, for a query that cannot be written.
+    Raises `ValueError`, with one sentence, if the query cannot be written.
     """
     plan = plan_write(options, schema)
     if plan.app_id is not None:
@@ -107,35 +110,41 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """The sink's writer of a batch query. Spark pickles it to the tasks. It records the figures at commit or abort."""
+    """The writer of a batch query. Spark pickles it to the tasks. At the end, `commit` or `abort` records the
+    metrics.
+    """
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task, in that task."""
+        """Write the rows of one task, and report them. Spark calls this on an executor."""
         return _write(self._plan, iterator, self._plan.app_id, self._plan.version)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Finish the job: every task has succeeded. Raises `ProgressError` if this run contradicts another run."""
+        """Finish the job after all tasks have succeeded. Raises `ProgressError` if this run contradicts an earlier
+        run.
+        """
         _commit(self._plan, messages, self._plan.app_id, self._plan.version)
         _note(self._plan, messages, {})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Finish a failed job. Rows of finished tasks stay in the topic, except with two-phase delivery."""
+        """Finish a failed job. The rows of finished tasks stay in the topic, except with two-phase delivery."""
         if self._plan.delivery is Delivery.TWO_PHASE:
             _abort(self._plan, messages, self._plan.app_id, self._plan.version)
         _note(self._plan, messages, {"aborted": True})
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The sink's writer of a streaming query. Spark pickles it to the tasks. It records the figures of each batch."""
+    """The writer of a streaming query. Spark pickles it to the tasks. `commit` or `abort` records the metrics of each
+    batch.
+    """
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task, in that task."""
+        """Write the rows of one task, and report them. Spark calls this on an executor."""
         context = TaskContext.get()
         query = batch = None
         if context is not None:
@@ -145,22 +154,26 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._plan, iterator, query, int(batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Finish a micro-batch: every task has succeeded. Raises `ProgressError` if it contradicts an earlier run."""
+        """Finish a micro-batch after all tasks have succeeded. Raises `ProgressError` if it contradicts an earlier
+        run.
+        """
         _commit(self._plan, messages, _query_of(messages), batchId)
         _note(self._plan, messages, {"batch": batchId})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Finish a failed micro-batch. The query fails, and writes the whole micro-batch again at its next start."""
+        """Finish a failed micro-batch. The query fails; when it starts again, it repeats the whole micro-batch."""
         if self._plan.delivery is Delivery.TWO_PHASE:
             _abort(self._plan, messages, _query_of(messages), batchId)
         _note(self._plan, messages, {"batch": batchId, "aborted": True})
 
 
-# The driver
+# On the driver
 
 
 def _checked(plan: SinkPlan) -> SinkPlan:
-    """Check that the cluster can carry out the plan; log its notes. Raises `ValueError` with one sentence."""
+    """Check that the cluster can carry out the plan, log its notes, and return it. Raises `ValueError` with one
+    sentence.
+    """
     plan = attrs.evolve(plan, topic_id=_look_up(plan))
     if plan.delivery is Delivery.AT_LEAST_ONCE:
         return plan
@@ -181,7 +194,7 @@ def _checked(plan: SinkPlan) -> SinkPlan:
 
 
 def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
-    """Return the query that the tasks have written for; None if none reported any."""
+    """Return the query id that the tasks have reported; None if no task has reported one."""
     return next(
         (message.query for message in messages if isinstance(message, TaskReport) and message.query), None
     )
@@ -190,7 +203,7 @@ def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
 def _commit(
     plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], query: str | None, batch: int
 ) -> None:
-    """End a batch of which all tasks have reported."""
+    """Finish a batch after all its tasks have reported."""
     if query is None or plan.delivery is Delivery.AT_LEAST_ONCE:
         return
     if plan.delivery is Delivery.TWO_PHASE:
@@ -203,14 +216,14 @@ def _commit(
 def _abort(
     plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], query: str | None, batch: int
 ) -> None:
-    """Abort the transactions that tasks of a failed batch have prepared; a decided batch is completed instead."""
+    """Abort the prepared transactions of a failed batch. If the batch is already decided, complete it instead."""
     if query is None:
         return
     protocol = _protocol(plan, messages, query, batch, aborts=True)
     try:
         run_driver(plan.properties, plan.decisions_topic, protocol)
     except RuntimeError as error:
-        # Only log this error, because the caller should get the reason for the abort.
+        # Only log this error: the caller should see the error that caused the abort.
         _LOGGER.warning("transactions of %s stay prepared until its next run: %s", query, error)
 
 
@@ -240,7 +253,7 @@ _is_logged = False
 
 
 def _log_once(plan: SinkPlan) -> None:
-    """Log how to read the query's records, after its first batch; once in a process."""
+    """Log once per process, after the first batch, how to read the query's records."""
     global _is_logged
     if not _is_logged:
         _is_logged = True
@@ -252,7 +265,7 @@ def _log_once(plan: SinkPlan) -> None:
 
 
 def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
-    """Raise `ProgressError` if a batch is committed for more tasks than this run has."""
+    """Raise `ProgressError` if the batch is committed for more tasks than this run has."""
     with Decisions(plan.look_up_properties, plan.decisions_topic) as decisions:
         key, end = decisions.end_of(query)
         markers = decisions.read(query, key, end).markers
@@ -266,8 +279,8 @@ def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
 
 
 def _look_up(plan: SinkPlan) -> bytes:
-    """Find the topic's id, which shows that the topic exists. (The request may create the topic, if brokers create
-    topics automatically.)
+    """Return the topic's id. Raises an error if the topic does not exist. (If brokers create topics automatically,
+    the request creates it.)
     """
     if plan.topic is None:
         return NO_TOPIC_ID
@@ -286,7 +299,7 @@ def _look_up(plan: SinkPlan) -> bytes:
 
 
 def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about: dict[str, Any]) -> None:
-    """Log the sums of the tasks' reports, and append them to the file of `metricsPath`."""
+    """Log the sums of the tasks' reports, and append them to the file of the option `metricsPath`."""
     reports = [message for message in messages if isinstance(message, TaskReport)]
     sums = {
         **about,
@@ -304,25 +317,27 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
             with Path(plan.metrics_path).open("a") as file:
                 file.write(json.dumps(sums) + "\n")
         except OSError as error:
-            # The rows are written. If this failed now, Spark would write the rows again.
+            # Only log this error: the rows are written, and Spark would write them again after a failure.
             _LOGGER.warning(
                 "the metrics of a batch could not be written (its records are not affected): %s", error
             )
 
 
-# Tasks
+# On the executors
 
 
 _producers: dict[tuple[tuple[str, str], ...], Producer] = {}
-"""One producer for each configuration that this worker process has written with: worker processes outlive their tasks."""
+"""A producer for each configuration that this worker process has used. Worker processes run many tasks."""
 _PRODUCERS_MAX = 8
-"""Producers that are kept; the least recently used one is closed. Each has a thread, and up to `buffer.memory`."""
+"""The most producers that are kept; beyond that, the least recently used one is closed. Each has a thread, and up to
+`buffer.memory` bytes.
+"""
 
 
 def _write(
     plan: SinkPlan, iterator: Iterator[pa.RecordBatch], query: str | None, batch: int | None
 ) -> TaskReport:
-    """Write the rows of a task, and wait for the last acknowledgement."""
+    """Write the rows of a task, and wait until all are acknowledged."""
     try:
         if plan.delivery is Delivery.AT_LEAST_ONCE:
             if query is not None:
@@ -361,7 +376,7 @@ def _write_at_least_once(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> 
             task.add(batch)
         return task.finish()
     except BaseException:
-        # The transaction under way belongs to a failed attempt: the next attempt starts with a new producer.
+        # The producer's open transaction belongs to a failed attempt, so the next attempt needs a new producer.
         del _producers[identity]
         producer.close(_CLOSE_SECONDS_MAX)
         raise

@@ -1,10 +1,9 @@
-"""The source of Spark's format `odradek`, as Spark calls it: schema, reader of a batch query, reader of a streaming query.
+"""The source of Spark's format `odradek`, as Spark calls it: schema, reader of a batch query, reader of a streaming
+query. SHELL.
 
-SHELL.
-
-Spark makes a reader in one process, pickles it into another and runs its tasks in a third. So a reader has options
-when it is made, and opens connections when it first asks for something. Each of these processes is new, and imports
-anew: what a step does not need is imported by the step that does.
+Spark makes a reader in one process, pickles it into another, and runs its tasks in a third. So a reader only has
+options at first, and opens connections at its first request. Each process imports everything again, so modules are
+imported by the steps that need them.
 """
 
 from __future__ import annotations
@@ -57,7 +56,9 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def schema(options: Mapping[str, str]) -> StructType:
-    """Return the columns. Raises `OptionError`, because Spark calls this at `load()`, where a mistake should show."""
+    """Return the columns. Raises `OptionError`, because Spark calls this in `load()`, where the user should see a
+    mistake.
+    """
     return _columns(SourceOptions.parse(options))
 
 
@@ -75,7 +76,7 @@ def batch_reader(options: Mapping[str, str], columns: StructType) -> OdradekRead
 
 
 def stream_reader(options: Mapping[str, str], columns: StructType) -> DataSourceStreamReader:
-    """Make the reader of a streaming query; where the options are wrong, a reader that only raises `OptionError`."""
+    """Make the reader of a streaming query. If the options are wrong, return a reader that only raises `OptionError`."""
     try:
         parsed = SourceOptions.parse(options, Query.STREAM)
         _check_columns(parsed, columns)
@@ -98,24 +99,25 @@ def _check_columns(options: SourceOptions, columns: StructType) -> None:
 
 
 def _session_pushes() -> bool:
-    """True if `spark.sql.python.filterPushdown.enabled` is on: Spark then plans in a process made for it.
+    """True if `spark.sql.python.filterPushdown.enabled` is on, in the process in which Spark plans.
 
-    Spark refuses a reader with `pushFilters` if the setting is off, and a reader does not learn the setting.
+    If the setting is off, Spark refuses a reader that has `pushFilters`; and Spark does not pass the setting to a
+    reader.
     """
     return runs_as(_PUSHDOWN_WORKER)
 
 
 class OdradekReader(DataSourceReader):
-    """Reads a fixed range of each partition."""
+    """A reader of a fixed range of offsets in each partition."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.pushed = Pushed()
 
     def partitions(self) -> list[InputPartition]:
-        """Plan one task for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`.
+        """Plan one task for each partition, or more (`minPartitions`, `maxRecordsPerPartition`).
 
-        Partitions with few records share a task, as in a stream: a task costs more than their records.
+        Partitions with few records share a task, because a task costs more than their records.
         """
         from odradek.spark.reading.batch_plan import plan_batch
         from odradek.spark.reading.offset_ranges import BATCH_TASK_RECORDS, gathered
@@ -124,7 +126,7 @@ class OdradekReader(DataSourceReader):
             ranges = plan_batch(self.options, self.pushed)
         bounds = (self.options.partitions_min, self.options.records_per_partition_max)
         tasks = gathered(ranges, BATCH_TASK_RECORDS, *bounds)
-        # For an empty list Spark would make a partition that is None.
+        # If the list were empty, Spark would make a partition that is None.
         return [RangePartition(each) for each in tasks] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -137,10 +139,10 @@ class OdradekReader(DataSourceReader):
 
 
 class FilteringReader(OdradekReader):
-    """The reader for sessions that push filters: it plans fewer partitions and shorter ranges."""
+    """A reader for sessions that push filters down: it plans fewer partitions and shorter ranges."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Apply filters that bound topics, partitions, offsets and times; hand the rest back to Spark."""
+        """Apply the filters on topics, partitions, offsets and times. Return the filters that Spark must still apply."""
         self.pushed, left = push(filters)
         return left
 

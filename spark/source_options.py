@@ -1,7 +1,8 @@
-"""The options of the source: the names, defaults and meaning of Spark's own Kafka connector, checked and typed. PURE.
+"""The options of the source, checked and typed. Names, defaults and meaning are those of Spark's own Kafka connector.
+PURE.
 
-Spark hands over the names in lower case, the values as they were written. A missing, contradictory or unknown option
-raises `OptionError`, whose sentence names the option as its documentation spells it.
+Spark passes the names in lower case, and the values unchanged. A missing, contradictory or unknown option raises
+`OptionError`, whose sentence spells the option as the documentation does.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ T = TypeVar("T")
 
 _OFFSET_MAX: Final = 2**63 - 1
 _SHOWN_MAX: Final = 200
-"""Characters of a wrong option that its error repeats."""
+"""The most characters of a wrong value that an error shows."""
 _NAMES: Final = {each.name.lower(): each.name for each in SOURCE_OPTIONS}
-"""All options except `kafka.*`, by their names in lower case."""
+"""The documented spelling of each option by its lower-case name, except `kafka.*`."""
 _STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _BATCH_ONLY: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
@@ -58,12 +59,12 @@ READING_KEYS: Final = (
     "isolation.level",
     "max.partition.fetch.bytes",
 )
-"""A consumer's keys that the source uses; it accepts all other keys of a consumer, and ignores them."""
+"""The consumer keys that the source uses. It accepts all other keys of a consumer, and ignores them."""
 SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": str(4 << 20)}
-"""The defaults in which the source differs from a consumer: 4 MiB are more than 20,000 rows of 100 bytes."""
+"""The consumer defaults that the source replaces. 4 MiB are more than 20,000 rows of 100 bytes."""
 BATCH_BYTES_DEFAULT: Final = 256 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
-"""The largest input of `odradek.spark.decode`, because Arrow's positions have 32 bits."""
+"""The largest input of `odradek.spark.decode`, because Arrow's offsets have 32 bits."""
 _CREATE_TABLE: Final = (
     "CREATE TABLE keeps no OPTIONS of a Python data source (Spark 4.3 and before): use CREATE TEMPORARY VIEW name USING "
     "odradek OPTIONS (...), or spark.read"
@@ -80,55 +81,57 @@ _UNITS_MS: Final = {
 
 
 class OptionError(ValueError):
-    """An option is missing, contradicts another one, or has a value that it cannot have."""
+    """Raised if an option is missing, contradicts another one, or has an impossible value."""
 
 
 class Query(Enum):
-    """The kind of query that is about to read."""
+    """The kind of query that the options are for."""
 
     BATCH = "batch"
     STREAM = "stream"
     UNKNOWN = "unknown"
-    """The query id used before Spark assigns one, because Spark asks for the schema first."""
+    """The kind before Spark has chosen one: Spark asks for the schema first."""
 
 
 @attrs.frozen
 class Bound:
-    """The offsets at which to start or end: one rule for all partitions, or an offset for each.
+    """The start or the end of a query: one rule for all partitions, or an offset for each.
 
     Exactly one field besides `what` is set.
     """
 
     what: str
-    """The option's name, for errors."""
+    """The name of the option, for errors."""
     everywhere: int | None = None
-    """`EARLIEST` or `LATEST`, for all partitions."""
+    """One of `EARLIEST` and `LATEST`, for all partitions."""
     offsets: dict[TopicPartition, int] | None = None
-    """Offsets, `EARLIEST` or `LATEST`."""
+    """For each partition an offset, `EARLIEST` or `LATEST`."""
     timestamp: int | None = None
-    """Milliseconds since 1970, for all partitions."""
+    """A time in milliseconds since 1970, for all partitions."""
     timestamps: dict[TopicPartition, int] | None = None
 
     @property
     def named(self) -> frozenset[TopicPartition] | None:
-        """The partitions that it names, which must be the partitions that are read. None: it holds for all."""
+        """The partitions that the bound names; they must be the partitions that are read. None if the bound applies
+        to all.
+        """
         each = self.offsets if self.offsets is not None else self.timestamps
         return None if each is None else frozenset(each)
 
 
 @attrs.frozen
 class SourceOptions:
-    """The options of a reader, typed. Picklable: executors get it."""
+    """The typed options of a reader. They can be pickled, because executors need them."""
 
     properties: dict[str, str] = attrs.field(repr=False)
-    """Kafka's keys of a consumer, `bootstrap.servers` among them, and maybe passwords."""
+    """The consumer configuration with Kafka's keys, including `bootstrap.servers`, and perhaps passwords."""
     starting: Bound
     ending: Bound
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] | None = None
     without_match_latest: bool = False
-    """`startingOffsetsByTimestampStrategy=latest`: where no record is that young, start at the end."""
+    """`startingOffsetsByTimestampStrategy=latest`: if no record has that time or a later one, start at the end."""
     fail_on_data_loss: bool = True
     poll_timeout_ms: int = 120_000
     retries: int = 3
@@ -143,15 +146,15 @@ class SourceOptions:
     include_headers: bool = False
     filter_pushdown: bool = True
     jvm_offsets: bool = False
-    """True if the checkpoint has offsets alone, like that of the JVM connector."""
+    """True if the checkpoint has only offsets, as that of the JVM connector (option `jvmOffsets`)."""
     batch_bytes_max: int = BATCH_BYTES_DEFAULT
-    """The most bytes that a record batch may have when it is decompressed."""
+    """The largest size of a decompressed record batch in bytes."""
     ignored: tuple[str, ...] = ()
-    """Options that have no effect on this kind of query."""
+    """The given options that have no effect on this kind of query."""
 
     @property
     def consumer(self) -> ConsumerSettings:
-        """The consumer's keys, typed."""
+        """The consumer settings, typed."""
         return ConsumerSettings.from_properties(self.properties)
 
     @classmethod
@@ -166,7 +169,7 @@ class SourceOptions:
 
 @attrs.define
 class _Parser:
-    """The options of one query, by their names in lower case."""
+    """Parses the options of one query, which have lower-case names."""
 
     given: Mapping[str, str]
 
@@ -219,14 +222,14 @@ class _Parser:
             ignored=tuple(stream_only) if query is Query.BATCH else (),
         )
 
-    # All options together
+    # Checks of several options together
 
     def _check_names(self) -> None:
-        """Refuse a name that differs little from one of ours as a typing error; any other may be meant for another
-        program.
+        """Refuse an unknown name that is similar to an option, as a typing error. Other unknown names are ignored,
+        because they may be for another program.
         """
         if any(name.startswith("option.") for name in self.given):
-            # CREATE TABLE passes options twice. It loses the options before a query can select from the table.
+            # With CREATE TABLE, Spark passes the options twice, and drops them before a query selects from the table.
             raise OptionError(_CREATE_TABLE)
         for name in self.given:
             if name in _NAMES or name.startswith("kafka."):
@@ -278,7 +281,9 @@ class _Parser:
                         )
 
     def _bound(self, side: str, default: int) -> Bound:
-        """Return the first of timestamp, offsets by timestamp and offsets that is given, as in the JVM connector."""
+        """Return the bound of the first option that is given: timestamp, offsets by timestamp, or offsets. This order
+        is that of the JVM connector.
+        """
         name = f"{side}Timestamp"
         timestamp = self._number(name, 0)
         if timestamp is not None:
@@ -293,7 +298,7 @@ class _Parser:
             return Bound(name, everywhere=words[text.lower()])
         return Bound(name, offsets=self._by_partition(name, EARLIEST))
 
-    # What to read
+    # Topics and partitions
 
     def _topics(self) -> tuple[str, ...] | None:
         text = self._text("subscribe")
@@ -408,7 +413,7 @@ def _json(text: str) -> Any:
 
 
 def _check_topics(option: str, topics: Iterable[str]) -> None:
-    """Raise `OptionError` for a name that no request can carry: JSON writes halves of UTF-16 pairs, too."""
+    """Raise `OptionError` for a topic name that cannot be encoded, such as half of a UTF-16 pair from JSON."""
     for topic in topics:
         try:
             topic.encode()
@@ -417,7 +422,7 @@ def _check_topics(option: str, topics: Iterable[str]) -> None:
 
 
 def _shown(text: str) -> str:
-    """Return the text for an error, which stays a sentence however long an option is."""
+    """Shorten a text for an error, so that the error stays one sentence."""
     if len(text) <= _SHOWN_MAX:
         return repr(text)
     return f"{text[:_SHOWN_MAX]!r}... ({len(text)} characters)"

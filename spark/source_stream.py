@@ -2,23 +2,23 @@
 
 Theory of operation
 -------------------
-One instance lives in a Python process beside the driver as long as the query runs. It is asked for offsets. Another
-one is pickled to the executors and only reads. A query waits for that process to start: imports for single steps
-happen in these steps.
+One instance stays in a Python process next to the driver as long as the query runs, and returns offsets. Another
+instance is pickled to the executors and only reads. A query waits until that process has started, so each step
+imports its modules when it needs them.
 
-* **Start.** `latest` is what it is when the query starts. Spark asks for the initial offset more than once and never
-  writes it down. So the first end differs from it even if the log is empty. Spark then writes a first batch into the
-  checkpoint at once, maybe an empty one, and the start with it (`stream_offsets`).
-* **A batch.** `latestOffset` gets the start of the next batch. It says how far the batch goes: to the end of the
-  logs, or as `maxOffsetsPerTrigger` and `minOffsetsPerTrigger` say. Where there is nothing new it waits for news at
-  the leaders for a moment (`news`) instead of being asked a hundred times a second.
-* **Loss.** The records that were read are compared with the logs. These are differences: another topic of the same
-  name (its id), a log that ends below, a partition that is gone. So is a log whose records of the last read epoch end
-  below (KIP-320). Records that retention took are found by the executors, which name the offsets.
-* **jvmOffsets.** The checkpoint then has offsets alone, so that the JVM connector can go on with it. Ids and epochs are
-  known as long as the process lives. The first batch is empty, and its end is the start.
-* **Commit.** Offsets that Spark has committed go to a consumer group, so that lag shows as for other consumers. They
-  are never read: the checkpoint has the query's position.
+* **Start.** `latest` means the end of the log when the query starts. Spark requests the initial offset more than once
+  and never stores it. So the first end always differs from it, even if the log is empty. Then Spark stores a first
+  batch in the checkpoint at once, perhaps an empty one, and the start with it (`stream_offsets`).
+* **A batch.** `latestOffset` gets the start of the next batch. It returns the end of the batch: the end of the logs,
+  or less because of `maxOffsetsPerTrigger` and `minOffsetsPerTrigger`. If there is nothing new, it waits briefly at
+  the leaders (`news`). Otherwise Spark would call it a hundred times per second.
+* **Loss.** The position is compared with the logs. Records are lost if the topic has another id, if a partition is
+  gone, or if a log ends below the position. The same is true if the last read leader epoch ends below the position
+  (KIP-320). If retention has deleted records, the executors detect it, and report the offsets.
+* **jvmOffsets.** With this option the checkpoint has only offsets, so that the JVM connector can continue from it.
+  Ids and epochs are known only while the process runs. The first batch is empty, and its end is the start.
+* **Commit.** Offsets that Spark has committed are also committed to a consumer group, so that tools show the query's
+  lag. They are never read, because the checkpoint has the query's position.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ __all__ = ["OdradekStreamReader"]
 
 _LOGGER = logging.getLogger("odradek.spark")
 _NEWS_WAIT_MS = 100
-"""Milliseconds for which a source may delay a query with other sources."""
+"""The most milliseconds for which this source may delay a query that has further sources."""
 _METADATA_SECONDS = 1.0
 _LAG_SECONDS = 1.0
 
 
 @attrs.frozen
 class _Seen:
-    """The state of the cluster's logs at one moment."""
+    """The state of the cluster's logs at one time."""
 
     offsets: dict[TopicPartition, int]
-    """The end offset of each log."""
+    """The end offset of each partition."""
     epochs: dict[TopicPartition, int]
     topic_ids: dict[str, bytes]
 
@@ -93,7 +93,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known_at: float | None = None
         self._initial: dict[str, Any] | None = None
         self._target: _Seen | None = None
-        """The end offsets up to which a query with the trigger AvailableNow reads."""
+        """The ends of the logs up to which a query with the trigger AvailableNow reads; None for other triggers."""
         self._seen: _Seen | None = None
         self._planned: dict[TopicPartition, int] = {}
         self._checked_epochs: dict[TopicPartition, int] = {}
@@ -102,9 +102,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit: tuple[str, Task[Any]] | None = None
         self._published: dict[TopicPartition, int] | None = None
         self._unwritten: list[StreamOffset] = []
-        """With `jvmOffsets` the last two ends, newest first, with the facts that the checkpoint lacks."""
+        """With `jvmOffsets`: the last two ends, newest first, with the facts that are not in the checkpoint."""
         self._lag: tuple[float, float] = (0.0, 0.0)
-        """The lag in seconds, and the time at which it was computed."""
+        """The last computed lag in seconds, and the monotonic time of its computation."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}
@@ -112,21 +112,21 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: dict[str, Any]) -> None:
         OdradekStreamReader.__init__(self, state["options"])
 
-    # What executors do
+    # Called on executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one task."""
+        """Read the rows of one task as Arrow batches."""
         from odradek.spark.reading.fetching import read_ranges
 
         assert isinstance(partition, RangePartition)
         with plain_errors():
             yield from read_ranges(partition.ranges, self.options)
 
-    # Where the query starts
+    # The start of the query
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the start that `startingOffsets` gives; every call returns the same start."""
+        """Return the position that `startingOffsets` means. Every call returns the same position."""
         if self._initial is None:
             self._initial = self._view.patiently(self._find_initial)
         return self._initial
@@ -141,7 +141,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # The end of the next batch
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit: Spark has none of both kinds, so the least is taken from the options."""
+        """Return the read limit of the options. Spark has no limit with both a minimum and a maximum, so the minimum
+        is applied in `_delays`.
+        """
         if self.options.offsets_per_trigger_max is not None:
             return ReadMaxRows(self.options.offsets_per_trigger_max)
         if self.options.offsets_per_trigger_min is not None:
@@ -150,24 +152,24 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Record the present ends of the logs as the target. Later records are left to a later run."""
+        """Store the present ends of the logs as the target. A later run reads the records after that."""
         self._target = self._view.patiently(lambda: self._look(()))
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the batch that begins at `start`. Return `start` itself if there are no records to
-        read, or too few.
+        """Return the end of the batch that begins at `start`; `start` itself if there are no records to read, or too
+        few.
 
         Raises:
-            DataLoss: records are missing, read ones or unread ones.
+            DataLoss: records are missing, whether read or unread.
         """
         begun = self._read_offset(start)
         if begun.is_initial and self.options.jvm_offsets:
-            # Where only offsets may be written, the first batch is empty: its end is the query's start.
+            # With `jvmOffsets` the first batch is empty, so its end is the query's start.
             return self._written(attrs.evolve(begun, is_initial=False))
         if not begun.is_initial:
-            # Spark calls this when the batch that ended here is done, and commits that batch only when there is
-            # another.
+            # When Spark calls this, the batch that ended here is done. Spark itself reports its commit only before
+            # the next batch.
             self._publish(begun)
             if self._target is not None:
                 # This may be the last call, because Spark does not always report the end of a query.
@@ -184,8 +186,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._written(begun) if self.options.jvm_offsets and has_more else start
 
     def _read_offset(self, written: dict[str, Any]) -> StreamOffset:
-        """Read the position, with the facts that `jvmOffsets` keeps out of the checkpoint if it is one of the last
-        two.
+        """Parse a position from Spark. With `jvmOffsets`, add the facts that are not in the checkpoint, if the
+        position is one of the last two.
         """
         position = StreamOffset.from_json(written)
         for each in self._unwritten:
@@ -194,16 +196,18 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return position
 
     def _written(self, end: StreamOffset) -> dict[str, Any]:
-        """Write the position for the checkpoint; with `jvmOffsets` the offsets alone, which the JVM connector reads."""
+        """Return the position as JSON for the checkpoint. With `jvmOffsets` it has only offsets, so that the JVM
+        connector can read it.
+        """
         if not self.options.jvm_offsets:
             return end.to_json()
         self._unwritten = [end, *self._unwritten[:1]]
         return StreamOffset(end.offsets).to_json()
 
     def _group(self, known: str | None = None) -> str | None:
-        """Return the group to which committed offsets are sent.
+        """Return the group to which offsets are committed; None for no group.
 
-        A name that we choose must be kept in the checkpoint. So with `jvmOffsets` there is only the name from
+        A generated name must be stored in the checkpoint. So with `jvmOffsets` there is a group only with
         `kafka.group.id`.
         """
         group = self.options.group_id or known
@@ -212,7 +216,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return group
 
     def _plan(self, begun: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
-        """Plan the end of the batch; None where there is nothing (or too little) to read."""
+        """Compute the end of the next batch; None if there is nothing (or too little) to read."""
         expected = begun.offsets.keys()
         if self._target is not None and not expected <= self._target.offsets.keys():
             self._target = self._view.patiently(lambda: self._look(expected))
@@ -230,10 +234,10 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _Seen(offsets, {key: each.leader_epoch for key, each in listed.items()}, ids)
 
     def _refresh(self, expected: Collection[TopicPartition]) -> dict[TopicPartition, Known]:
-        """Return the partitions, refreshed once in a while, so that new ones are read as soon as they are seen.
+        """Return the partitions to read. The list is refreshed from time to time, so that new partitions are found.
 
-        A partition counts as deleted when two answers in a row lack it: a broker that has just started may not know
-        it yet.
+        A partition counts as deleted if two answers in a row lack it, because a broker that has just started may not
+        know it yet.
         """
         now = time.monotonic()
         fresh = self._known_at is not None and now - self._known_at <= _METADATA_SECONDS
@@ -267,7 +271,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, starts: Mapping[TopicPartition, int], ends: dict[TopicPartition, int], limit: ReadLimit
     ) -> dict[TopicPartition, int]:
-        """Return ends within the limit that Spark passes. Spark may pass no limit, whatever the options are."""
+        """Reduce the ends to the limit that Spark passes. Spark may pass no limit even if an option sets one."""
         least = None
         if isinstance(limit, ReadMinRows):
             least = limit.min_rows
@@ -282,7 +286,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _delays(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], least: int
     ) -> bool:
-        """True if so few records are new that the next batch waits for more, or for `maxTriggerDelay` to pass."""
+        """True if there are fewer than `least` new records and `maxTriggerDelay` has not passed, so that the next
+        batch must wait.
+        """
         now = time.monotonic()
         overdue = (
             self._triggered_at is None
@@ -301,7 +307,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
     ) -> StreamOffset | None:
-        """Return the end to be written; None where nothing has moved."""
+        """Return the end position of the batch; None if no partition has moved."""
         moved = {key for key, end in ends.items() if begun.offsets.get(key) != end or starts[key] != end}
         same_topics = all(seen.topic_ids.get(name) == each for name, each in begun.topic_ids.items())
         if not moved and not begun.is_initial and ends.keys() == begun.offsets.keys() and same_topics:
@@ -320,10 +326,10 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begun=begun.offsets if begun.is_initial else None,
         )
 
-    # What was lost
+    # Detection of lost records
 
     def _starts(self, begun: StreamOffset, seen: _Seen, limit: ReadLimit) -> dict[TopicPartition, int]:
-        """Return the offset at which the batch begins in each partition that there is now."""
+        """Return the offset at which the batch begins, for each partition that exists now."""
         for key in begun.offsets.keys() - seen.offsets.keys():
             self._lost(
                 f"{key} does not exist any more; the query has read it up to offset {begun.offsets[key]}"
@@ -350,8 +356,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts |= earliest
         self._check_ends(begun, seen, starts)
         if isinstance(limit, ReadMaxRows) and not self.options.fail_on_data_loss:
-            # The executors will skip records that retention removed: these must not use up the limit, batch
-            # after batch.
+            # Executors skip records that retention has deleted. Such records must not use up the limit, batch after
+            # batch.
             floors = self._view.earliest(starts)
             starts = {key: max(at, floors[key]) for key, at in starts.items()}
         return {key: starts[key] for key in seen.offsets}
@@ -387,20 +393,20 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLoss(f"{text}; failOnDataLoss=false continues without these records")
         _LOGGER.warning("%s", text)
 
-    # What a batch reads
+    # The tasks of a batch
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the tasks of the batch from the checkpoint alone, so that a repeated batch has the same tasks.
 
         Raises:
-            ReadError: the batch would start behind its end.
+            ReadError: the batch would start after its end.
         """
         if start == end:
             return []
         first, last = self._read_offset(start), self._read_offset(end)
-        # With `jvmOffsets` the checkpoint lacks the start. If the start is `latest`, it may lie beyond the end
-        # of the empty first batch.
+        # With `jvmOffsets` the checkpoint lacks the start. A start of `latest` may be beyond the end of the empty
+        # first batch.
         may_be_behind = first.is_initial and self.options.jvm_offsets
         begin = last.begun if first.is_initial and last.begun is not None else first.offsets
         ranges = []
@@ -418,7 +424,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(each) for each in tasks]
 
     def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
-        """Return the topic id of the checkpoint. Spark's own Kafka connector stores none: then ask the cluster."""
+        """Return the topic id in the checkpoint. The JVM connector stores none: then look it up in the cluster."""
         if last.topic_id(key.topic) != NO_TOPIC_ID:
             return last.topic_id(key.topic)
         known = self._view.patiently(lambda: self._refresh((key,))).get(key)
@@ -427,8 +433,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reports to Spark
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the end offsets of the logs, and `@lag`: the records and seconds between the planned batch and
-        these ends.
+        """Return the end offsets of the logs and `@lag`: how many records and seconds the planned batch is behind
+        them.
         """
         if self._seen is None:
             return None
@@ -442,8 +448,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**written, "@lag": {"records": records, "seconds": self._lag_seconds(behind)}}
 
     def _lag_seconds(self, behind: dict[TopicPartition, int]) -> float:
-        """Return the age of the oldest record that is in no batch yet, refreshed now and then; -1 if the brokers do
-        not report it.
+        """Return the age in seconds of the oldest record that is not in a batch yet; -1 if the brokers do not report
+        it. It is refreshed from time to time.
         """
         if not behind:
             return 0.0
@@ -465,11 +471,11 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return seconds
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Publish the offsets that the query has finished. A refusal by the group logs a warning and stops nothing."""
+        """Commit the offsets that the query has processed to the group. A refusal only logs a warning."""
         self._publish(StreamOffset.from_json(end))
 
     def _publish(self, done: StreamOffset) -> None:
-        """Send the offsets to the group, without waiting for the answer; once."""
+        """Send the offsets to the group once, without waiting for the answer."""
         if done.group is None or done.offsets == self._published:
             return
         from odradek.client.admin.admin_offsets import CommittedOffset, alter_group_offsets
@@ -501,6 +507,6 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def stop(self) -> None:
-        """Finish: the query is over."""
+        """Finish the last commit, and close the connections: the query has ended."""
         self._finish_commit()
         self._view.close()

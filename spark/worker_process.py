@@ -1,9 +1,10 @@
-"""The role of this process among Spark's Python processes, and the single step of those that run tasks. SHELL.
+"""Finds out which of Spark's Python processes this one is, and tunes the garbage collector in those that run tasks.
+SHELL.
 
 Spark's daemon forks the processes that run tasks, keeps them for later tasks, and has each collect garbage between
-two of them. By then pyspark, pyarrow and this package have made 80,000 objects that live as long as the process. A
-collection that goes through them takes 60 ms of CPU, and the next task waits for it. So the first task hides these
-objects from the collector.
+two of them. By then pyspark, pyarrow and this package have made 80,000 objects that stay until the process ends. A
+collection that visits them takes 60 ms of CPU, and the next task waits for it. So the first task excludes these
+objects from collection.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def runs_as(module: str) -> bool:
 
 
 def spare_collector() -> None:
-    """Hide the objects at the end of a task from the garbage collector; once in a process.
+    """Exclude the objects that exist now, at the end of a task, from garbage collection. Do this once per process.
 
     Later objects are collected as usual. Processes that are not Spark's are left alone.
     """
@@ -37,5 +38,7 @@ def spare_collector() -> None:
 
 
 def worker_python() -> str:
-    """Return the program to set PYSPARK_PYTHON to: the launcher installed beside this Python, or this Python itself."""
+    """Return the program for PYSPARK_PYTHON: the launcher next to this Python if it is installed, otherwise this
+    Python itself.
+    """
     return shutil.which(_LAUNCHER, path=str(Path(sys.executable).parent)) or sys.executable

@@ -1,1 +1,1 @@
-"""The kit that tests and measurements share: servers as processes, requests by hand. It is never installed."""
+"""Helpers that tests and benchmarks share: server processes, ports, requests by hand. They are never installed."""

@@ -1,4 +1,6 @@
-"""Ports that a test controls by hand, without a world: a clock, workers that work at once, a log that keeps its events."""
+"""Ports that a test controls by hand, without the simulator: a clock, workers that run at once, a log that keeps its
+events.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,18 @@ __all__ = ["NOW_MS", "InlineWorkers", "KeptLog", "ManualClock", "UnheardEvent", 
 T = TypeVar("T")
 P = ParamSpec("P")
 NOW_MS = 1_700_000_000_000
-"""The wall clock's time at 0 of a manual clock."""
+"""The wall-clock time in milliseconds when a manual clock's monotonic time is 0."""
 
 
 class ManualClock:
-    """`odradek.env.ports.Clock` that a test moves; a task that sleeps on it moves it to its time of waking."""
+    """A clock (`odradek.env.ports.Clock`) whose time a test sets. A task that sleeps advances the clock to its
+    wake-up time.
+    """
 
     def __init__(self, now_ms: int = 0) -> None:
         self.now_ms = now_ms
         self.jumped_ms = 0
-        """The milliseconds by which the wall clock has jumped, forward or backward."""
+        """The milliseconds that were added to the wall clock (negative: subtracted)."""
 
     def monotonic(self) -> float:
         return self.now_ms / 1000
@@ -32,38 +36,38 @@ class ManualClock:
         self.now_ms = max(self.now_ms, round(deadline * 1000))
 
     def timeout_at(self, deadline: float) -> AbstractContextManager[None]:
-        """Return a timeout that does not fire, since time stands still."""
+        """Return a timeout that never fires, because time stands still."""
         return nullcontext()
 
 
 class InlineWorkers:
-    """`odradek.env.ports.Workers` that run everything at once."""
+    """Workers (`odradek.env.ports.Workers`) that run each function at once, in the caller's thread."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 
 
 class UnheardEvent:
-    """`odradek.env.ports.Event` for parts that set one, where no task waits."""
+    """An event (`odradek.env.ports.Event`) for code that only sets it; no task waits for it."""
 
     def set(self) -> None:
-        """Ignore it, since no task sleeps."""
+        """Ignore the call, because no task waits for this event."""
 
 
 class KeptLog:
-    """A logger that keeps its lines; fields that are bound to it are dropped."""
+    """A logger that keeps its lines. Fields passed to `bind` are dropped."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
         self.fields: list[dict[str, object]] = []
-        """The fields of each line besides its event."""
+        """The fields of each kept line, without the name of its event."""
 
     def bind(self, **_: object) -> Self:
-        """Return this log: whose line it is plays no part."""
+        """Return this same log, because bound fields are dropped."""
         return self
 
     def info(self, event: str, /, **fields: object) -> None:
-        """Keep a line."""
+        """Keep the line of this event."""
         self.events.append(event)
         self.fields.append(fields)
 
@@ -71,7 +75,7 @@ class KeptLog:
 
 
 def finish(coroutine: Coroutine[object, None, T]) -> T:
-    """Run a coroutine that awaits only ports which never wait."""
+    """Run a coroutine to its end and return its result. It must only await ports that return at once."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

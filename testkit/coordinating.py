@@ -1,4 +1,6 @@
-"""A coordinator's machine by hand: over a log in memory whose high watermark a test holds back, on time that it moves."""
+"""A group or transaction coordinator that a test drives by hand: its log is in memory, and the test controls time and
+the high watermark.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,16 @@ __all__ = ["WALL_MS", "HeldLog", "KeptReply", "ScriptedCoordinator", "deliver"]
 S = TypeVar("S")
 D = TypeVar("D")
 WALL_MS = 1_000_000
-"""The wall clock's time when a script begins."""
+"""The wall-clock time in milliseconds when a test begins."""
 
 
 class HeldLog(Generic[S]):
-    """A decision log whose high watermark follows at once, or stands still while it is held."""
+    """A decision log in memory. Its high watermark follows the log's end at once, or stands still while `held` is
+    true.
+    """
 
     def __init__(self, read: Callable[[Latest], S]) -> None:
-        """`read` makes the state of a coordinator that finds these records."""
+        """`read` makes a coordinator's state from the latest record of each key."""
         self._read = read
         self.records: list[CoordinatorRecord] = []
         self.high_watermark = 0
@@ -38,13 +42,15 @@ class HeldLog(Generic[S]):
         return len(self.records)
 
     def encode_batch(self, records: Sequence[CoordinatorRecord]) -> Sequence[CoordinatorRecord]:
-        """Encode the records, so that values which fit no field are refused; here a batch is the list of its records."""
+        """Check that all records can be encoded, and return them as the batch. Raises the error of a value that fits
+        no field.
+        """
         for each in records:
             each.encoded_key(), each.encoded_value()
         return records
 
     def append_batch(self, batch: Sequence[CoordinatorRecord]) -> int:
-        """Append a batch, and return its last offset."""
+        """Append a batch and return the offset of its last record."""
         self.records += batch
         return len(self.records) - 1
 
@@ -59,20 +65,22 @@ class HeldLog(Generic[S]):
                 listener(self.high_watermark)
 
     def take_over(self) -> S:
-        """Lose records that are not committed, as a new leader may; return the state that its coordinator begins with."""
+        """Remove uncommitted records, as a change of leader may; return the state with which the new leader's
+        coordinator begins.
+        """
         del self.records[self.high_watermark :]
         self.epoch += 1
         self.held = False
         return self.state()
 
     def state(self) -> S:
-        """Return the state that a new coordinator reads: every committed record as it is on disk."""
+        """Return the state that a new coordinator reads from the committed records, after encoding and decoding."""
         committed = self.records[: self.high_watermark]
         return self._read(Latest({each.encoded_key(): each.encoded_value() for each in committed}))
 
 
 class KeptReply:
-    """A reply that keeps its answers."""
+    """A reply object that keeps the answers it gets."""
 
     def __init__(self) -> None:
         self.answers: list[object] = []
@@ -82,7 +90,7 @@ class KeptReply:
 
 
 def deliver(answers: Answers) -> None:
-    """Give each reply its answer."""
+    """Pass each answer to its reply object."""
     for reply, response in answers:
         reply.complete(response)
 
@@ -93,7 +101,7 @@ class _Deadlines(Protocol):
 
 
 class ScriptedCoordinator(ABC, Generic[S, D]):
-    """A coordinator that a script talks to; `lines` is what the script shows."""
+    """A coordinator that a test sends requests to. `lines` collects what it does, as text."""
 
     def __init__(self, log: HeldLog[S]) -> None:
         self.log = log
@@ -102,10 +110,10 @@ class ScriptedCoordinator(ABC, Generic[S, D]):
 
     @abstractmethod
     def tell_record(self, record: CoordinatorRecord) -> str:
-        """Put a record of a decision into words."""
+        """Describe a record of a decision in words."""
 
     def asked_at_ms(self) -> int:
-        """Return the wall clock's time that a request comes with."""
+        """Return the wall-clock time in milliseconds at which a request arrives."""
         return WALL_MS + self.now_ms
 
     def lead(
@@ -115,7 +123,7 @@ class ScriptedCoordinator(ABC, Generic[S, D]):
         state: S,
         new_uuid: Callable[[], bytes],
     ) -> None:
-        """Begin to decide, with this state."""
+        """Make the coordinator a leader, which decides from this state on."""
         self._deadlines = deadlines
         self.runtime: ReplicatedStateMachine[S, D, Ask, Answers] = ReplicatedStateMachine(
             machine, self.log, state, random=Random(1), new_uuid=new_uuid
@@ -124,7 +132,9 @@ class ScriptedCoordinator(ABC, Generic[S, D]):
     def submit(
         self, request: object, version: int, reply: Reply | None, client_id: str = "", host: str = ""
     ) -> None:
-        """Have the machine decide: its records become lines, then answers are delivered as far as they are committed."""
+        """Send a request to the coordinator. Its records are added to `lines`; answers are delivered once their
+        records are committed.
+        """
         before = len(self.log.records)
         ask = Ask(request, version, reply, self.asked_at_ms(), client_id, host)
         deferred = self.runtime.submit(ask, self.now_ms)
@@ -133,7 +143,7 @@ class ScriptedCoordinator(ABC, Generic[S, D]):
         self.log.catch_up()
 
     def wait(self, milliseconds: int) -> None:
-        """Let time pass. Timers fire in their order, and each notes its time."""
+        """Let time pass. Timers that become due fire in order, and their lines begin with their time."""
         end_ms = self.now_ms + milliseconds
         while self._deadlines.next_ms <= end_ms:
             self.now_ms = max(self.now_ms, int(self._deadlines.next_ms))

@@ -1,8 +1,8 @@
 """Apache Kafka as a reference: fetch its jars with mvn, run one combined node on loopback.
 
 The jars come from Maven Central by way of mvn into `$ODRADEK_KAFKA_JARS` (by default
-`~/.cache/apache-kafka/lib-4.3.0`) and are reused once complete. Where Java or mvn is absent,
-`KafkaUnavailable` says which, and callers skip aloud.
+`~/.cache/apache-kafka/lib-4.3.0`) and are reused once complete. If Java or mvn is missing, `KafkaUnavailable` is
+raised with its name, and callers report that they skip.
 
     python -m testkit.kafka_server fetch              fetch the jars, print their directory
     python -m testkit.kafka_server run --port 25092   run a node until interrupted
@@ -39,7 +39,7 @@ FETCH_SECONDS = 300
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 HEAP = ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC")
 SHORT_LIVED = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""JVM options for short-lived processes: the best compiler would cost more than it saves."""
+"""JVM options for processes that run briefly: optimizing compilation would cost more than it saves."""
 _COMPLETE = ".complete"
 
 _ARTIFACTS = (
@@ -65,7 +65,7 @@ appender.console.layout.pattern=%d %p %c{1} %m%n
 
 
 class KafkaUnavailable(Exception):
-    """Raised when Apache Kafka cannot run here; the message names the missing part."""
+    """Raised if Apache Kafka cannot run here. The message names the missing program."""
 
 
 def jar_directory() -> Path:
@@ -76,7 +76,7 @@ def jar_directory() -> Path:
 
 @functools.cache
 def java_command() -> str:
-    """Return the java binary. Raises `KafkaUnavailable` when there is none, or only an older one."""
+    """Return the path of the java program. Raises `KafkaUnavailable` if it is missing or too old."""
     java = shutil.which("java")
     if java is None:
         raise KafkaUnavailable("no java on the path")
@@ -88,15 +88,18 @@ def java_command() -> str:
 
 
 def ensure_jars() -> Path:
-    """Return the directory with Kafka's jars, fetched if need be (about 140 MB, once). See `ensure_artifacts`."""
+    """Return the directory with Kafka's jars; fetch them first if they are missing (about 140 MB). See
+    `ensure_artifacts`.
+    """
     return ensure_artifacts(jar_directory(), _ARTIFACTS)
 
 
 def ensure_artifacts(directory: Path, artifacts: Sequence[str]) -> Path:
-    """Fetch artifacts (`group:name:version`) and all that they need into `directory`, unless they are there; return it.
+    """Fetch Maven artifacts (`group:name:version`) and their dependencies into `directory`, unless they are there.
+    Return `directory`.
 
-    Safe when several processes ask at once. Raises `KafkaUnavailable` if Java or mvn is missing, or mvn fails to
-    fetch.
+    Several processes may call this at the same time. Raises `KafkaUnavailable` if Java or mvn is missing, or mvn
+    fails to fetch.
     """
     java_command()
     if (directory / _COMPLETE).exists():
@@ -131,12 +134,12 @@ def ensure_artifacts(directory: Path, artifacts: Sequence[str]) -> Path:
 
 
 def java_arguments(heap: Sequence[str] = SHORT_LIVED) -> list[str]:
-    """Return `java ... -cp JARS`, to be followed by a class and its arguments."""
+    """Return the words of a java command with Kafka's jars; the caller adds a class and its arguments."""
     return [java_command(), *heap, "-cp", f"{ensure_jars()}/*"]
 
 
 def run_tool(class_name: str, *arguments: str | Path, timeout_seconds: float = 120.0) -> str:
-    """Run one of Kafka's command line tools, e.g. `kafka.tools.DumpLogSegments`; its standard output.
+    """Run one of Kafka's command line tools, such as `kafka.tools.DumpLogSegments`, and return its standard output.
 
     Raises `subprocess.CalledProcessError` when the tool fails.
     """
@@ -150,7 +153,7 @@ def run_tool(class_name: str, *arguments: str | Path, timeout_seconds: float = 1
 
 
 def node_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
-    """Return the settings of one combined node with a single log directory."""
+    """Return the properties of one combined Kafka node with a single log directory."""
     return {
         **combined_node_properties(directory, port, controller_port),
         "transaction.state.log.replication.factor": "1",
@@ -169,10 +172,10 @@ def start_kafka(
     heap: Sequence[str] = HEAP,
     classes: Path | None = None,
 ) -> ServerProcess:
-    """Format `directory` (unless it is), start a node there, and wait until it serves.
+    """Format `directory` unless it is formatted, start a Kafka node there, and wait until it serves.
 
-    `classes` is a directory of compiled plugins.
-    Raises `KafkaUnavailable`, or `ServerFailed` when it does not come up.
+    `classes` is a directory of compiled plugins. Raises `KafkaUnavailable`, or `ServerFailed` if the node does not
+    start.
     """
     jars = ensure_jars()
     spare = free_ports(2)
@@ -212,7 +215,7 @@ def kafka_server(
     cpus: Sequence[int] | None = None,
     heap: Sequence[str] = HEAP,
 ) -> Iterator[ServerProcess]:
-    """Run a node in a directory of its own that is deleted when the block ends."""
+    """Run a Kafka node for the block, in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="apache-kafka-") as name:
         server = start_kafka(Path(name), port=port, settings=settings, cpus=cpus, heap=heap)
         try:
@@ -222,7 +225,7 @@ def kafka_server(
 
 
 def main() -> int:
-    """Fetch, run, or run a tool."""
+    """Run the subcommand `fetch`, `run` or `tool` of this module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("fetch", help="fetch the jars and print where they are")

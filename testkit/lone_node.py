@@ -1,4 +1,4 @@
-"""A whole node (`run_node`) that is broker and controller, alone on the machine `server` of a virtual world, and its clients."""
+"""A whole node (`run_node`), broker and controller, alone on the simulated machine `server`; and its clients."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ Script = Callable[[World, Connect], Awaitable[None]]
 
 
 def format_lone(env: NodeEnv, config: NodeConfig) -> None:
-    """Format the node's disks: it is the only voter."""
+    """Format the node's disks, with the node as the only voter."""
     format_disks(env, 1, paths=config.log_dirs, voter=VoterEndpoint("CONTROLLER", "server", 9093))
 
 
 async def connected(world: World, port: int = 9092) -> Client:
-    """Connect to a listener of the node, from a machine that has no trouble."""
+    """Connect to a listener of the node, from another simulated machine without faults."""
     return Client(await world.node_env("client").network.connect("server", port))
 
 
@@ -60,9 +60,10 @@ def play(
     log: KeptLog | None = None,
     **settings: str,
 ) -> None:
-    """Format a disk, start a node on it with poisoned receive buffers, and run the script beside it.
+    """Start a node with a new disk in a simulation, and run `script` beside it.
 
-    `made` is shown the node before it starts. The node stops cleanly once `stop` is set.
+    Received frames are overwritten after their dispatch. `made` is called with the node before it starts. The node
+    stops cleanly once `stop` is set.
     """
     world = World(1, weather or Weather())
     properties = SETTINGS | {key.replace("_", "."): value for key, value in settings.items()}
@@ -104,7 +105,7 @@ async def answer_to(client: Client, message: Message, version: int) -> Message:
 
 
 async def create_topic(client: Client) -> None:
-    """Create the topic `t` of one partition."""
+    """Create the topic `t` with one partition, and assert success."""
     wanted = CreateTopicsRequest([CreatableTopic("t", 1, 1, [], [])], 10_000, False)
     created = await request(client, wanted, 5)
     assert isinstance(created, CreateTopicsResponse)
@@ -112,20 +113,20 @@ async def create_topic(client: Client) -> None:
 
 
 def produce_request(batch: bytes | bytearray) -> ProduceRequest:
-    """Make a Produce of one batch to `t`, acks=all."""
+    """Make a Produce request with one batch for partition 0 of `t`, acks=all."""
     partition = PartitionProduceData(0, batch)
     return ProduceRequest(None, -1, 5000, [TopicProduceData("t", bytes(16), [partition])])
 
 
 async def produce(client: Client, batch: bytes | bytearray) -> PartitionProduceResponse:
-    """Produce one batch to `t`, and return the partition's answer."""
+    """Produce one batch to partition 0 of `t`, and return the partition's answer."""
     answer = await request(client, produce_request(batch), 9)
     assert isinstance(answer, ProduceResponse)
     return answer.responses[0].partition_responses[0]
 
 
 def fetch_request(offset: int, *, wait_ms: int = 0, min_bytes: int = 1) -> FetchRequest:
-    """Make a Fetch of `t` from an offset on, without a session."""
+    """Make a Fetch request for partition 0 of `t` from an offset on, without a fetch session."""
     topic = FetchTopic("t", bytes(16), [FetchPartition(0, -1, offset, -1, -1, 1 << 20)])
     return FetchRequest(
         max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, session_epoch=-1, topics=[topic]

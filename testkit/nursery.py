@@ -1,8 +1,9 @@
-"""Nodes that are forked from a process which has read all modules already: a start costs a tenth of the CPU.
+"""Starts nodes by forking a process (the nursery) that has imported all modules already. This costs a tenth of the
+CPU.
 
-The nursery is a process of its own, so a node inherits the threads, files and memory of no test. It has the arguments,
-environment, directory and umask of its parent's at the moment of the start, and dies with the parent. What `odradek` does
-between its own start and its `main` is proven by the tests that run the command.
+The nursery is a separate process, so that a node inherits no threads, files or memory of a test. A node has the
+arguments, environment, directory and umask of the test process at the moment of its start, and dies with it. Other
+tests, which run the command `odradek` itself, cover its code before `main`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Wanted(TypedDict):
-    """A node that is to be started."""
+    """The description of a node to be started, as sent to the nursery."""
 
     words: list[str]
     environment: dict[str, str]
@@ -41,7 +42,7 @@ class Wanted(TypedDict):
 
 
 class Nursery:
-    """The side of the parent: starts nodes, and hears how they ended."""
+    """The test's side of the nursery: starts nodes, and receives their exit statuses."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -62,12 +63,12 @@ class Nursery:
         return self._process.poll() is None
 
     def start(self, words: Sequence[str | Path], log_path: Path) -> Nursling:
-        """Start `odradek WORDS` with its output appended to a log."""
+        """Start `odradek WORDS` in the nursery; its output is appended to a log."""
         with log_path.open("ab") as log:
             return self._start(words, log.fileno(), log.fileno())
 
     def start_with_pipes(self, words: Sequence[str | Path]) -> Nursling:
-        """Start `odradek WORDS`, whose `stdout` and `stderr` can be read."""
+        """Start `odradek WORDS` in the nursery; its `stdout` and `stderr` are pipes to read from."""
         pipes = [os.pipe(), os.pipe()]
         try:
             process = self._start(words, *(writer for _, writer in pipes))
@@ -96,7 +97,9 @@ class Nursery:
             return Nursling(self, wanted["words"], self._started.pop())
 
     def status(self, pid: int, seconds_max: float | None) -> int | None:
-        """Return the exit status of a node like `Popen.returncode`; None while it runs. Waits `seconds_max`, None: for ever."""
+        """Return the exit status of a node as in `Popen.returncode`; None if it still runs after `seconds_max` (None:
+        wait for ever).
+        """
         until = None if seconds_max is None else time.monotonic() + seconds_max
         with self._lock:
             while pid not in self._ended:
@@ -106,7 +109,9 @@ class Nursery:
             return self._ended[pid]
 
     def _hear(self, seconds_max: float | None) -> bool:
-        """Take one message; False if none came in time. Raises `ChildProcessError` when the nursery has died."""
+        """Receive one message of the nursery. Return false if none came in time. Raises `ChildProcessError` if the
+        nursery has died.
+        """
         if not select.select([self._control], [], [], seconds_max)[0]:
             return False
         data = self._control.recv(MESSAGE_BYTES_MAX)
@@ -121,10 +126,10 @@ class Nursery:
 
 
 class Nursling(subprocess.Popen[bytes]):
-    """A node of the nursery with the face of a child."""
+    """A node that the nursery has forked, with the interface of `Popen`."""
 
     def __init__(self, nursery: Nursery, words: list[str], pid: int) -> None:
-        """Take over the node; nothing is started here."""
+        """Represent a node that runs already; this starts no process."""
         self._nursery = nursery
         self.args = words
         self.pid = pid
@@ -151,11 +156,11 @@ class Nursling(subprocess.Popen[bytes]):
             os.kill(self.pid, sig)
 
     def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[bytes, bytes]:
-        """Read the rest of both streams, and wait for the end."""
+        """Read the rest of both streams, and wait until the node has ended."""
         until = None if timeout is None else time.monotonic() + timeout
         streams = [each for each in (self.stdout, self.stderr) if each is not None]
         read = {each.fileno(): b"" for each in streams}
-        # What a reader of lines has taken from the pipe stands in its buffer.
+        # Bytes that were read from the pipe but not returned as lines are still in the stream's buffer.
         for each in streams:
             os.set_blocking(each.fileno(), False)
             while data := each.read(1 << 16):
@@ -180,7 +185,9 @@ class Nursling(subprocess.Popen[bytes]):
 
 
 def main(control: socket.socket) -> list[str]:
-    """Start each node that the parent asks for, until that goes. Returns in each node, with the words of its command."""
+    """Fork a node for each request of the parent process, until the parent ends. Return in each node, with the words
+    of its command.
+    """
     nursery = os.getpid()
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -210,7 +217,7 @@ def main(control: socket.socket) -> list[str]:
 
 
 def _report_ends(control: socket.socket) -> None:
-    """Reap the nodes that have ended, and report their statuses."""
+    """Reap the nodes that have ended, and send their exit statuses to the parent."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -223,7 +230,7 @@ def _report_ends(control: socket.socket) -> None:
 
 
 def _become(wanted: Wanted, streams: Sequence[int], nursery: int) -> None:
-    """Give a fork the surroundings of a process that the parent had started, and let it die with the nursery."""
+    """Give a forked node the environment that it would have if the parent had started it. It dies with the nursery."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != nursery:
         os._exit(1)
@@ -234,7 +241,7 @@ def _become(wanted: Wanted, streams: Sequence[int], nursery: int) -> None:
     for each, number in zip(streams, (1, 2), strict=True):
         os.dup2(each, number)
         os.close(each)
-    # As Python makes them at its start: the nursery's may seek, which a pipe does not.
+    # Make the streams as Python does at its start. Those of the nursery may be seekable, which a pipe is not.
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(io.FileIO(2, "w", closefd=False)), errors="backslashreplace", line_buffering=True
@@ -245,10 +252,10 @@ def _become(wanted: Wanted, streams: Sequence[int], nursery: int) -> None:
 def _run() -> NoReturn:
     from odradek.cli import __main__ as command
 
-    # Read now, so that no node has to read them.
+    # Imported now, so that no node has to import them.
     for module in ("odradek.cli.commands.server", "odradek.node.main"):
         import_module(module)
-    # Collections of a node need not look at what it shares with the nursery.
+    # The garbage collector of a node need not visit objects that it shares with the nursery.
     gc.collect()
     gc.freeze()
     words = main(socket.socket(fileno=int(sys.argv[1])))

@@ -15,25 +15,25 @@ from testkit.nursery import Nursery
 from testkit.processes import ServerProcess, combined_node_properties, free_ports, spawn, wait_until_serving
 
 ODRADEK = Path(sys.executable).with_name("odradek")
-"""The command beside the interpreter that runs us, so that both are of one environment."""
+"""The command `odradek` of this interpreter's environment."""
 
 _nurseries: Callable[[], Nursery] | None = None
 
 
 def use_nursery() -> None:
-    """Start nodes in the nursery from now on (`nursery.py`), except those that are measured."""
+    """Start nodes in the nursery from now on (`nursery.py`), except nodes that are measured."""
     global _nurseries
     _nurseries = living_nursery
 
 
 @functools.cache
 def _nursery_of(process: int) -> list[Nursery]:
-    """Return the place for the nursery of this process; a fork needs one of its own."""
+    """Return a list for the nursery of this process, empty at first. (A forked process must have another nursery.)"""
     return []
 
 
 def living_nursery() -> Nursery:
-    """Return the nursery of this process, a new one if it has died."""
+    """Return the nursery of this process; start a new one if there is none or it has died."""
     place = _nursery_of(os.getpid())
     if not place or not place[-1].is_alive:
         place[:] = [Nursery()]
@@ -43,7 +43,7 @@ def living_nursery() -> Nursery:
 def prepare_odradek(
     directory: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None
 ) -> Path:
-    """Write `directory`/server.properties and format the log directory; the path of the properties."""
+    """Write `directory`/server.properties and format the log directory. Return the path of the properties file."""
     spare = free_ports(2)
     directory.mkdir(parents=True, exist_ok=True)
     properties = {**combined_node_properties(directory, port or spare[0], spare[1]), **(settings or {})}
@@ -62,11 +62,11 @@ def launch_odradek(
     timeout_seconds: float = 60.0,
     by_command: bool = False,
 ) -> ServerProcess:
-    """Start a node from a formatted directory's properties, again or for the first time.
+    """Start a node with this properties file, whose directory is formatted, and wait until it serves.
 
-    `by_command`: the process is that of the command, with its command line.
+    `by_command`: run the command `odradek` instead of forking the nursery.
 
-    Raises `ServerFailed` when it does not come up.
+    Raises `ServerFailed` if the node does not start.
     """
     lines = properties_path.read_text().splitlines()
     listeners = dict(line.split("=", 1) for line in lines if "=" in line)["advertised.listeners"]
@@ -93,7 +93,7 @@ def spawn_node(
     environment: dict[str, str] | None = None,
     by_command: bool = False,
 ) -> ServerProcess:
-    """Start a node from a formatted directory's properties, in the nursery where that is in use. It may not serve yet."""
+    """Start a node with this properties file, in the nursery if it is in use. Do not wait until it serves."""
     if _nurseries is None or cpus is not None or environment is not None or by_command:
         return spawn(
             name,
@@ -107,7 +107,7 @@ def spawn_node(
 
 
 def _plaintext(listeners: str) -> str:
-    """Return the address of the listener PLAINTEXT, or else the last one, where the start is awaited."""
+    """Return the address of the listener PLAINTEXT, or of the last one: the address at which to wait for the start."""
     addresses = dict(each.split("://", 1) for each in listeners.split(","))
     return addresses.get("PLAINTEXT", listeners.rpartition("//")[2])
 
@@ -122,7 +122,7 @@ def start_odradek(
 ) -> ServerProcess:
     """Format `directory` and start a node there.
 
-    Raises `ServerFailed` when it does not come up, `CliError` when the format is refused.
+    Raises `ServerFailed` if the node fails to start, and `CliError` if the format is refused.
     """
     return launch_odradek(
         prepare_odradek(directory, port=port, settings=settings), cpus=cpus, environment=environment
@@ -136,7 +136,7 @@ def odradek_server(
     settings: Mapping[str, str] | None = None,
     cpus: Sequence[int] | None = None,
 ) -> Iterator[ServerProcess]:
-    """Run a node in a directory of its own that is deleted when the block ends."""
+    """Run a node for the block, in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="odradek-") as name:
         server = start_odradek(Path(name), port=port, settings=settings, cpus=cpus)
         try:

@@ -1,8 +1,8 @@
-"""Server processes under measurement: start on a CPU of choice, read CPU and memory, end by pid.
+"""Server processes for tests and benchmarks: start on chosen CPUs, read CPU time and memory, end by pid.
 
-A child dies with its parent (`setpriv --pdeathsig`, where util-linux has it), so that an interrupted
-benchmark or test session leaves nothing behind. `taskset` and `setpriv` replace themselves by the command,
-so the pid of the `Popen` is the pid of the server.
+A child dies with its parent (by `setpriv --pdeathsig`, if it is installed), so that an interrupted session leaves no
+processes. `taskset` and `setpriv` replace themselves by the command, so the pid of the `Popen` is the pid of the
+server.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ _METADATA_V1 = struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 0)
 
 
 class ServerFailed(Exception):
-    """A server ended, or did not serve in time; the message ends with the tail of its log."""
+    """Raised if a server has ended or did not serve in time. The message ends with the tail of its log."""
 
 
 @attrs.define
 class ServerProcess:
-    """A running server: its address, its usage of CPU and memory, and its end."""
+    """A running server process, with its address and log; it can be measured and stopped."""
 
     name: str
     process: subprocess.Popen[bytes]
     bootstrap: str
     log_path: Path
     ready_seconds: float = 0.0
-    """Time from the start of the process until it answered Metadata with a broker in it."""
+    """The seconds from the start of the process until its answer to Metadata had a broker."""
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
     def cpu_seconds(self) -> float:
-        """Return user and system time of all threads so far.
+        """Return the CPU time (user and system) of all threads so far, in seconds.
 
-        The process CPU clock has nanoseconds where /proc/PID/stat counts ticks of 10 ms. Both are the sum of utime
-        and stime over all threads, including the ended ones.
+        The process CPU clock counts nanoseconds, while /proc/PID/stat counts ticks of 10 ms. Both are the sum of
+        utime and stime over all threads, including the ended ones.
         """
         return time.clock_gettime(((~self.pid) << 3) | 2)
 
@@ -58,7 +58,7 @@ class ServerProcess:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """Kill the process by SIGKILL, and reap it."""
+        """Send SIGKILL to the process, and reap it."""
         if self.is_running():
             self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -74,7 +74,7 @@ class ServerProcess:
         return self.process.wait()
 
     def log_tail(self, count: int = 20) -> str:
-        """Return the last lines that the server wrote."""
+        """Return the last `count` lines of the server's log."""
         text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
         return "\n".join(text.splitlines()[-count:])
 
@@ -93,12 +93,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def base_port(nodes: int, distances: Sequence[int] = (0, 500, 1000)) -> int:
-    """Find a free port with which `nodes` in a row, and the same at each of the `distances` above it, are free too.
+    """Find a port p such that for each distance d, the `nodes` ports from p + d on are free.
 
-    The default distances are those of `odradek dev`: clients, metrics, controllers. The ports lie below those that
-    the kernel gives to outgoing connections. Such a connection could take a port between this check and the start
-    of a server, or while a node is dead. No port is given to two callers, even in different processes, as long as
-    the first one's process lives.
+    The default distances are those of `odradek dev`: clients, metrics, controllers. The ports are below those that
+    the kernel uses for outgoing connections. Otherwise such a connection could take a port before a server starts, or
+    while a node is dead. No port is returned to two callers, even in different processes, as long as the first
+    process lives.
     """
     ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     while True:
@@ -109,14 +109,14 @@ def base_port(nodes: int, distances: Sequence[int] = (0, 500, 1000)) -> int:
 
 
 _claims: list[socket.socket] = []
-"""Names that this process holds in Linux's abstract socket space, one for each port that it was given."""
+"""Abstract Unix socket names that this process holds, one for each port that was returned to it."""
 
 
 def _claim(ports: Iterable[int]) -> bool:
-    """Claim ports for this process. Return False, and claim none, if one of them is another caller's.
+    """Reserve ports for this process. If one of them is reserved already, reserve none and return False.
 
-    A port between a node's death and its next start looks free. A name of a Unix socket stands for the claim, since
-    the kernel gives it back when the process ends, however it ends.
+    A check alone is not enough, because a port looks free while its node is down. The reservation is the name of a
+    Unix socket, which the kernel releases when the process ends.
     """
     claims: list[socket.socket] = []
     for port in ports:
@@ -142,7 +142,7 @@ def _is_free(port: int) -> bool:
 
 
 def combined_node_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
-    """Return the settings of one combined node with a single log directory, for our node and Apache Kafka."""
+    """Return the properties of one combined node with a single log directory; they suit our node and Apache Kafka."""
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -159,7 +159,7 @@ def combined_node_properties(directory: Path, port: int, controller_port: int) -
 
 
 def command_prefix(cpus: Sequence[int] | None = None) -> list[str]:
-    """Return words before a command, by which it ends with the parent and runs only on `cpus`."""
+    """Return words to put before a command, so that it dies with its parent and runs only on `cpus`."""
     words: list[str] = []
     if shutil.which("setpriv"):
         words += ["setpriv", "--pdeathsig", "KILL"]
@@ -177,7 +177,7 @@ def spawn(
     cpus: Sequence[int] | None = None,
     environment: dict[str, str] | None = None,
 ) -> ServerProcess:
-    """Start a server with its output appended to `log_path`. It may not serve yet."""
+    """Start a server process; its output is appended to `log_path`. Do not wait until it serves."""
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             [*command_prefix(cpus), *map(str, command)],
@@ -190,9 +190,9 @@ def spawn(
 
 
 def wait_until_serving(server: ServerProcess, timeout_seconds: float = 60.0) -> None:
-    """Wait until Metadata names a broker; sets `ready_seconds`, counted from this call.
+    """Wait until the server's answer to Metadata has a broker. Set `ready_seconds`, counted from this call.
 
-    Raises `ServerFailed` (and kills the server) when it ends or is silent for too long.
+    Raises `ServerFailed` if the server ends, or does not answer in time; then it is killed.
     """
     started = time.monotonic()
     while not serves(server.bootstrap):
@@ -210,7 +210,7 @@ def wait_until_serving(server: ServerProcess, timeout_seconds: float = 60.0) -> 
 
 
 def serves(bootstrap: str, timeout_seconds: float = 2.0) -> bool:
-    """True if a Metadata request (version 1, no topics) is answered with at least one broker."""
+    """True if the answer to a Metadata request (version 1, no topics) has at least one broker."""
     host, _, port = bootstrap.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=timeout_seconds) as connection:

@@ -1,4 +1,4 @@
-"""Requests by hand over plain sockets: frames, their answers, also for tests that break the rules."""
+"""Requests made by hand over plain sockets, for tests that need exact frames or break the protocol."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def connect(bootstrap: str, timeout_seconds: float = TIMEOUT_SECONDS) -> socket.
 def frame(
     message: Message, version: int, correlation_id: int = 7, *, client_id: bytes = CLIENT_ID
 ) -> bytearray:
-    """Encode a whole request frame, size included."""
+    """Encode a whole request frame, including its length."""
     key = _key_of(type(message))
     body = struct.pack(">hhih", key, version, correlation_id, len(client_id)) + client_id
     if request_header_version(key, version) >= 2:
@@ -41,7 +41,7 @@ def frame(
 
 
 def framed(api_key: int, version: int, body: Message) -> bytes:
-    """Encode a request of a benchmark's client."""
+    """Encode a request frame with the client id `bench` and the correlation id 1. Its API key comes from the message."""
     return bytes(frame(body, version, 1, client_id=b"bench"))
 
 
@@ -57,7 +57,7 @@ def record_batch(batch_bytes: int, record_count: int) -> bytes:
 
 
 def decoded(frame: bytes, api_key: int, version: int) -> Any:
-    """Decode an answer that came without its length."""
+    """Decode an answer, given without its length."""
     offset = 4 + (1 if response_header_version(api_key, version) else 0)
     return decode(response_class(api_key), version, frame, offset)
 
@@ -72,7 +72,7 @@ def exchange(bootstrap: str, frame: bytes, api_key: int, version: int) -> Any:
 
 
 def check_answer(response: Message) -> None:
-    """Refuse to measure errors. Raises `RuntimeError`."""
+    """Raise `RuntimeError` if the response has an error code, so that a benchmark never measures errors."""
     text = repr(response)
     codes = {part.partition(",")[0].rstrip(")]") for part in text.split("error_code=")[1:]}
     if codes - {"0"}:
@@ -80,7 +80,7 @@ def check_answer(response: Message) -> None:
 
 
 class RawClient:
-    """A connection with one request at a time."""
+    """A blocking connection that sends one request at a time."""
 
     def __init__(self, bootstrap: str, timeout_seconds: float = 20.0) -> None:
         self.socket = connect(bootstrap, timeout_seconds)
@@ -95,7 +95,7 @@ class RawClient:
         self.socket.sendall(data)
 
     def read_exactly(self, count: int) -> bytes:
-        """Read so many bytes. Raises `ConnectionError` at the end of the stream."""
+        """Read exactly `count` bytes. Raises `ConnectionError` at the end of the stream."""
         parts = bytearray()
         while len(parts) < count:
             part = self.socket.recv(count - len(parts))
@@ -108,7 +108,7 @@ class RawClient:
         return self.read_exactly(_LENGTH.unpack(self.read_exactly(4))[0])
 
     def receive(self, api_key: int, version: int) -> Any:
-        """Return the next response, decoded."""
+        """Read the next response, and decode it."""
         return decoded(self.read_frame(), api_key, version)
 
     def request(self, message: Message, version: int) -> Any:
@@ -117,7 +117,7 @@ class RawClient:
         return self.receive(_key_of(type(message)), version)
 
     def is_closed_by_node(self) -> bool:
-        """True if the node ends the connection, rather than answer or wait."""
+        """True if the node closes the connection; false if it sends bytes instead."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
@@ -132,14 +132,14 @@ class RawClient:
 
 
 class RawConnection:
-    """A connection with many requests under way: requests out, whole answers in."""
+    """A connection with several requests in flight."""
 
     def __init__(self, bootstrap: str) -> None:
         self.socket = connect(bootstrap)
         self._received = bytearray()
 
     def send(self, request: Message, version: int) -> None:
-        """Send a request; its answer is for `receive` or `receive_now`."""
+        """Send a request. Read its answer by `receive` or `receive_now`."""
         self.socket.sendall(framed(_key_of(type(request)), version, request))
 
     def receive(self, request: type[Message], version: int) -> Any:
@@ -149,12 +149,12 @@ class RawConnection:
         return decoded(found, _key_of(request), version)
 
     def receive_now(self, request: type[Message], version: int) -> Any | None:
-        """Decode the next answer if it is there; None if a part of it is still to come."""
+        """Return the next answer if it has arrived completely; otherwise None."""
         found = self._next_frame()
         return None if found is None else decoded(found, _key_of(request), version)
 
     def pull(self) -> None:
-        """Read the bytes that the socket has, or wait for some."""
+        """Read the bytes that are available, or wait for some. Raises `ConnectionError` at the end of the stream."""
         part = self.socket.recv(_RECEIVED_BYTES)
         if not part:
             raise ConnectionError("closed by the node")

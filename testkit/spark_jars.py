@@ -1,9 +1,10 @@
-"""The jars of Spark's own Kafka connector, fetched with mvn, as a reference for our source and sink.
+"""Fetches the jars of Spark's own Kafka connector with mvn, as a reference for our source and sink.
 
 They come from Maven Central by way of mvn into `$ODRADEK_SPARK_JARS` (by default `~/.cache/spark-kafka-4.2.0`) and
-are reused once complete. Where Java or mvn is absent, `KafkaUnavailable` says which, and callers skip aloud.
+are reused once complete. If Java or mvn is missing, `KafkaUnavailable` is raised with its name, and callers report
+that they skip.
 
-    python -m testkit.spark_jars      fetch them, print what to give to spark.jars
+    python -m testkit.spark_jars      fetch them, print the value for spark.jars
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ def jar_directory() -> Path:
 
 
 def ensure_spark_jars() -> list[Path]:
-    """Return the connector's jars, fetched if need be (about 8 MB, once).
+    """Return the paths of the connector's jars; fetch them first if they are missing (about 8 MB).
 
-    Safe when several processes call at once. Raises `KafkaUnavailable` if Java or mvn is missing, or mvn fails to
-    fetch.
+    Several processes may call this at the same time. Raises
+    `KafkaUnavailable` if Java or mvn is missing, or mvn fails to fetch.
     """
     java_command()
     directory = jar_directory()
@@ -59,12 +60,12 @@ def ensure_spark_jars() -> list[Path]:
 
 
 def spark_jars() -> str:
-    """Return the value of `spark.jars`. Raises what `ensure_spark_jars` raises."""
+    """Return the value of `spark.jars`. Raises the errors of `ensure_spark_jars`."""
     return ",".join(map(str, ensure_spark_jars()))
 
 
 def _found(directory: Path) -> list[Path]:
-    """Return all jars; an empty list while any is missing."""
+    """Return the paths of all jars; an empty list if any is missing."""
     names = ["{1}-{2}.jar".format(*artifact.split(":")) for artifact in _ARTIFACTS]
     jars = [directory / name for name in names]
     return jars if all(jar.exists() for jar in jars) else []

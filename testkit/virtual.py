@@ -1,4 +1,6 @@
-"""Nodes in a virtual world (`sim.machine.world.World`): their disks formatted, their listeners served, a peer that asks."""
+"""Nodes in a simulation (`sim.machine.world.World`): functions to format their disks and serve a listener, and a
+client.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,9 @@ def format_disks(
     directory_id: bytes = b"",
     voter: VoterEndpoint | None = None,
 ) -> None:
-    """Format a machine's log directories before its first start; do nothing where that was done.
+    """Format the log directories of a simulated machine; do nothing if they are formatted.
 
-    The first directory has the metadata log. Its id is `directory_id`, or as random as the others.
+    The first directory has the metadata log. Its id is `directory_id`, or random, as the ids of the others.
     """
     directories = [env.open_dir(path, create=True) for path in paths]
     if directories[0].list():
@@ -58,8 +60,8 @@ def format_directory(
     voter: VoterEndpoint | None = None,
     voters: VoterSet | None = None,
 ) -> None:
-    """Format the only directory of a disk whose machine has not started. `voters` are given if the node is one of
-    several voters.
+    """Format the only log directory of a machine before its first start. `voter` is the only voter, `voters` are
+    several.
     """
     wanted = StorageFormat(
         cluster_id=cluster_id,
@@ -73,7 +75,7 @@ def format_directory(
 
 
 class Served(NamedTuple):
-    """A listener at work, and what its connections share."""
+    """An open listener, and the services that its connections share."""
 
     server: Server
     services: ConnectionServices
@@ -93,7 +95,7 @@ def serve_table(
     after_turn: Callable[[], None] = lambda: None,
     limits: ConnectionLimits | None = None,
 ) -> Served:
-    """Open a listener on a virtual machine that answers by a table; each frame is overwritten after its dispatch."""
+    """Open a listener on a simulated machine, which answers by `table`. Each frame is overwritten after its dispatch."""
     services = ConnectionServices(
         table=table,
         buffers=buffers or ReceiveBuffers(1 << 28),
@@ -111,14 +113,14 @@ def serve_table(
 
 
 class Client:
-    """A peer on a virtual connection."""
+    """A client on a simulated connection."""
 
     def __init__(self, conn: Conn) -> None:
         self.conn = conn
         self._received = bytearray()
 
     async def send(self, data: bytes) -> None:
-        """Send all of it, in the pieces that the connection takes."""
+        """Send all of the data, in as many pieces as the connection accepts."""
         while data:
             taken = self.conn.send([data])
             data = data[taken:]
@@ -140,7 +142,7 @@ class Client:
         return body
 
     async def is_closed(self) -> bool:
-        """True if the node ends the connection instead of an answer."""
+        """True if the node closes the connection instead of sending an answer."""
         try:
             await self.answer()
         except ConnectionLost:

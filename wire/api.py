@@ -1,6 +1,6 @@
-"""The APIs: their keys, the versions of Kafka 4.3, their header versions and their message classes.
+"""The APIs of Kafka 4.3: their keys, their versions, their header versions and their message classes.
 
-Message modules are imported when their class is first asked for.
+A module of messages is imported when `request_class` or `response_class` first needs it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 PRODUCE_ADVERTISED_MIN: Final = 0
-"""The first advertised version of Produce. Like Kafka, Odradek advertises 0 for librdkafka before 2.11.1, and
-refuses versions below 3 (KAFKA-18659).
+"""The first version of Produce that ApiVersions responses list. Like Kafka, Odradek lists 0 for librdkafka
+before 2.11.1, and refuses versions below 3 (KAFKA-18659).
 """
 
 _requests: dict[int, type[Message]] = {}
@@ -44,12 +44,14 @@ def _api(key: int) -> Api:
 
 
 def api_name(key: int) -> str:
-    """Write the API's name as Kafka does: `OffsetForLeaderEpoch`."""
+    """Return an API's name as Kafka writes it, for example `OffsetForLeaderEpoch`."""
     return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
 
 
 def api_versions(key: int, *, unstable: bool = False) -> tuple[int, int]:
-    """Return the first and last version that Kafka 4.3 serves; its last unstable one only when `unstable` is true."""
+    """Return the first and last version of an API that Kafka 4.3 serves. If the last version is unstable, it
+    is counted only when `unstable` is true.
+    """
     api = _api(key)
     return api.first_version, api.last_version - (api.latest_version_unstable and not unstable)
 
@@ -77,7 +79,7 @@ def _message_class(key: int, suffix: str) -> type[Message]:
 
 
 def request_class(key: int) -> type[Message]:
-    """Find the message class of an API's requests, by its key; imported at first use."""
+    """Return the class of an API's request message. Imports its module at the first call."""
     found = _requests.get(key)
     if found is None:
         found = _requests[key] = _message_class(key, "Request")
@@ -85,7 +87,7 @@ def request_class(key: int) -> type[Message]:
 
 
 def response_class(key: int) -> type[Message]:
-    """Find the message class of an API's responses, by its key; imported at first use."""
+    """Return the class of an API's response message. Imports its module at the first call."""
     found = _responses.get(key)
     if found is None:
         found = _responses[key] = _message_class(key, "Response")
@@ -93,14 +95,14 @@ def response_class(key: int) -> type[Message]:
 
 
 def request_header_version(key: int, version: int) -> int:
-    """Return 2 (with tagged fields) for a flexible version, else 1."""
+    """Return the version of a request's header: 2 (with tagged fields) for a flexible API version, else 1."""
     return 2 if version >= _api(key).flexible_since else 1
 
 
 def response_header_version(key: int, version: int) -> int:
-    """Return 1 (with tagged fields) for a flexible version, else 0.
+    """Return the version of a response's header: 1 (with tagged fields) for a flexible API version, else 0.
 
-    Always 0 for ApiVersions: a client must be able to read the answer to a version that the node does not know
+    It is always 0 for ApiVersions: a client must be able to read the answer to a version that the node lacks
     (KIP-511).
     """
     return 1 if version >= _api(key).flexible_since and key != ApiKey.API_VERSIONS else 0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class ApiKey(IntEnum):
-    """The APIs that Odradek holds."""
+    """The keys of the APIs whose messages this package has."""
 
     PRODUCE = 0
     FETCH = 1
@@ -101,7 +101,7 @@ class Api(NamedTuple):
 
 
 NEVER = 32767
-"""Stands for `flexible_since` of an API without flexible versions."""
+"""The value of `flexible_since` for an API without flexible versions."""
 
 APIS: dict[int, Api] = {
     0: Api("produce", 3, 13, False, 9, True, False, False, False),

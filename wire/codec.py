@@ -1,7 +1,8 @@
-"""Messages to bytes and back, by functions generated at first use: one per message class and version.
+"""Encodes messages to bytes and decodes them, by functions generated at first use: one per message class and
+version.
 
-`decoder` and `encoder` return the functions themselves, for hot paths; `decode` and `encode` are for all other
-callers. `codec_decode` and `codec_encode` write the source of these functions; to read one: `python -c "from
+`decoder` and `encoder` return the generated functions, for hot paths; `decode` and `encode` are for all other
+callers. `codec_decode` and `codec_encode` write the source of these functions. To read one: `python -c "from
 odradek.wire.codecs.codec_decode import *; from odradek.wire.messages.produce import *;
 print(decoder_source(ProduceRequest, 9))"`.
 """
@@ -19,22 +20,25 @@ from odradek.wire.structure import Message
 
 M = TypeVar("M", bound=Message)
 Spills: TypeAlias = list[tuple[int, Any]]
-"""(offset in the encoded bytes, object whose bytes belong there), in order of offsets."""
+"""Objects whose bytes are sent from elsewhere: (offset in the encoded bytes at which they belong, object), in
+order of offsets.
+"""
 
 ErrorCounts: TypeAlias = dict[int, int]
 """Maps an error code to the number of times it was written, without code 0."""
 
 ELEMENTS_MAX = 40_000
-"""The most array elements of one request, including nested elements and tagged fields. In any API they take at most
-6 MiB of objects, and are decoded in less than a tenth of a second (`python -m bench.budget.decoding`).
+"""The most array elements of one request, including nested elements and tagged fields. In any API so many
+take at most 6 MiB of objects and a tenth of a second to decode (`python -m bench.budget.decoding`).
 
-A megabyte could have 350,000 of the smallest structures, which would take most of a second. No client names so many
-things at once: Kafka itself accepts at most 10,000 records from one administrator's request.
+Without this limit, a megabyte could have 350,000 of the smallest structures, which take most of a second. No
+client names so many things at once: Kafka itself accepts at most 10,000 records from one administrator's
+request.
 """
 
 ELEMENTS_AT_ONCE = 4_000
-"""A server decodes a request of up to this number of elements on its loop: 6 ms. Larger requests are decoded by a
-worker.
+"""The most elements of a request that a server decodes on its event loop, in about 6 ms. A worker thread
+decodes larger requests.
 """
 
 _decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
@@ -45,11 +49,11 @@ _counting_encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 
 
 def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Find the function that decodes one message: (buffer, offset) -> (message, offset behind it).
+    """Return the function that decodes one message: (buffer, offset) -> (message, offset behind it).
 
-    The message may use the buffer up to the buffer's end, so pass a view of one frame. `records` fields are
-    memoryviews into the buffer; a caller that keeps a message longer than its buffer copies them. The function
-    raises MalformedMessage for bytes that are not this message. `decoder` itself raises LocalProtocolError for a
+    The message may extend to the buffer's end, so pass a view of one frame. `records` fields are memoryviews
+    into the buffer; a caller that keeps a message longer than its buffer copies them. The function raises
+    MalformedMessage for bytes that are not this message. `decoder` itself raises LocalProtocolError for a
     version that the class does not have.
     """
     function = _decoders.get((cls, version))
@@ -61,9 +65,11 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
 def bounded_decoder(
     cls: type[M], version: int, elements_max: int = ELEMENTS_MAX
 ) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Find a `decoder` for untrusted bytes: it raises TooManyElements (a MalformedMessage) beyond `elements_max`.
+    """Return a function like that of `decoder` for untrusted bytes. It raises TooManyElements (a
+    MalformedMessage) for more than `elements_max` array elements.
 
-    A message of at most `elements_max` bytes cannot have more elements. For it, `decoder` is as safe, and faster.
+    A message of at most `elements_max` bytes cannot have more elements. For such a message, `decoder` is as
+    safe, and faster.
     """
     function = _bounded_decoders.get((cls, version, elements_max))
     if function is None:
@@ -72,8 +78,8 @@ def bounded_decoder(
 
 
 def measuring_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Find a `bounded_decoder` with `ELEMENTS_MAX`; its function returns the number of elements instead of the
-    offset.
+    """Return a function like that of `bounded_decoder` with `ELEMENTS_MAX`. It returns (message, number of
+    its array elements).
     """
     function = _measuring_decoders.get((cls, version))
     if function is None:
@@ -83,11 +89,12 @@ def measuring_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tup
 
 
 def encoder(cls: type[M], version: int) -> Callable[[bytearray, M, Spills | None], None]:
-    """Find the function that appends one message to a bytearray: (bytearray, message, spills).
+    """Return the function that appends one encoded message to a bytearray: (bytearray, message, spills).
 
-    A `records` field that is neither bytes, bytearray nor memoryview is a spill. Only its length is written, and
-    `(len(w), object)` is appended to `spills`. If `spills` is None, a spill is refused. The function raises
-    LocalProtocolError for values that do not fit their fields; the bytearray then holds a part of the message.
+    A `records` field that is neither bytes, bytearray nor memoryview is a spill. The function writes only its
+    length, and appends `(offset of the bytes, object)` to `spills`. If `spills` is None, a spill is refused.
+    The function raises LocalProtocolError for values that do not fit their fields; the bytearray then holds a
+    part of the message.
     """
     function = _encoders.get((cls, version))
     if function is None:
@@ -98,7 +105,9 @@ def encoder(cls: type[M], version: int) -> Callable[[bytearray, M, Spills | None
 def counting_encoder(
     cls: type[M], version: int
 ) -> Callable[[bytearray, M, Spills | None, ErrorCounts], None]:
-    """Find an `encoder` whose function also counts, in a dictionary, how often it writes each error code."""
+    """Return a function like that of `encoder` with a fourth argument: it adds to this dictionary how often
+    each error code is written.
+    """
     function = _counting_encoders.get((cls, version))
     if function is None:
         function = _counting_encoders[cls, version] = make_encoder(cls, version, counts_errors=True)
@@ -106,7 +115,9 @@ def counting_encoder(
 
 
 def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool = True) -> M:
-    """Decode one message; raises MalformedMessage, also for bytes behind it unless `exact` is false."""
+    """Decode one message. Raises MalformedMessage for bytes that are not this message, and for further bytes
+    behind it unless `exact` is false.
+    """
     message, end = decoder(cls, version)(buf, offset)
     if exact and end != len(buf):
         raise MalformedMessage(
@@ -116,7 +127,9 @@ def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool
 
 
 def decode_bounded(cls: type[M], version: int, buf: Buffer, offset: int = 0) -> M:
-    """Decode an untrusted message; bytes behind it are ignored. Raises MalformedMessage."""
+    """Decode a message from untrusted bytes, with at most `ELEMENTS_MAX` elements; ignores bytes behind it.
+    Raises MalformedMessage.
+    """
     function = decoder if len(buf) - offset <= ELEMENTS_MAX else bounded_decoder
     return function(cls, version)(buf, offset)[0]
 

@@ -30,5 +30,5 @@ _KINDS = {
 
 
 def resource_kind(number: int) -> str:
-    """Write a kind of resources for people; an unknown number stays a number."""
+    """Return the name of a kind of resources for messages to people. An unknown number is returned as text."""
     return _KINDS.get(number, str(number))

@@ -1,4 +1,4 @@
-"""The rule by which the coordinator of a group or of a transactional id is found. PURE."""
+"""Finds the partition whose leader coordinates a group or a transactional id. PURE."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _POWERS = [pow(31, exponent, _MASK + 1) for exponent in range(_CHUNK_UNITS + 1)]
 
 
 def coordinator_partition(key: str, partitions: int) -> int:
-    """Find the partition of the coordinators' topic whose leader coordinates this key; `partitions` is the topic's
-    number of partitions.
+    """Return the number of the partition whose leader is the coordinator of this group or transactional id.
+    `partitions` is the number of partitions of the coordinators' topic.
 
-    Kafka's rule: the absolute value of Java's `String.hashCode` (over UTF-16 code units), modulo the partitions.
+    Kafka's rule: the absolute value of Java's `String.hashCode` (over UTF-16 code units), modulo the number
+    of partitions.
     """
     # A request may have many keys of up to 32 KiB: a Python loop over the characters would take 5 ms for each
     # key.

@@ -159,7 +159,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """True where Kafka's clients try again by themselves."""
+        """True if Kafka's clients retry automatically after this error."""
         return self in _RETRIABLE
 
 

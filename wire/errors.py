@@ -1,8 +1,8 @@
 """Protocol errors: some are sent to a peer as a code, others close the connection.
 
-`KafkaError` carries one of Kafka's error codes and becomes part of a response. `ProtocolError` means that bytes and
-protocol do not fit. `RemoteProtocolError`: the peer is at fault, and the connection is closed.
-`LocalProtocolError`: this program asked for something impossible (a bug).
+`KafkaError` carries one of Kafka's error codes and becomes part of a response. `ProtocolError` means that
+bytes do not fit the protocol. `RemoteProtocolError`: the peer is at fault, and the connection is closed.
+`LocalProtocolError`: this program tried to do something impossible (a bug).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MESSAGE_CHARACTERS_MAX = 4000
 
 
 def listed(names: Iterable[str], separator: str = ", ") -> str:
-    """Join names for the text of an error, and stop once they exceed its length."""
+    """Join names for an error text. Stops when the text is as long as an error text may be."""
     some, left = list[str](), MESSAGE_CHARACTERS_MAX
     for name in names:
         some.append(name)
@@ -59,9 +59,11 @@ def listed(names: Iterable[str], separator: str = ", ") -> str:
 
 
 class KafkaError(Exception):
-    """An outcome that has one of Kafka's error codes. `message` is Kafka's text, unless the caller gives another.
+    """A failure that has one of Kafka's error codes. `message` is Kafka's text for the code, unless the
+    caller passes another text.
 
-    Texts may quote a client's input, and a string in an answer has at most 32,767 bytes, so longer texts are cut.
+    A text may quote a client's input, and a string in a response has at most 32,767 bytes, so longer texts
+    are cut.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
@@ -71,7 +73,7 @@ class KafkaError(Exception):
         super().__init__(f"{self.code.name}: {self.message}" if self.message else self.code.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default, pickle would call the class with `args`, but subclasses have other arguments.
+        # By default, pickle would call the class with `self.args`, but subclasses take other arguments.
         return _remade, (type(self), self.args, self.__dict__)
 
 

@@ -1,14 +1,16 @@
-"""Records that have messages in them: metadata, control and coordinator records, each kind with its own frame.
+"""Encodes and decodes records that contain messages: metadata, control and coordinator records, each kind
+with its own frame.
 
-- A metadata record is the value of a record in the metadata log or in a snapshot. It has the frame version 1, record
-  type, version (each an unsigned varint), and the message.
+- A metadata record is the value of a record in the metadata log or in a snapshot. It has the frame version 1,
+  record type, version (each an unsigned varint), and the message.
 - A control record: its key is an int16 version and an int16 type; its value is the message. The quorum's
-  messages begin with a field that repeats their version; an end-of-transaction marker has its version before it.
-- A coordinator record (in `__consumer_offsets` and `__transaction_state`): key and value each begin with an int16. In
-  the key it is the record type, in the value the version of the message.
+  messages begin with a field that repeats their version; an end-of-transaction marker has its version before
+  it.
+- A coordinator record (in `__consumer_offsets` and `__transaction_state`): key and value each begin with an
+  int16. In the key it is the record type, in the value the version of the message.
 
-All decoders raise MalformedMessage, and `UnknownRecord` (a MalformedMessage) for types or versions that
-Kafka 4.3 does not have.
+All decoders raise MalformedMessage. They raise `UnknownRecord` (a MalformedMessage) for types or versions
+that Kafka 4.3 does not have.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from odradek.wire.primitives import Buffer, read_uvarint, write_uvarint
 from odradek.wire.structure import Message
 
 CoordinatorLog: TypeAlias = Literal["group", "transaction"]
-"""`group`: `__consumer_offsets`; `transaction`: `__transaction_state`. Each log has its own numbers of record
-types.
+"""The log of group coordinators (`__consumer_offsets`) or of transaction coordinators
+(`__transaction_state`). Each log has its own numbers of record types.
 """
 
 _FRAME_VERSION: Final = 1
@@ -35,11 +37,11 @@ _GROUP_RECORD_MODULES: Final = ("coordinator_records", "share_group_records", "s
 
 
 class UnknownRecord(MalformedMessage):
-    """A record type or version that Kafka 4.3 does not have; newer nodes may have written it."""
+    """Raised for a record type or version that Kafka 4.3 does not have; a newer node may have written it."""
 
 
 class ControlRecordType(IntEnum):
-    """The types of control records; readers skip UNKNOWN ones."""
+    """The types of control records. Readers skip records of type UNKNOWN."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -76,7 +78,7 @@ def _prefixed(prefix: int, message: Message, version: int) -> bytes:
 
 
 def encode_metadata_record(record: Message, version: int | None = None) -> bytes:
-    """Encode a metadata record in its frame, at its last version by default."""
+    """Encode a metadata record in its frame, at `version` or by default at the last version of the message."""
     cls = type(record)
     chosen = record.VALID_VERSIONS[1] if version is None else version
     prefix = _prefixes.get((cls, chosen))
@@ -108,7 +110,7 @@ def decode_metadata_record(data: Buffer) -> Message:
 
 
 def decode_versioned_metadata_record(data: Buffer) -> tuple[Message, int]:
-    """Decode the message in a metadata record's value; also returns its version."""
+    """Decode the message in a metadata record's value. Returns the message and its version."""
     frame_version, offset = read_uvarint(data, 0)
     if frame_version != _FRAME_VERSION:
         raise UnknownRecord(f"the metadata record has the unknown frame version {frame_version}")
@@ -146,9 +148,10 @@ def encode_control_record(message: Message, type: ControlRecordType | None = Non
 
 
 def decode_control_record(key: Buffer, value: Buffer) -> tuple[ControlRecordType, Message | None]:
-    """Decode type and message of a control record; (UNKNOWN, None) for a type that Kafka 4.3 does not have.
+    """Decode type and message of a control record; returns (UNKNOWN, None) for a type that Kafka 4.3 does not
+    have.
 
-    Of a key or message of a newer version, only the known part is read, as in Kafka.
+    If the key or the message has a newer version, only its known fields are read, as in Kafka.
     """
     if len(key) < _CONTROL_KEY.size:
         raise MalformedMessage("the key of a control record must have at least 4 bytes")
@@ -195,18 +198,20 @@ def encode_coordinator_key(key: Message) -> bytes:
 
 
 def decode_coordinator_key(data: Buffer, log: CoordinatorLog = "group") -> Message:
-    """Decode the message in a coordinator record's key; its `API_KEY` is the record type."""
+    """Decode the message in a coordinator record's key. The message's `API_KEY` is the record type."""
     return decode(_coordinator_class(log, "KEYS", _int16(data)), 0, data, _INT16.size)
 
 
 def encode_coordinator_value(value: Message, version: int | None = None) -> bytes:
-    """Encode a coordinator record's value: version (by default the last) and message."""
+    """Encode a coordinator record's value: the version (by default the message's last) and the message."""
     chosen = value.VALID_VERSIONS[1] if version is None else version
     return _prefixed(chosen, value, chosen)
 
 
 def decode_coordinator_value(key: Message, data: Buffer) -> Message:
-    """Decode the message in the value that belongs to a decoded key (a tombstone has no value to decode)."""
+    """Decode the message in a coordinator record's value; `key` is the decoded key of the same record. A
+    tombstone has no value to decode.
+    """
     if key.API_KEY is None:
         raise LocalProtocolError(f"{type(key).__name__} is not a key of a coordinator's record")
     log: CoordinatorLog = "transaction" if type(key).__name__ == "TransactionLogKey" else "group"

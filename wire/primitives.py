@@ -18,7 +18,9 @@ INT64_MIN, INT64_MAX = -0x8000000000000000, 0x7FFFFFFFFFFFFFFF
 
 
 def _read_groups(buf: Buffer, offset: int, bits: int) -> tuple[int, int]:
-    """Read groups of seven bits, least significant first, that make a number of at most `bits` bits."""
+    """Read a varint: groups of seven bits, least significant first, that make a number of at most `bits`
+    bits. Returns the number and the offset behind it.
+    """
     value = shift = 0
     try:
         while True:
@@ -38,26 +40,28 @@ def _read_groups(buf: Buffer, offset: int, bits: int) -> tuple[int, int]:
 
 
 def read_uvarint(buf: Buffer, offset: int) -> tuple[int, int]:
-    """Read an unsigned number of at most 32 bits (1 to 5 bytes)."""
+    """Read an unsigned varint of at most 32 bits (1 to 5 bytes). Returns the number and the offset behind it."""
     return _read_groups(buf, offset, 32)
 
 
 def read_varint(buf: Buffer, offset: int) -> tuple[int, int]:
-    """Read a zigzag number of 32 bits (1 to 5 bytes)."""
+    """Read a zigzag varint of 32 bits (1 to 5 bytes). Returns the number and the offset behind it."""
     value, offset = _read_groups(buf, offset, 32)
     return (value >> 1) ^ -(value & 1), offset
 
 
 def read_varlong(buf: Buffer, offset: int) -> tuple[int, int]:
-    """Read a zigzag number of 64 bits (1 to 10 bytes)."""
+    """Read a zigzag varint of 64 bits (1 to 10 bytes). Returns the number and the offset behind it."""
     value, offset = _read_groups(buf, offset, 64)
     return (value >> 1) ^ -(value & 1), offset
 
 
 def read_uvarint_rest(buf: Buffer, offset: int, first: int) -> tuple[int, int]:
-    """Continue `read_uvarint` after its first byte, which had its high bit set. Raises IndexError at the end.
+    """Read the further bytes of an unsigned varint whose `first` byte had its high bit set. Returns the
+    number and the offset behind it.
 
-    The generated decoders read the first byte themselves, and turn the IndexError into MalformedMessage.
+    Raises IndexError at the end of the buffer. The generated decoders read the first byte themselves, and
+    turn the IndexError into MalformedMessage.
     """
     value = first & 0x7F
     shift = 7
@@ -75,7 +79,7 @@ def read_uvarint_rest(buf: Buffer, offset: int, first: int) -> tuple[int, int]:
 
 
 def write_uvarint(w: bytearray, value: int) -> None:
-    """Append an unsigned number of at most 32 bits."""
+    """Append an unsigned number of at most 32 bits to `w` as a varint."""
     if not 0 <= value <= UINT32_MAX:
         raise LocalProtocolError(f"{value} is not an unsigned number of 32 bits")
     while value > 0x7F:
@@ -85,14 +89,14 @@ def write_uvarint(w: bytearray, value: int) -> None:
 
 
 def write_varint(w: bytearray, value: int) -> None:
-    """Append a number of 32 bits in zigzag form."""
+    """Append a signed number of 32 bits to `w` as a zigzag varint."""
     if not INT32_MIN <= value <= INT32_MAX:
         raise LocalProtocolError(f"{value} is not a number of 32 bits")
     write_uvarint(w, (value << 1) ^ (value >> 31))
 
 
 def write_varlong(w: bytearray, value: int) -> None:
-    """Append a number of 64 bits in zigzag form."""
+    """Append a signed number of 64 bits to `w` as a zigzag varint."""
     if not INT64_MIN <= value <= INT64_MAX:
         raise LocalProtocolError(f"{value} is not a number of 64 bits")
     zigzag = (value << 1) ^ (value >> 63)

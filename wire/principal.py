@@ -1,7 +1,8 @@
-"""The encoding of a principal inside an Envelope: Kafka's DefaultPrincipalData, version 0, behind its version number.
+"""The encoding of a principal inside an Envelope request: a version number, then Kafka's
+DefaultPrincipalData, version 0.
 
-Kafka's brokers and controllers read the bytes of each other's principal builders; this is the default builder's
-format.
+Kafka lets each installation choose a principal builder, which defines this encoding. Brokers and controllers
+must be able to read each other's bytes. This module has the format of Kafka's default builder.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ _VERSION = Struct(">h")
 
 
 def encode_principal(principal: str, by_token: bool = False) -> bytes:
-    """Encode `User:name` as DefaultPrincipalData; without a colon the type is User. `by_token` is true if the
-    client logged in by a delegation token.
+    """Encode a principal `User:name` as DefaultPrincipalData. Without a colon the text is the name, and the
+    type is User. `by_token` is true if the client logged in by a delegation token.
     """
     kind, colon, name = principal.partition(":")
     if not colon:
@@ -35,7 +36,9 @@ def encode_principal(principal: str, by_token: bool = False) -> bytes:
 
 
 def decode_principal(data: Buffer) -> tuple[str, bool]:
-    """Decode `type:name`, and whether the client logged in by a delegation token. Raises `MalformedMessage`."""
+    """Decode a principal. Returns `type:name`, and whether the client logged in by a delegation token. Raises
+    `MalformedMessage`.
+    """
     if len(data) < _VERSION.size:
         raise MalformedMessage(
             f"the principal has {len(data)} bytes, which is too short: its version alone takes "

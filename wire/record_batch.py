@@ -12,8 +12,8 @@ compacted topics, lookups by timestamp.
 A broker's checks of a produced batch, in Kafka's order (`parse_produced`, then `validate_for_append`):
 
 1. framing and magic: a batch that is missing, cut, or of an older format is INVALID_RECORD. A batch with an
-   impossible length or an unknown magic is CORRUPT_MESSAGE. There must be exactly one batch; zstd only since Produce
-   7;
+   impossible length or an unknown magic is CORRUPT_MESSAGE. There must be exactly one batch. It may be
+   compressed with zstd only since Produce 7;
 2. a base offset other than 0 is INVALID_RECORD, more bytes than allowed MESSAGE_TOO_LARGE, a wrong checksum
    CORRUPT_MESSAGE;
 3. the header's counts must agree, control batches are for brokers alone, and a producer id needs a sequence
@@ -92,7 +92,8 @@ def parse_produced(buf: Buffer, api_version: int) -> BatchHeader:
 
 
 def _message_size(buf: Buffer, offset: int) -> int | None:
-    """Measure the message (of any format) at `offset` in bytes; None if it is not there whole.
+    """Compute the size in bytes of the message (of any format) that begins at `offset`; None if the buffer
+    holds only a part of it.
 
     Raises:
         CorruptBatch: an impossible length or an unknown magic.
@@ -124,14 +125,18 @@ def _whole_batch_missing(buf: Buffer) -> KafkaError:
 
 
 class Inflation(Protocol):
-    """A port that finds the decompressed size of records, or knows it already."""
+    """A port that finds the decompressed size of records. An implementation may have computed the size
+    before.
+    """
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
-        """Do what `odradek.wire.batches.compression.decompressed_size` does."""
+        """Return the number of bytes after decompression. Arguments and errors are those of
+        `odradek.wire.batches.compression.decompressed_size`.
+        """
 
 
 class _AtOnce:
-    """The caller decompresses the records."""
+    """An `Inflation` that decompresses the records in the caller's thread, each time it is asked."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
         return decompressed_size(compression_type, data, size_max)
@@ -151,13 +156,13 @@ def validate_for_append(
 ) -> None:
     """Check a client's batch before its offsets are assigned; `header` is `parse_header(buf, offset)`.
 
-    Called for every produced batch: it takes about 1 us, and the time of the checksum and of `inflation`.
+    It takes about 1 us for each batch, and the time of the checksum and of `inflation`.
 
     Raises:
-        InvalidRecord: base offset not 0, counts that disagree, more records than its bytes can hold, a control
+        InvalidRecord: base offset not 0, counts that disagree, more records than fit its bytes, a control
             batch, a producer id without a sequence number, or compressed bytes that do not decompress.
-        CorruptBatch: cut, or a wrong checksum.
-        DecompressionBomb: it decompresses to more than `decompressed_bytes_max`.
+        CorruptBatch: the batch is cut, or its checksum is wrong.
+        DecompressionBomb: it decompresses to more than `decompressed_bytes_max` bytes.
         KafkaError: MESSAGE_TOO_LARGE (above `size_max` bytes), UNSUPPORTED_COMPRESSION_TYPE.
     """
     # Unpack all fields at once: reading eight fields by name takes 25 ns longer.
@@ -196,7 +201,7 @@ def validate_for_append(
         except DecompressionBomb:
             raise
         except CorruptBatch as error:
-            # The checksum was right, so the producer sent bad data: a retry (CORRUPT_MESSAGE) would be in vain.
+            # The checksum was right, so the producer sent bad data. A producer would retry on CORRUPT_MESSAGE, in vain.
             raise InvalidRecord(error.message) from error
     if record_count * RECORD_SIZE_MIN > room:
         raise InvalidRecord(f"the batch claims {record_count} records, too many for its {room} bytes")

@@ -4,9 +4,9 @@ Every class in `odradek.wire.messages` is a `Structure`; the top-level ones (a r
 record) are also a `Message`. A field's wire type and versions are in its attrs metadata, which `kafka(...)` makes.
 Both codecs use only this metadata.
 
-Comparison and representation are written once here, over the attributes, instead of being compiled into every class
-by attrs. What attrs does compile, `__init__`, waits for the first use of a class (`schema/lazy_attrs.py`). A node loads some 430
-classes at its start, and needs a few dozen of them.
+Comparison and representation are written here once, for all classes, so that attrs need not compile them for each.
+attrs compiles only `__init__`, and only at the first use of a class (`schema/lazy_attrs.py`). A node loads some 430
+classes at its start, and uses a few dozen of them.
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ def version_range(text: str) -> VersionRange:
 
 
 class WireField(NamedTuple):
-    """The facts about one field on the wire, as the generated source has them."""
+    """The description of one field on the wire, as the generated message classes state it."""
 
     type: str | type[Structure] | Sequence[str | type[Structure]]
-    """The name of a primitive, a structure class, or a list with one of these for an array of it."""
+    """The name of a primitive type, or a structure class; for an array, a list that contains one of these."""
     versions: str
     nullable: str
     tagged: str
     tag: int
     flexible: bool
-    """False for the one field that keeps its old form in a flexible version: the client id of a request."""
+    """False if the field keeps its old encoding in a flexible version. Only the client id of a request's
+    header does.
+    """
 
 
 def kafka(
@@ -61,36 +63,42 @@ def kafka(
     tag: int = -1,
     flexible: bool = True,
 ) -> dict[str, WireField]:
-    """Make the attrs metadata of a field; version ranges stay text until a codec is made for the class."""
+    """Make the attrs metadata of a field. Version ranges stay text (`3+`, `0-2`) until a codec is made for
+    the class.
+    """
     return {"kafka": WireField(type, versions, nullable, tagged, tag, flexible)}
 
 
 class UnmadeAttributes:
-    """The `__attrs_attrs__` of a class until attrs makes them, which it does when they are read first."""
+    """The descriptor for `__attrs_attrs__` of a message class: at the first read, the attrs library makes the
+    attributes.
+    """
 
     def __get__(self, instance: object, owner: type[Structure]) -> tuple[Any, ...]:
         return owner._make_attributes()
 
 
 class Structure:
-    """A group of fields. It compares by value and is mutable, so it is not hashable."""
+    """A group of message fields. It compares by value and is mutable, so it is not hashable."""
 
     __slots__ = ()
     __attrs_attrs__: ClassVar[tuple[Any, ...]]
     _unmade_fields: ClassVar[dict[str, Any]] = {}
-    """The fields by name, as the sources of the class and its bases state them."""
+    """The attrs fields by name, as the sources of the class and of its bases declare them."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """Have attrs make the `__init__` of the class. It replaces this one, and is called at once."""
+        """Let attrs make the real `__init__` of the class at the first call, and call it. Later calls go to
+        the real one.
+        """
         cls = type(self)
         cls._make_attributes()
         cls.__init__(self, *values, **named)
 
     @classmethod
     def _make_attributes(cls) -> tuple[Any, ...]:
-        """Give the class the attributes and the `__init__` that attrs makes, and return the attributes.
+        """Let attrs make the attributes and the `__init__` of the class. Returns the attributes.
 
-        Threads may do so at the same time: they make the same.
+        Two threads may call this at the same time, because both make equal results.
         """
         import attrs
 
@@ -109,14 +117,16 @@ class Structure:
         return all(getattr(self, name) == getattr(other, name) for name in self._names())
 
     def replaced(self, **changes: Any) -> Self:
-        """Return a copy of which these fields have other values. The values of all other fields are shared."""
+        """Return a copy in which the fields named in `changes` have these values. All other values are shared
+        with the original.
+        """
         kept = {name: getattr(self, name) for name in self._names() if name not in changes}
         return type(self)(**kept, **changes)
 
     __hash__ = None  # type: ignore[assignment]  # the interpreter's own way to say "not hashable"
 
     def __repr__(self) -> str:
-        """Show all fields, but hide secrets, because values appear in tracebacks and logs."""
+        """Show all fields. Hides secrets, because values appear in tracebacks and logs."""
         values = ", ".join(f"{name}={shown(self, name)!r}" for name in self._names())
         return f"{type(self).__name__}({values})"
 
@@ -126,15 +136,21 @@ class Structure:
 
 
 class Message(Structure):
-    """A structure that is encoded by itself, in one of its versions."""
+    """A structure that is encoded on its own (a request, a response, a header, a record), in one of its
+    versions.
+    """
 
     __slots__ = ()
 
     API_KEY: ClassVar[int | None]
-    """The API key of a request or response, the record type of a metadata or coordinator record, else None."""
+    """The API key of a request or response; the record type of a metadata or coordinator record; None for
+    other messages.
+    """
     VALID_VERSIONS: ClassVar[tuple[int, int]]
-    """The first and the last version of Kafka 4.3."""
+    """The first and the last version of the message in Kafka 4.3."""
     FLEXIBLE_SINCE: ClassVar[int | None]
-    """The first version with compact lengths and tagged fields (KIP-482); None when there is no such version."""
+    """The first version with compact lengths and tagged fields (KIP-482); None if the message has no such
+    version.
+    """
     LATEST_VERSION_UNSTABLE: ClassVar[bool]
     """True if the last version is offered only when unstable versions are enabled."""

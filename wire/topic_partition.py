@@ -1,8 +1,8 @@
-"""The names of a partition: by its topic's name, and by its topic's id.
+"""Two named tuples that name a partition: by its topic's name, and by its topic's id.
 
-Each is equal to the plain tuple of its two fields and has the same hash, so either finds the same entry of a dict.
-To make one costs four times as much as to make a plain tuple. Code that makes a key per record or per request uses
-plain tuples, and its dict's declaration says so.
+Each is equal to the plain tuple of its two fields and has the same hash, so either finds the same entry of a
+dict. To make a named tuple takes four times as long as to make a plain one. So code that makes a key per
+record or per request uses plain tuples, and its dict's type shows this.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ __all__ = ["TopicIdPartition", "TopicPartition"]
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic; equal to the plain tuple `(topic, partition)`, which may be used instead."""
+    """A topic's name and a partition number. Equal to the plain tuple `(topic, partition)`, which may be used
+    instead.
+    """
 
     topic: str
     partition: int
@@ -23,7 +25,7 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of the topic that has this id of 16 bytes. An id, unlike a name, is never used again.
+    """A topic's id (16 bytes) and a partition number. Unlike a name, an id is never given to a second topic.
 
     Inside a broker it also names the broker's own replica of that partition.
     """

@@ -18,10 +18,10 @@ def uuid_to_text(value: bytes) -> str:
 
 
 def uuid_from_text(text: str) -> bytes:
-    """Decode 22 characters to 16 bytes; raise ValueError for a text that no UUID has.
+    """Decode 22 characters to 16 bytes. Raises ValueError for a text that does not encode a UUID.
 
-    The last character holds only two bits of the value. A text whose spare bits are set is refused, so each UUID has
-    exactly one text.
+    The last character holds only two bits of the value. A text whose spare bits are set is refused, so each
+    UUID has exactly one text.
     """
     try:
         value = urlsafe_b64decode(text + "==")

@@ -1,1 +1,3 @@
-"""The check of the rule that every request has a budget: the most expensive legal frames, and their cost for a node."""
+"""Checks the rule that every request has a budget: sends the most expensive legal frames, and measures their cost for
+a node.
+"""

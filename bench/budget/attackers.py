@@ -1,8 +1,7 @@
-"""Four connections that send one expensive frame, once a second or back to back, from a process of its own.
+"""A process with four connections that send one expensive frame, once a second or back to back.
 
-The process does no more work than an attacker must. It gets the bytes of the frame, which are made once. The kernel
-throws answers away (`MSG_TRUNC`) instead of copying them. `Sink` replaces the node when the instrument itself is
-measured.
+The process does as little work as possible. It gets the bytes of the frame, which are made once. The kernel discards
+answers (`MSG_TRUNC`) instead of copying them. `Sink` replaces the node when the instrument itself is measured.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ ATTACKERS = 4
 ANSWER_SECONDS_MAX = 60.0
 DRAIN_BYTES = 1 << 20
 REOPEN_SECONDS = 0.01
-"""The pause after the node has closed a connection, before the next one: a round trip, which every client has to
-wait for."""
+"""The seconds between a connection that the node has closed and the next one: a round trip, which every client needs.
+"""
 _NOWHERE = bytearray(DRAIN_BYTES)
 
 
 @attrs.define
 class Attack:
-    """The answers that the frames got: all connections together."""
+    """The number of frames by outcome, over all connections, with the bytes of the answers."""
 
     answered: int = 0
     closed: int = 0
     unanswered: int = 0
-    """Frames without an answer for `ANSWER_SECONDS_MAX`."""
+    """The number of frames that got no answer within `ANSWER_SECONDS_MAX`."""
     answer_bytes: int = 0
     cpu_seconds: float = 0.0
-    """CPU of the attackers' process."""
+    """The CPU seconds of the attackers' process."""
 
     @property
     def ended(self) -> int:
-        """Frames whose exchange is over, one way or another."""
+        """The number of frames whose exchange has ended in any way."""
         return self.answered + self.closed + self.unanswered
 
 
 def _drain(connection: socket.socket, count: int) -> bool:
-    """Throw away `count` bytes; False if they end before."""
+    """Receive and discard `count` bytes. Return False if the stream ends before."""
     while count:
         got = connection.recv_into(_NOWHERE, min(count, DRAIN_BYTES), socket.MSG_TRUNC)
         if not got:
@@ -57,7 +56,9 @@ def _drain(connection: socket.socket, count: int) -> bool:
 
 
 def _exchange(connection: socket.socket, frame: bytes) -> int | None:
-    """Send a frame and drain its answer: the answer's bytes, None if the connection was closed. Raises `TimeoutError`."""
+    """Send a frame and discard its answer. Return the answer's bytes; None if the connection was closed. Raises
+    `TimeoutError`.
+    """
     try:
         connection.sendall(frame)
         size = connection.recv(4, socket.MSG_WAITALL)
@@ -70,7 +71,9 @@ def _exchange(connection: socket.socket, frame: bytes) -> int | None:
 
 
 def _attack(bootstrap: str, frame: bytes, pause_seconds: float, stop: threading.Event, met: Attack) -> None:
-    """Send the frame on one connection again and again until `stop`; the last exchange ends first."""
+    """Send the frame repeatedly on one connection until `stop` is set; wait for the last answer. The outcomes are
+    added to `met`.
+    """
     connection: socket.socket | None = None
     while not stop.is_set():
         started = time.monotonic()
@@ -113,8 +116,8 @@ def _sum(met: list[Attack], cpu_seconds: float) -> Attack:
 
 
 def _serve_attacks(pipe: Connection) -> None:
-    """Attack as the messages on the pipe say: (bootstrap, frame, pause) begins an attack, False asks for the
-    answers so far, True ends it.
+    """Run attacks by messages on the pipe: (bootstrap, frame, pause) begins one, False requests the results so far,
+    True ends it.
     """
     pipe.send(None)
     while True:
@@ -139,22 +142,20 @@ def _serve_attacks(pipe: Connection) -> None:
 
 @attrs.define
 class Attackers:
-    """The process with the four connections."""
+    """The process with the four attacking connections."""
 
     pipe: Connection
 
     def begin(self, bootstrap: str, frame: bytes, pause_seconds: float) -> None:
-        """Send `frame` on each connection, one every `pause_seconds`. With 0, send the next frame as soon as one is
-        answered.
-        """
+        """Send `frame` on each connection every `pause_seconds`. With 0, the next frame follows each answer at once."""
         self.pipe.send((bootstrap, frame, pause_seconds))
 
     def so_far(self) -> Attack:
-        """Return the answers since `begin`, without the exchanges under way."""
+        """Return the results of the exchanges that have ended since `begin`."""
         return self._ask(False)
 
     def end(self) -> Attack:
-        """Wait until the exchanges under way are over, and send no more."""
+        """Stop sending, wait until all exchanges have ended, and return the results."""
         return self._ask(True)
 
     def _ask(self, ends: bool) -> Attack:
@@ -165,7 +166,7 @@ class Attackers:
 
 @contextmanager
 def attackers() -> Iterator[Attackers]:
-    """Start the process, ready to begin."""
+    """Start the attackers' process for the block."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_serve_attacks, args=(theirs,), daemon=True)
@@ -204,7 +205,7 @@ def _serve_sink(pipe: Connection) -> None:
 
 @contextmanager
 def sink(answer_bytes: int, seconds: float) -> Iterator[str]:
-    """Yield the address of a process that answers each frame after `seconds` with so many bytes."""
+    """Run a process that answers each frame after `seconds` with `answer_bytes`. Yield its address."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_serve_sink, args=(theirs,), daemon=True)

@@ -1,7 +1,6 @@
-"""Ordinary users of a node during an attack: a probe and some clients, each a process that does little work itself.
+"""Ordinary clients of a node during an attack. Each is a process that does little work itself.
 
-A client sends the same small frame again and again. It measures times with its own clock, so that a late report is
-still exact.
+A client sends the same small frame repeatedly. It measures times with its own clock, so a late report is still exact.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ ANSWER_SECONDS_MAX = 120.0
 
 @attrs.frozen
 class Served:
-    """The answers that a client got since it was last asked."""
+    """The answers that a client has received since the last report."""
 
     answers: int
     seconds: float
     longest_seconds: float
-    """The longest wait for an answer, counting the request that was under way at the time of the question."""
+    """The longest wait for an answer, including a request that was not yet answered at the time of the report."""
     cpu_seconds: float
 
     @property
@@ -36,9 +35,10 @@ class Served:
 
 
 def _ask_on(bootstrap: str, frame: bytes, pause_seconds: float, pipe: Connection) -> None:
-    """Send the frame again and again; answer each message on the pipe with what was `Served` since the last.
+    """Send the frame repeatedly. Answer each message on the pipe with a `Served` about the time since the last
+    message.
 
-    After True nothing is sent until the next message, which gets no answer.
+    After the message True, nothing is sent until the next message, which gets no answer.
     """
     answer = memoryview(bytearray(ANSWER_BYTES_MAX))
     clock = time.perf_counter
@@ -73,17 +73,17 @@ def _ask_on(bootstrap: str, frame: bytes, pause_seconds: float, pipe: Connection
 
 @attrs.define
 class Asker:
-    """A client in a process of its own."""
+    """An ordinary client in a process of its own."""
 
     process: multiprocessing.process.BaseProcess
     pipe: Connection
 
     def since_last(self) -> Served:
-        """Return the answers since the last call. Raises `EOFError` if the client has ended."""
+        """Return the client's report since the last call. Raises `EOFError` if the client has ended."""
         return self._ask(False)
 
     def pause(self) -> Served:
-        """Return what `since_last` returns, and ask nothing more until `resume`."""
+        """Return the client's report as `since_last` does, and stop sending until `resume`."""
         return self._ask(True)
 
     def resume(self) -> None:
@@ -97,7 +97,7 @@ class Asker:
 
 @contextmanager
 def askers(bootstrap: str, frames: Sequence[bytes], pause_seconds: float) -> Iterator[list[Asker]]:
-    """Start one client for each frame, and connect all of them."""
+    """Start one client process for each frame, connect all of them, and yield them for the block."""
     spawn = multiprocessing.get_context("spawn")
     started: list[Asker] = []
     try:

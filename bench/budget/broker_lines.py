@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from bench.budget.frames import THINGS, Costly, Stage
 from bench.budget.values import (
+    DEAR_PATTERN,
+    HARD_PATTERN,
     TIMEOUT_MS,
     WITH_TIMEOUT,
     any_group,
@@ -23,11 +25,11 @@ from odradek.wire.codec import encode
 from odradek.wire.messages.data_records import ConsumerProtocolSubscription
 
 BOMB_BYTES = 127 << 20
-"""Almost as many bytes as one batch may inflate to."""
+"""The inflated size of the largest batches: nearly the most that is allowed."""
 
 
 def batch(codec: int, records: bytes, count: int = 1) -> bytes:
-    """Build a valid batch of `count` records around `records`, which are compressed already."""
+    """Build a valid batch of `count` records; `records` are their bytes, compressed already."""
     header = BatchHeader(0, 49 + len(records), -1, 2, 0, codec, count - 1, 0, 0, -1, -1, -1, count)
     made = bytearray(HEADER.pack(*header)) + records
     seal(made)
@@ -48,7 +50,7 @@ def _bomb(codec: int) -> Callable[[Stage, int], bytes]:
 
 
 def _subscription(stage: Stage, size: int) -> bytes:
-    """Encode a consumer's subscription to as many topics as fit in `size`, each with the shortest name."""
+    """Encode a consumer's subscription to as many topics as fit into `size` bytes, each with the shortest name."""
     return encode_subscription([""] * max(1, (size - 16) // 2))
 
 
@@ -94,7 +96,7 @@ _NEW_MEMBER = {
     "server_assignor": None,
     "topic_partitions": [],
 }
-"""A heartbeat that joins a group of the consumer protocol."""
+"""The fields of a heartbeat that joins a group of the consumer protocol."""
 _BEATING_MEMBER = {
     **{name: value for name, value in _NEW_MEMBER.items() if name != "topic_partitions"},
     "member_epoch": 1,
@@ -293,6 +295,20 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             {**_BEATING_MEMBER, "topic_partitions.topic_id": lambda stage, _: stage.wide_id},
             "partitions",
         ),
+        Costly(
+            "RE2 would read the pattern for most of a second.",
+            (),
+            {**_NEW_MEMBER, "subscribed_topic_regex": HARD_PATTERN},
+            "hard pattern",
+            since=1,
+        ),
+        Costly(
+            "RE2 reads the pattern, and compares it with each topic.",
+            (),
+            {**_NEW_MEMBER, "subscribed_topic_regex": DEAR_PATTERN},
+            "pattern",
+            since=1,
+        ),
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (
         Costly("A group with members is named again and again.", THINGS, {"group_ids": any_group}),
@@ -461,4 +477,4 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         ),
     ),
 }
-"""The lines of each API."""
+"""The expensive requests of each API."""

@@ -1,4 +1,4 @@
-"""Expensive requests that the active controller decides, and those of the metadata quorum."""
+"""Expensive requests that the active controller decides, and requests of the metadata quorum."""
 
 from __future__ import annotations
 
@@ -382,4 +382,4 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         ),
     ),
 }
-"""The lines of each API."""
+"""The expensive requests of each API."""

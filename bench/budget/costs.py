@@ -1,23 +1,23 @@
-"""`make costs`: what the most expensive legal frames cost a node and its other clients.
+"""`make costs`: measures what the most expensive legal frames cost a node and its other clients.
 
     python -m bench.budget.costs                                     # every API, version and size: 40 minutes
     python -m bench.budget.costs --ends-only --size 1M               # the oldest and newest versions: 25 minutes
     python -m bench.budget.costs --api Metadata --size 1M            # a part
-    python -m bench.budget.costs --ends-only --size 1M --rates-seconds 0   # without clients beside it: two minutes
-    python -m bench.budget.costs --instrument                        # what the instrument itself takes
+    python -m bench.budget.costs --ends-only --size 1M --rates-seconds 0   # without other clients: two minutes
+    python -m bench.budget.costs --instrument                        # the cost of the measurement itself
 
-Each frame comes alone first: a probe, a process of its own, asks ApiVersions every few milliseconds, and its longest
-wait is the stall. Then the version of each line that took most CPU comes once a second from each of four connections,
-and back to back. Three ordinary clients produce small records meanwhile. Their rate is compared with the mean of the
-rates just before and just after. It is measured again where those two differ by more than a fifth, or the goal is
-missed. Of three measurements the median counts, since one run of three seconds has noise of 15 %. A frame that takes
-less than two milliseconds is an ordinary request and has no rates: four more clients beside three leave those 43 %. A
-frame that nobody answers within a minute is over its budget.
+Each frame is sent alone first. Meanwhile a probe process sends ApiVersions every few milliseconds; its longest wait
+is the stall. Then, for each kind of request, the most expensive version is sent from four connections, once a second
+and back to back. Meanwhile three ordinary clients produce small records. Their rate is compared with the mean of the
+rates just before and after. If these two differ by more than a fifth, or the goal is missed, the measurement is
+repeated. The median of three measurements counts, because one run of three seconds has noise of 15 %. A frame that
+takes less than two milliseconds is an ordinary request, and its rates are not measured. (Any four additional clients
+would leave the three clients 43 %.) A frame without an answer for a minute is over its budget.
 
 The four connections belong to one process that has the frame's bytes and copies nothing (`bench.budget.attackers`).
-Its own share was measured with a sink in the place of the node (`--instrument`, 2 cores). The attackers use 0.01 to
-0.05 CPUs, the three clients 0.5. Beside 4 frames of 1 MiB a second the clients keep their whole rate. Beside 40 they
-keep 90 to 96 %, since the kernel carries the frames on the same cores.
+Its own cost was measured with a sink instead of the node (`--instrument`, 2 cores). The attackers use 0.01 to 0.05
+CPUs, the three clients 0.5. With 4 frames of 1 MiB a second, the clients keep their whole rate. With 40 they keep 90
+to 96 %, because the kernel transfers the frames on the same cores.
 """
 
 from __future__ import annotations
@@ -59,17 +59,19 @@ from testkit.raw_requests import record_batch
 PROBE_SECONDS = 0.005
 CLIENTS = 3
 WARM_UP_SECONDS = 0.3
-"""The pause between the end of an attack and a measurement without one."""
+"""The seconds between the end of an attack and a measurement without attack."""
 QUIET_SHARE = 2 / 3
-"""An undisturbed rate needs less time than one beside frames that come now and then."""
+"""The duration of a measurement without attack, divided by that of one with attack. It can be shorter, because its
+rate is steadier.
+"""
 LONG_WINDOW_SECONDS = 6.0
-"""A window lasts so long at most, while not every connection has had its answer."""
+"""The most seconds of a measurement that waits for an answer on every attacking connection."""
 UNSTEADY = 0.2
 ATTEMPTS = 3
 
 
 def small_produces(node: Judged) -> list[bytes]:
-    """Return for each ordinary client a Produce frame with one small record for a topic of its own."""
+    """Return one Produce frame with a small record for each ordinary client, each for a topic of its own."""
     frames = []
     for number in range(CLIENTS):
         data = PartitionProduceData(0, memoryview(record_batch(KINDS[1].batch_bytes, 1)))
@@ -82,7 +84,7 @@ def small_produces(node: Judged) -> list[bytes]:
 
 
 def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: float) -> Cost:
-    """Measure the cost of one such frame without other load."""
+    """Measure the cost of one such frame when nothing else is sent, except by the probe."""
     pid = node.process.pid
     data = frame.bytes(node)
     address = node.address(frame.listener)
@@ -113,12 +115,12 @@ def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: floa
 
 @attrs.frozen
 class Window:
-    """The service that the ordinary clients got for some seconds."""
+    """The service that the ordinary clients got during some seconds."""
 
     rate: float
     longest_seconds: float
     cpu_share: float
-    """CPU seconds of all clients in a second."""
+    """The CPU seconds of all clients per second."""
 
 
 def _observe(clients: Sequence[Asker], *, pauses: bool = False) -> Window:
@@ -131,7 +133,7 @@ def _observe(clients: Sequence[Asker], *, pauses: bool = False) -> Window:
 
 
 def undisturbed(clients: Sequence[Asker], seconds: float) -> Window:
-    """Measure the service that the clients get while they are alone."""
+    """Measure the clients' service when there is no attack."""
     time.sleep(WARM_UP_SECONDS)
     _observe(clients)
     time.sleep(seconds * QUIET_SHARE)
@@ -146,11 +148,11 @@ def attacked(
     seconds: float,
     pause_seconds: float,
 ) -> tuple[Window, Attack, float]:
-    """Measure the clients' rates beside four connections that send `data`, with those connections' answers and the
-    seconds taken.
+    """Measure the clients' service while four connections send `data`. Return it with the attackers' results and the
+    seconds that it took.
 
-    Without a pause the window lasts until each connection has had an answer, if that is longer
-    (`LONG_WINDOW_SECONDS` at most).
+    If `pause_seconds` is 0, the measurement lasts until each connection has had an answer, at most
+    `LONG_WINDOW_SECONDS`.
     """
     _observe(clients)
     attack.begin(address, data, pause_seconds)
@@ -161,7 +163,7 @@ def attacked(
         time.sleep(0.05)
     met, took = attack.so_far(), time.monotonic() - began
     window = _observe(clients, pauses=True)
-    # With nobody beside them the exchanges under way end soon.
+    # Without the other clients, the last exchanges end soon.
     unanswered = attack.end().unanswered
     for client in clients:
         client.resume()
@@ -170,7 +172,9 @@ def attacked(
 
 @attrs.frozen
 class Rates:
-    """The service that ordinary clients kept beside one frame, once a second from each connection, and back to back."""
+    """The rates that ordinary clients kept during attacks with one frame: once a second per connection, and back to
+    back.
+    """
 
     paced_share: float
     back_to_back_share: float
@@ -178,7 +182,7 @@ class Rates:
     frames_per_second: float
     unanswered: bool
     unsteady: bool
-    """True if the rates without attackers differ by more than a fifth."""
+    """True if the rates without attack, before and after, differ by more than a fifth."""
 
     @property
     def holds(self) -> bool:
@@ -188,7 +192,7 @@ class Rates:
 def _rates_beside(
     clients: Sequence[Asker], attack: Attackers, address: str, data: bytes, seconds: float, before: Window
 ) -> tuple[Rates, Window]:
-    """Measure the rates once, and the undisturbed window that follows."""
+    """Measure the rates during attacks once. Also return the measurement without attack that follows."""
     paced, met_paced, _ = attacked(clients, attack, address, data, seconds, 1.0)
     between = undisturbed(clients, seconds)
     rushed, met, took = attacked(clients, attack, address, data, seconds, 0.0)
@@ -206,12 +210,12 @@ def _rates_beside(
 
 
 def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
-    """Measure for each of these frames the share of their rate that ordinary clients keep. Print each row when it
+    """Measure which share of their rate ordinary clients keep during attacks with each frame. Print each row when it
     is measured.
     """
     node.commit_offsets()
     with askers(node.process.bootstrap, small_produces(node), 0.0) as clients, attackers() as attack:
-        undisturbed(clients, seconds)  # clients and node warm up
+        undisturbed(clients, seconds)  # clients and node warm up here
         before = undisturbed(clients, seconds)
         for cost in costs:
             data = cost.frame.bytes(node)
@@ -222,7 +226,7 @@ def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
                 found.append(rates)
                 if not rates.unsteady and rates.holds:
                     break
-            # One run over the limit may be due to the machine, so the median of three runs counts.
+            # A single bad run may be due to the machine, so the median of three runs counts.
             cost.unsteady = found[-1].unsteady
             cost.paced_share = median(rates.paced_share for rates in found)
             cost.back_to_back_share = median(rates.back_to_back_share for rates in found)
@@ -234,7 +238,9 @@ def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
 
 
 def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
-    """Return the largest frame of each line that took most CPU, if it took at least `over_ms`."""
+    """Return for each kind of request the version that took the most CPU at the largest size, if that was at least
+    `over_ms`.
+    """
     found = []
     for of_line in by_line(costs):
         largest = max(of_line, key=lambda cost: SIZES[cost.frame.size]).frame.size
@@ -248,7 +254,7 @@ def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
 
 
 def frames_of(node: Judged, apis: Sequence[str], sizes: Sequence[str], every_version: bool) -> list[Frame]:
-    """List the frames to measure: of every served API, by listener."""
+    """List the frames to measure: those of every API that the node serves, on each listener."""
     wanted = {name.lower().replace("_", "") for name in apis}
     found = []
     for listener in ("broker", "controller"):
@@ -268,7 +274,7 @@ def frames_of(node: Judged, apis: Sequence[str], sizes: Sequence[str], every_ver
 
 
 def run(arguments: argparse.Namespace) -> list[Cost]:
-    """Measure; rows are printed as they come."""
+    """Measure all selected frames, and return their costs. Rows are printed as they are measured."""
     costs: list[Cost] = []
     with (
         tempfile.TemporaryDirectory(prefix="costs-") as name,
@@ -287,7 +293,9 @@ def run(arguments: argparse.Namespace) -> list[Cost]:
 
 
 def measure_instrument(partitions: int, seconds: float) -> None:
-    """Print what attackers take from ordinary clients when their frames go to a sink instead of the node."""
+    """Print which share of their rate ordinary clients keep when the attackers' frames go to a sink instead of the
+    node.
+    """
     data = (SIZES["1M"] - 4).to_bytes(4, "big") + bytes(SIZES["1M"] - 4)
     cases = [(1.0, 0.05, 1 << 20), (0.0, 0.4, 1 << 20), (0.0, 0.1, 1 << 20), (0.0, 0.1, 8 << 20)]
     with (
@@ -310,7 +318,7 @@ def measure_instrument(partitions: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Print the table; the exit status is 0 only if all of it holds."""
+    """Measure and print the table. The exit status is 0 only if no budget is exceeded."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

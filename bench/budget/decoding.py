@@ -1,4 +1,4 @@
-"""The cost of decoding one frame, whatever it holds: each API and version, each field that can grow, by itself."""
+"""The cost of decoding frames of every API and version, each with one field that has as many elements as fit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def decodings(bytes_max: int) -> Iterator[tuple[str, int, str, int, float]]:
 
 
 def main() -> None:
-    """Print the dearest twenty."""
+    """Print the twenty most expensive frames."""
     for api, version, path, elements, milliseconds in sorted(decodings(1 << 20), key=lambda each: -each[4])[
         :20
     ]:

@@ -1,4 +1,4 @@
-"""The costs of expensive frames: the figures of one frame, its budget, and the table with a row for each line."""
+"""The measured costs of expensive frames, their budgets, and the table with a row for each kind of request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT_MS_MAX = 500
 
 @attrs.frozen
 class Frame:
-    """The request that a frame holds, and the listener that it is sent to."""
+    """An expensive frame: its API, version and size, and the listener that it is sent to."""
 
     listener: str
     api_key: ApiKey
@@ -43,7 +43,7 @@ class Frame:
 
 @attrs.define
 class Cost:
-    """The costs of one frame; figures of rates are None where they were not measured."""
+    """The costs of one frame. Figures about rates are None if they were not measured."""
 
     frame: Frame
     stall_ms: float
@@ -54,11 +54,11 @@ class Cost:
     paced_share: float | None = None
     back_to_back_share: float | None = None
     wait_ms: float | None = None
-    """The longest wait of an ordinary client while the frames came back to back."""
+    """The longest wait of an ordinary client while the frames were sent back to back."""
     frames_per_second: float | None = None
-    """The frames that the node answered, or refused, a second while they came back to back."""
+    """The frames per second that the node answered or refused while they were sent back to back."""
     unsteady: bool = False
-    """True if the undisturbed rates before and after differed by more than the measurement allows."""
+    """True if the rates without attack, before and after, differed by more than a fifth."""
 
     @property
     def is_answered(self) -> bool:
@@ -66,7 +66,7 @@ class Cost:
 
     @property
     def over(self) -> list[str]:
-        """The names of the figures that are over their budget."""
+        """The names of the figures that exceed their budget."""
         judged = {
             "stall": self.stall_ms <= STALL_MS_MAX,
             "peak": self.peak_mib <= MEMORY_MIB_MAX,
@@ -95,7 +95,7 @@ ROW_HEAD = (
 
 
 def row(cost: Cost) -> list[str]:
-    """Return the cells of one frame."""
+    """Return the table cells of one frame."""
     frame = cost.frame
     return [
         frame.title,
@@ -112,13 +112,13 @@ def row(cost: Cost) -> list[str]:
 
 
 def write_rows(path: Path, costs: Iterable[Cost]) -> None:
-    """Write all frames, tab-separated, with a head."""
+    """Write the rows of all frames to a file, tab-separated, with a header."""
     lines = [ROW_HEAD, *map(row, costs)]
     path.write_text("".join("\t".join(cells) + "\n" for cells in lines))
 
 
 def by_line(costs: Iterable[Cost]) -> list[list[Cost]]:
-    """List the frames of each line together, in their order of arrival."""
+    """Return lists of costs, one for each kind of request, in the order of measurement."""
     found: dict[str, list[Cost]] = {}
     for cost in costs:
         found.setdefault(cost.frame.title, []).append(cost)
@@ -132,7 +132,7 @@ LINE_HEAD = (
 
 
 def _worst(costs: list[Cost], figure: Callable[[Cost], float]) -> str:
-    """Return the largest value of a figure, with its version and size where there are several."""
+    """Return the largest value of a figure as text; with version and size if there are several frames."""
     worst = max(costs, key=figure)
     value = f"{max(0.0, figure(worst)):.0f}"
     versions = {cost.frame.version for cost in costs}
@@ -146,7 +146,7 @@ def _worst(costs: list[Cost], figure: Callable[[Cost], float]) -> str:
 
 
 def line_row(costs: list[Cost]) -> list[str]:
-    """Return the cells of one line: of each figure the worst among its versions and sizes."""
+    """Return the table cells of one kind of request: the worst value of each figure over its versions and sizes."""
     rated = next((cost for cost in costs if cost.paced_share is not None), None)
     over = list(dict.fromkeys(name for cost in costs for name in cost.over))
     rates = ["", "", "", ""] if rated is None else row(rated)[7:11]
@@ -162,5 +162,5 @@ def line_row(costs: list[Cost]) -> list[str]:
 
 
 def line_table(costs: Iterable[Cost]) -> str:
-    """Return the table of bench/budget/README.md."""
+    """Return the table for bench/budget/README.md."""
     return table(LINE_HEAD, [line_row(each) for each in by_line(costs)])

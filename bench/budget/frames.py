@@ -1,9 +1,8 @@
-"""The most expensive legal frame of any API and version, made from the message classes.
+"""Builds the most expensive legal frame of any API and version, from the message classes.
 
-A `Costly` line says which field of a request takes the room of a frame: an array of names, or bytes. It also says
-which values the other fields have. The rest comes from the schema: `costly_request` makes the smallest request that
-has the field. Then it lets the field grow until the frame has the size, or holds as many elements as a node decodes
-(`ELEMENTS_MAX`).
+A `Costly` object names the field of a request that fills the frame, an array or bytes, and the values of the other
+fields. The rest comes from the schema: `costly_request` makes the smallest request that has the field. Then it
+enlarges the field until the frame has the wanted size, or holds as many elements as a node decodes (`ELEMENTS_MAX`).
 """
 
 from __future__ import annotations
@@ -24,41 +23,43 @@ CLIENT_ID = "judge"
 FRAME_OVERHEAD = 64
 
 Value = Any
-"""A constant, or a function of (`Stage`, which element it is) that gives one."""
+"""The value of a field: a constant, or a function of (`Stage`, index of the element) that returns one."""
 
 
 @attrs.frozen
 class Stage:
-    """Things that exist on the node under judgement, for frames to name."""
+    """Things that exist on the measured node, for frames to name."""
 
     wide: str
-    """A topic with half of the node's partitions."""
+    """The name of a topic with half of the node's partitions."""
     wide_id: bytes
     wide_partitions: int
     narrow: tuple[str, ...]
-    """Topics of one partition each."""
+    """The names of topics with one partition each."""
     narrow_ids: tuple[bytes, ...]
     group: str
-    """A group with an offset for each partition of `wide`."""
+    """The id of a group with a committed offset for each partition of `wide`."""
     groups: tuple[str, ...]
     member_id: str
-    """The one member of `groups[0]`, in `generation_id`."""
+    """The id of the only member of the group `groups[0]`, in its generation `generation_id`."""
     generation_id: int
     cluster_id: str
     second_broker_epoch: int
-    """The epoch of broker 2, which is registered and never comes."""
+    """The epoch of broker 2, which is registered but does not exist."""
     log_dir: str
     transactional_id: str
     producer_id: int
-    """The producer of `transactional_id`, with epoch 0."""
+    """The producer id of `transactional_id`, with epoch 0."""
 
 
 THINGS = ("*",)
-"""Stands for the innermost lists of the things that an API's row names (`odradek.wire.schema.anatomy_rows`)."""
+"""Means the innermost arrays of a request, as listed for its API in `odradek.wire.schema.anatomy_rows`."""
 
 
 def paths_of_things(api_key: int) -> tuple[str, ...]:
-    """Find the innermost lists of an API's things, those of the newest row first: `topics.partitions`."""
+    """Return the paths of the innermost arrays of an API's requests (`topics.partitions`), those of the newest
+    versions first.
+    """
     found = []
     for row in reversed(ROWS.get(ApiKey(api_key), ())):
         within = "" if row.within is None else f" / {row.within.things}"
@@ -72,24 +73,24 @@ class Costly:
     """The recipe of an expensive request of one API."""
 
     why: str
-    """One sentence: the work that a frame causes, and the part that repeats."""
+    """A sentence about the work that a frame causes, and about the element that is repeated."""
     grow: tuple[str, ...] = ()
-    """Paths (`topics.partitions`) of an array, string or bytes; the first path that a version has fills the frame.
-    `THINGS` are the paths of the API's row. With `body` a path may also be an array whose elements are large.
+    """Paths of arrays, strings or bytes (`topics.partitions`). The first of them that exists in a version fills the
+    frame. `THINGS` means the paths from `paths_of_things`. With `body`, a path may also be an array of large
+    elements.
     """
     values: Mapping[str, Value] = attrs.field(factory=dict)
-    """Values by path. An array that is missing here has its first element once; other missing fields have their
-    defaults."""
+    """Values by path. An array that is missing here has one element; other missing fields have their defaults."""
     name: str = ""
-    """Distinguishes the lines of one API."""
+    """A name that distinguishes several expensive requests of one API."""
     body: Callable[[Stage, int], bytes] | None = None
-    """Gives the bytes of the last field of `grow`, about as many as asked for, where they mean something."""
+    """Makes the bytes of the last field of `grow`, of about the given size; None if any bytes will do."""
     count: int = 0
-    """The largest number of elements, if a larger one costs no more, or makes lasting changes."""
+    """The most elements, if further ones are free or would cause lasting changes; 0 means no limit."""
     since: int = 0
-    """The first version that can say this."""
+    """The first version that can express this request."""
     needs_login: bool = False
-    """True if only clients that have logged in are answered; then it goes to a listener of theirs."""
+    """True if only logged-in clients get an answer: the frame is then sent to the listener with logins."""
 
 
 def _wire_field(attribute: attrs.Attribute[Any]) -> WireField:
@@ -103,7 +104,7 @@ def _has(versions: str, version: int) -> bool:
 
 
 def fields_of(cls: type[Structure], version: int) -> Iterator[tuple[str, WireField]]:
-    """Yield names and wire facts of the fields that a version encodes."""
+    """Yield name and wire format of the fields that a version encodes."""
     for attribute in attrs.fields(cls):
         facts = _wire_field(attribute)
         if _has(facts.versions, version):
@@ -116,7 +117,9 @@ _growing_names: dict[type[Structure], list[str]] = {}
 
 
 def _plan(cls: type[Structure], version: int) -> _Plan:
-    """Name, wire facts, whether it is an array, and type (of elements) of each field that travels in a version."""
+    """Return name, wire format, whether it is an array, and type (of elements), for each field that a version
+    encodes.
+    """
     found = _plans.get((cls, version))
     if found is None:
         found = [(name, facts, *_element(facts)) for name, facts in fields_of(cls, version)]
@@ -125,14 +128,14 @@ def _plan(cls: type[Structure], version: int) -> _Plan:
 
 
 def _element(facts: WireField) -> tuple[bool, str | type[Structure]]:
-    """True if a field is an array; and the type of it or of its elements."""
+    """Return whether a field is an array, and its type or that of its elements."""
     if isinstance(facts.type, (str, type)):
         return False, facts.type
     return True, facts.type[0]
 
 
 def paths_of(cls: type[Structure], version: int, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield every path of a message at a version that can grow, and whether it is an array."""
+    """Yield the path of every field of a version that can grow, and whether it is an array."""
     for name, facts in fields_of(cls, version):
         is_array, element = _element(facts)
         path = prefix + name
@@ -143,7 +146,7 @@ def paths_of(cls: type[Structure], version: int, prefix: str = "") -> Iterator[t
 
 
 class _Maker:
-    """Makes one request: `grown` is the path that has `count` elements, or bytes."""
+    """Makes one request, in which the field at the path `grown` has `count` elements or bytes."""
 
     def __init__(self, version: int, stage: Stage, line: Costly, grown: str, count: int) -> None:
         self.version = version
@@ -189,7 +192,7 @@ class _Maker:
 
 
 def growing(line: Costly, cls: type[Message]) -> tuple[str, ...]:
-    """Find the paths of which one takes the room, for requests of a class."""
+    """Return the paths in `line.grow` for requests of this class, with `THINGS` resolved."""
     if line.grow != THINGS:
         return line.grow
     assert cls.API_KEY is not None
@@ -197,26 +200,28 @@ def growing(line: Costly, cls: type[Message]) -> tuple[str, ...]:
 
 
 def grown_path(line: Costly, cls: type[Message], version: int) -> str | None:
-    """Return the first path of the line that a version has."""
+    """Return the first path of `grow` that exists in this version; None if there is none."""
     present = {path for path, _ in paths_of(cls, version)}
     return next((path for path in growing(line, cls) if path in present), None)
 
 
 def costly_request(line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage) -> Message:
-    """Build a request whose frame has at most about `bytes_max` bytes (unless the smallest one has more)."""
+    """Build an expensive request whose frame has at most about `bytes_max` bytes. (The smallest possible one may have
+    more.)
+    """
     return _costly(line, api_key, version, bytes_max, stage)[0]
 
 
 def costly_frame(
     line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage
 ) -> tuple[bytes, Message]:
-    """Build the frame and the request of `costly_request`."""
+    """Build an expensive request as `costly_request` does; return its frame and the request."""
     request, body = _costly(line, api_key, version, bytes_max, stage)
     return _frame(api_key, version, 7, body), request
 
 
 def _costly(line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage) -> tuple[Message, bytes]:
-    """Build the request, and encode it."""
+    """Build an expensive request, and return it with its encoded body."""
     cls = request_class(api_key)
     grown = grown_path(line, cls, version)
 
@@ -260,7 +265,7 @@ def _type_at(cls: type[Structure], path: str, version: int) -> str | type[Struct
 
 
 def framed(message: Message, version: int, correlation_id: int = 7) -> bytes:
-    """Encode a request with its size and header, as it is sent."""
+    """Encode a request as a frame, with size and header."""
     assert message.API_KEY is not None
     return _frame(message.API_KEY, version, correlation_id, encode(message, version))
 
@@ -272,7 +277,7 @@ def _frame(api_key: int, version: int, correlation_id: int, body: bytes) -> byte
 
 
 def _growing(cls: type[Structure]) -> list[str]:
-    """Return the names of the fields that are arrays or structures."""
+    """Return the names of the fields of a class that are arrays or structures."""
     names = _growing_names.get(cls)
     if names is None:
         names = _growing_names[cls] = []

@@ -1,4 +1,6 @@
-"""Expensive requests about what a cluster holds: thousands of names beside thousands of rules, and all that there is."""
+"""Expensive requests on a node with much content: thousands of names checked against thousands of rules, and complete
+listings.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,16 @@ from bench.budget.broker_lines import BROKER_LINES
 from bench.budget.controller_lines import CONTROLLER_LINES
 from bench.budget.frames import THINGS, Costly
 from bench.budget.transaction_lines import TRANSACTION_LINES
-from bench.budget.values import distinct
+from bench.budget.values import HARD_PATTERN, distinct
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.schema.versions import OFFSET_FETCH_GROUPS
 
 NAMES = 3_900
-"""A little below the number at which a frame is decoded and checked in a worker, unless each name brings more elements."""
+"""A number of names just below the limit from which a worker decodes and checks the frame."""
 
 
 def _named(key: ApiKey, number: int, **changes: object) -> Costly:
-    """Make another line of this API, with many names that are judged on the event loop."""
+    """Make a variant of this API's expensive request `number`, with many names that are checked on the event loop."""
     lines = (BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES)[key]
     line = lines[number]
     values = {**line.values, **changes}
@@ -92,6 +94,18 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             ("transactional_id_pattern",),
             {"state_filters": [], "producer_id_filters": [], "duration_filter": -1},
             "pattern",
+        ),
+        Costly(
+            "RE2 would read the pattern for most of a second.",
+            (),
+            {
+                "state_filters": [],
+                "producer_id_filters": [],
+                "duration_filter": -1,
+                "transactional_id_pattern": HARD_PATTERN,
+            },
+            "hard pattern",
+            since=2,
         ),
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
@@ -170,4 +184,4 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         ),
     ),
 }
-"""The lines of each API, beside those of the other modules."""
+"""The expensive requests of each API, in addition to those of the other modules."""

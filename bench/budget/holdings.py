@@ -1,7 +1,7 @@
-"""The contents of a real cluster, as the first records of the measured node.
+"""Content as in a real cluster for the measured node, as the first records of its metadata log.
 
-Requests would take minutes to make them. Records in `bootstrap.checkpoint` take a second, and the state is the same.
-Most rules and quotas belong to other clients. Rules among them allow the asking clients everything.
+By requests this would take minutes. By records in `bootstrap.checkpoint` it takes a second, with the same state. Most
+ACLs and quotas are about other clients. Some ACLs allow the measuring clients everything.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ from odradek.wire.structure import Message
 
 JUDGE = "judge"
 JUDGES = ("User:ANONYMOUS", f"User:{JUDGE}")
-"""The asking principals: one without a login, and one with a login."""
+"""The principals of the measuring clients, without and with a login."""
 AWAY = 2
-"""The broker that is registered and never comes. Partitions that are hosted elsewhere are its own."""
+"""The id of a broker that is registered but does not exist. It hosts the partitions that the node does not host."""
 PER_TOPIC = 2
-"""The partitions of each of those topics."""
+"""The number of partitions of each topic on that broker."""
 RULED = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
 SOON_MS = 1 << 42
-"""A time after all tests."""
+"""A time (milliseconds since 1970) after all measurements."""
 
 
 @attrs.frozen
 class Holdings:
-    """How many things of each kind there are."""
+    """The number of things of each kind that the node holds."""
 
     rules: int = 10_000
-    """Rules for all names, of each type of resource that `RULED` has."""
+    """The number of ACLs for all names, for each resource type in `RULED`."""
     quotas: int = 10_000
     tokens: int = 10_000
     users: int = 1_000
     groups: int = 1_000
     transactional_ids: int = 2_000
     partitions: int = 10_000
-    """Partitions of broker 2, beside those that the node hosts."""
+    """The number of partitions of broker 2, in addition to those that the node hosts."""
 
     def records(self) -> Iterator[Message]:
-        """Yield the metadata records for everything but groups and transactional ids, which the metadata log does
-        not hold.
+        """Yield the metadata records for all of this except groups and transactional ids, which are not in the
+        metadata log.
         """
         yield from self._rules()
         for number in range(self.quotas):
@@ -116,7 +116,7 @@ class Holdings:
 
 
 def add_records(log_dir: Path, records: Sequence[Message]) -> None:
-    """Let the node that was formatted in `log_dir` begin with these records, too."""
+    """Add records to the bootstrap records of a node that was formatted in `log_dir`."""
     path = log_dir / BOOTSTRAP_FILE
     first = open_snapshot(path.read_bytes(), source=str(path)).records
     path.write_bytes(encode_snapshot([*first, *records], epoch=0, timestamp_ms=1))

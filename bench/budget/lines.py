@@ -1,8 +1,7 @@
-"""The work that makes a request of each API expensive: one line or several for every API that a node serves.
+"""The expensive requests of every API that a node serves: one or several for each.
 
-A new API needs its line (a test asks a node what it serves), in one of the modules of lines. Think of the handler's
-work for each element of a request. Think of existing things that are named many times, and of bytes that expand to
-more bytes.
+A new API needs an entry in one of the modules `*_lines.py` (a test checks this). Consider the handler's work for each
+element of a request, existing things that are named many times, and bytes that inflate to more bytes.
 """
 
 from __future__ import annotations
@@ -19,4 +18,4 @@ _LINES = BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES | TELEMETRY_LINES
 LINES: dict[ApiKey, tuple[Costly, ...]] = {
     key: (*_LINES[key], *HELD_LINES.get(key, ())) for key in ApiKey if key in _LINES
 }
-"""The lines of each API, in the order of the API keys."""
+"""The expensive requests of each API, in the order of the API keys."""

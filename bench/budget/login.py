@@ -1,4 +1,4 @@
-"""Connections to the node under judgement, logged in where the address says who asks: `USER:PASSWORD@HOST:PORT`."""
+"""Connections to the measured node. They log in if the address has a user: `USER:PASSWORD@HOST:PORT`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ __all__ = ["connect"]
 
 
 def connect(address: str) -> socket.socket:
-    """Connect without Nagle's delay. Raises `ConnectionError` if the node closes the connection during the login."""
+    """Connect, without Nagle's delay, and log in if the address has a user. Raises `ConnectionError` if the node
+    refuses the login.
+    """
     login, _, bootstrap = address.rpartition("@")
     connection = connect_bare(bootstrap)
     if login:

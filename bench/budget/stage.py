@@ -1,6 +1,6 @@
-"""The node under judgement: a thousand partitions, groups with offsets, a broker that is registered and away.
+"""The measured node: it has a thousand partitions, groups with offsets, and a registered broker that does not exist.
 
-Beside these it holds what a real cluster holds (`bench.budget.holdings`), and an authorizer judges each request.
+It also has content as in a real cluster (`bench.budget.holdings`), and an authorizer that checks each request.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MEMBERS_GROUPS = 10
 READY_SECONDS = 60.0
 PASSWORD = "judge-secret"
 AT_ONCE = 200
-"""The requests that are sent before the first answer is read, while the stage is laid."""
+"""The number of requests that are sent before the first answer is read, while the node is prepared."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.max.session.timeout.ms": "1800000",
@@ -68,7 +68,7 @@ SETTINGS = {
 
 
 class Client:
-    """One blocking connection to a listener."""
+    """A blocking connection to one listener."""
 
     def __init__(self, bootstrap: str, timeout_seconds: float = 60.0) -> None:
         self.socket = connect(bootstrap)
@@ -81,8 +81,7 @@ class Client:
         self.socket.close()
 
     def exchange(self, frame: bytes) -> bytes | None:
-        """Send a frame; return the answer's frame without its size, None where the node closes the connection
-        instead.
+        """Send a frame and return the answer without its size; None if the node closes the connection instead.
 
         Raises `TimeoutError`.
         """
@@ -103,7 +102,7 @@ class Client:
         return bytes(parts)
 
     def ask(self, message: Message, version: int) -> Any:
-        """Send a request and return the decoded answer. Raises `ConnectionError`."""
+        """Send a request and return the decoded answer. Raises `ConnectionError` if the node closes the connection."""
         assert message.API_KEY is not None
         answer = self.exchange(framed(message, version))
         if answer is None:
@@ -111,7 +110,7 @@ class Client:
         return answered(answer, message.API_KEY, version)
 
     def ask_many(self, messages: Iterable[Message], version: int) -> Iterator[Any]:
-        """Yield the decoded answers; many requests are under way at once. Raises `ConnectionError`."""
+        """Send many requests, several at once, and yield their decoded answers. Raises `ConnectionError`."""
         left = iter(messages)
         while some := list(islice(left, AT_ONCE)):
             self.socket.sendall(b"".join(framed(message, version) for message in some))
@@ -124,21 +123,21 @@ class Client:
 
 
 def answered(answer: bytes, api_key: int, version: int) -> Any:
-    """Decode the response message in a frame."""
+    """Decode the response in a frame without its size."""
     offset = 5 if response_header_version(api_key, version) else 4
     return decode(response_class(api_key), version, answer, offset)
 
 
 @attrs.frozen
 class Judged:
-    """A serving node, with its contents and its addresses."""
+    """The measured node while it runs, with its contents and addresses."""
 
     process: ServerProcess
     stage: Stage
     controller: str
     metrics: str
     login: str
-    """The listener with SASL, with user and password."""
+    """The address of the listener with SASL, including user and password."""
     holdings: Holdings
 
     def address(self, listener: str) -> str:
@@ -147,8 +146,8 @@ class Judged:
         ]
 
     def served(self, listener: str) -> dict[int, tuple[int, int]]:
-        """Return the API keys and versions that ApiVersions lists at a listener (but Produce, which is advertised
-        from 0 on).
+        """Return the versions (first, last) by API key that ApiVersions lists at a listener. Produce begins at 3,
+        although ApiVersions lists it from 0.
         """
         with Client(self.address(listener)) as client:
             response = client.ask(ApiVersionsRequest("judge", "1"), 3)
@@ -161,7 +160,7 @@ class Judged:
         }
 
     def figures(self) -> dict[str, float]:
-        """Fetch the metrics page: samples by name and labels."""
+        """Fetch the metrics page. Return the values by name and labels."""
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=60) as page:
             lines = page.read().decode().splitlines()
         return {
@@ -170,12 +169,12 @@ class Judged:
         }
 
     def commit_offsets(self) -> None:
-        """Give the group an offset for each partition again: frames may have deleted them."""
+        """Commit an offset for each partition of `wide` again, because frames may have deleted them."""
         with Client(self.process.bootstrap) as client:
             _commit_everywhere(client, self.stage.wide_partitions)
 
     def reset_peak(self) -> None:
-        """Let the peak of resident memory (VmHWM) begin anew."""
+        """Reset the peak of the node's resident memory (VmHWM)."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
 
@@ -183,7 +182,7 @@ class Judged:
 def judged_node(
     directory: Path, partitions: int = 1000, holdings: Holdings | None = None
 ) -> Iterator[Judged]:
-    """Start a node in `directory` which hosts about `partitions` partitions and has the given `holdings`."""
+    """Run a node in `directory`, with about `partitions` partitions and the given `holdings`, for the block."""
     holdings = holdings or Holdings()
     broker, controller, login, metrics = (f"127.0.0.1:{port}" for port in free_ports(4))
     listeners = {
@@ -206,7 +205,7 @@ def judged_node(
 
 
 def lay_stage(bootstrap: str, controller: str, partitions: int, log_dir: str) -> Stage:
-    """Make topics, groups and the broker that is away."""
+    """Prepare a node: make topics and groups, and register a broker that does not exist. Return what frames can name."""
     narrow = tuple(f"narrow-{number}" for number in range(partitions // 2))
     wide = partitions - len(narrow)
     with Client(bootstrap) as client:
@@ -275,7 +274,7 @@ def _wait_until_hosted(client: Client, partitions: int) -> None:
 
 
 def _hold_on_coordinators(bootstrap: str, holdings: Holdings) -> None:
-    """Make the groups and transactional ids, many requests at a time."""
+    """Make the groups and transactional ids of `holdings`, with many requests at a time."""
     topics = [OffsetCommitRequestTopic(WIDE, partitions=[OffsetCommitRequestPartition(0, 1, -1, "")])]
     commits = (
         OffsetCommitRequest(f"held-{number}", -1, "", None, -1, topics) for number in range(holdings.groups)
@@ -291,7 +290,7 @@ def _hold_on_coordinators(bootstrap: str, holdings: Holdings) -> None:
 
 
 def _wait_for_coordinators(client: Client) -> None:
-    """Ask until each group's coordinator serves."""
+    """Wait until the coordinators of all groups serve."""
     deadline = time.monotonic() + READY_SECONDS
     names = [GROUP, "joined", *(f"members-{number}" for number in range(MEMBERS_GROUPS))]
     while True:
@@ -322,7 +321,7 @@ def _commit_everywhere(client: Client, partitions: int) -> None:
 
 
 def _settle_member(client: Client, group: str) -> tuple[str, int]:
-    """Let one member join a group. Return its id and generation."""
+    """Let one member join a group and complete the rebalance. Return its member id and generation."""
     protocols = [JoinGroupRequestProtocol("range", encode_subscription([WIDE]))]
     joined = client.ask(JoinGroupRequest(group, 1_800_000, 1_800_000, "", None, "consumer", protocols), 3)
     assert joined.error_code == 0, ErrorCode(joined.error_code).name

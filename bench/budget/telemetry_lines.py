@@ -16,11 +16,11 @@ _PUSH = {
     "compression_type": int(CompressionType.NONE),
 }
 _INFLATED_BYTES = 15 << 20
-"""Almost as many bytes as a push may inflate to."""
+"""The inflated size of a push of metrics: nearly the most that is allowed."""
 
 
 def _small_fields(stage: Stage, size: int) -> bytes:
-    """Make as many resources without contents as fit, two bytes each."""
+    """Make as many empty resources as fit, of two bytes each."""
     return b"\x0a\x00" * (max(0, size - 64) // 2)
 
 

@@ -1,4 +1,4 @@
-"""Expensive requests of transactional producers, and about them."""
+"""Expensive requests of transactional producers, and requests about transactions."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ TRANSACTION_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         ),
     ),
 }
-"""The lines of each API."""
+"""The expensive requests of each API."""

@@ -1,10 +1,16 @@
-"""Values for the fields of expensive requests: things that exist on the node under judgement, and names without end."""
+"""Values for fields of expensive requests: names of things that exist on the measured node, and any number of other
+names.
+"""
 
 from __future__ import annotations
 
 from bench.budget.frames import Stage
 
 TIMEOUT_MS = 5000
+HARD_PATTERN = "(?i)" + "\\pL" * 6_000
+"""RE2 would read it for most of a second."""
+DEAR_PATTERN = "[^a-z]\\W[a-z]" * 300
+"""RE2 reads it for some milliseconds, which a node permits."""
 WITH_TIMEOUT = {"timeout_ms": TIMEOUT_MS}
 
 

@@ -1,1 +1,1 @@
-"""Our client library beside others."""
+"""Our client library in comparison with other Python clients."""

@@ -1,8 +1,8 @@
-"""Our client beside kafka-python, aiokafka and confluent-kafka, on one server: `python -m bench.clients`.
+"""Compares our client with kafka-python, aiokafka and confluent-kafka, on one server: `python -m bench.clients`.
 
-Every pass is a process of its own, the clients take turns. Producers write to a fresh topic of one partition each,
-consumers read one topic of four partitions again and again. Figures are medians; `x` is ours over the other's rate. CPU
-is the client's own, in microseconds per record.
+Every pass is a separate process, and the clients take turns. Each producer writes to a new topic with one partition;
+consumers read one topic with four partitions repeatedly. Figures are medians; `x` is our rate divided by the other's.
+CPU is the client's own, in microseconds per record.
 
     python -m bench.clients                      # produce and consume at 100 B and 1 KiB on our node
     python -m bench.clients --actions consume
@@ -37,12 +37,12 @@ OURS = "odradek"
 PURE_PYTHON = ("kafka-python", "aiokafka")
 TOPIC_BYTES = 64 << 20
 RATIO_MIN = 1.5
-"""We are to be that much faster than the faster of the others that are written in Python."""
+"""The goal: the ratio of our rate to that of the faster of the clients in pure Python."""
 
 
 @attrs.frozen
 class Figure:
-    """The result of one client at one kind of work."""
+    """The result of one client for one action."""
 
     client: str
     action: str
@@ -53,7 +53,7 @@ class Figure:
 
 
 def main() -> None:
-    """Measure, print, and keep as JSON if asked to."""
+    """Measure, print a table, and write JSON if an option requests it."""
     options = parse_arguments()
     if options.run:
         run_one(*options.run)
@@ -111,13 +111,13 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 @contextmanager
 def server(name: str) -> Iterator[str]:
-    """Start a new server, and yield its address."""
+    """Run a new server for the block, and yield its address."""
     with kafka_server() if name == "kafka" else odradek_server() as running:
         yield running.bootstrap
 
 
 def run_one(action: str, name: str, bootstrap: str, topic: str, size: str, seconds: str) -> None:
-    """Run one pass in this process, and print its figures."""
+    """Run one pass in this process, and print its result as JSON."""
     if action == "consume":
         records, elapsed, cpu = CONSUMERS[name](bootstrap, topic, records_of(int(size)), float(seconds))
         print(json.dumps({"records": records, "seconds": elapsed, "cpu": cpu}))
@@ -129,7 +129,7 @@ def run_one(action: str, name: str, bootstrap: str, topic: str, size: str, secon
 
 
 def produce(bootstrap: str, size: int, passes: int, seconds: float, clients: list[str]) -> list[Figure]:
-    """Measure all producers in turn, several times."""
+    """Measure all producers in turn, `passes` times."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in clients}
     for number in range(passes):
         for name in clients:
@@ -139,12 +139,12 @@ def produce(bootstrap: str, size: int, passes: int, seconds: float, clients: lis
 
 
 def records_of(size: int) -> int:
-    """Return the number of records of this size that a consumer has to read."""
+    """Return the number of records in the topic that consumers read, for values of this size."""
     return TOPIC_BYTES // (size + 100)
 
 
 def consume(bootstrap: str, size: int, passes: int, seconds: float, clients: list[str]) -> list[Figure]:
-    """Measure all consumers in turn on one topic, several times."""
+    """Measure all consumers in turn on one topic, `passes` times."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in clients}
     with topic_for(bootstrap, f"consume-{size}", PARTITIONS) as topic:
         fill(bootstrap, topic, size)
@@ -155,7 +155,7 @@ def consume(bootstrap: str, size: int, passes: int, seconds: float, clients: lis
 
 
 def fill(bootstrap: str, topic: str, size: int) -> None:
-    """Fill a topic's partitions, in batches of 16 KiB as Java's producer makes them when it is busy."""
+    """Fill a topic's partitions, in batches of 16 KiB, as busy Java producers make them."""
     from confluent_kafka import Producer
 
     producer: Any = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 16384})
@@ -172,7 +172,7 @@ def fill(bootstrap: str, topic: str, size: int) -> None:
 
 
 def in_a_process(*arguments: str) -> dict[str, Any]:
-    """Run a pass in a process, and return its figures."""
+    """Run a pass in another process, and return its result."""
     command = [sys.executable, "-m", "bench.clients", "--run", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -183,7 +183,7 @@ def in_a_process(*arguments: str) -> dict[str, Any]:
 
 @contextmanager
 def topic_for(bootstrap: str, name: str, partitions: int = 1) -> Iterator[str]:
-    """Create a topic that is deleted when the block ends."""
+    """Create a topic for the block, and delete it afterwards."""
     with Client(bootstrap) as client:
         (created,) = client.admin.create_topics([NewTopic(name, partitions)])
         if created.error is not None:
@@ -206,7 +206,7 @@ def _figure(name: str, action: str, size: int, results: list[dict[str, Any]]) ->
 
 
 def print_table(figures: list[Figure]) -> None:
-    """Print the table, and whether the goal holds."""
+    """Print the table, and whether the goal is met."""
     print(f"{'':10} {'client':16} {'records/s':>10} {'MB/s':>7} {'CPU us':>7} {'x':>6}")
     for action, size in dict.fromkeys((f.action, f.value_bytes) for f in figures):
         some = [f for f in figures if (f.action, f.value_bytes) == (action, size)]

@@ -1,7 +1,7 @@
-"""The readers of a topic in each client of Python: one function per client, for `bench.clients`.
+"""One function for each Python client that reads a topic, for `bench.clients`.
 
-A pass reads the topic's `PARTITIONS` from the first record to the last, again and again until the time is up. It
-looks at the value of every record. Connecting and the first record are in no figure.
+A pass reads the topic's `PARTITIONS` from the first record to the last, repeatedly until the time is over. It
+accesses the value of every record. The time until the first record is not measured.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ PARTITIONS = 4
 
 STALL_SECONDS = 30.0
 WAIT_MS = 10
-"""fetch.max.wait.ms: at the end of the log a long poll is under way, which a seek back has to wait for."""
+"""fetch.max.wait.ms: at the end of the log, a seek has to wait for the long poll that is under way."""
 POLL_RECORDS = 500
-"""max.poll.records of Java and of most clients."""
+"""max.poll.records: the default of Java's and of most clients."""
 
 
 class Reading(NamedTuple):
@@ -34,7 +34,7 @@ class Reading(NamedTuple):
 
 
 class _Watch:
-    """Counts from the first record on."""
+    """Counts records and time from the first record on."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -54,7 +54,7 @@ class _Watch:
 
 
 def _read(records: int, seconds: float, rewind: Callable[[], object], take: Callable[[], int]) -> Reading:
-    """Read all records from the first on, again and again: `rewind` seeks, `take` polls once and counts the records."""
+    """Read all records repeatedly. `rewind` seeks to the start; `take` polls once and returns the number of records."""
     assert take()
     watch = _Watch(seconds)
     watch.first_came()
@@ -70,7 +70,7 @@ def _read(records: int, seconds: float, rewind: Callable[[], object], take: Call
 
 
 def read_odradek(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
-    """Read with our consumer, record by record."""
+    """Read with our consumer, accessing each record."""
 
     def take(consumer: Consumer) -> int:
         found = consumer.poll(STALL_SECONDS)
@@ -82,7 +82,7 @@ def read_odradek(bootstrap: str, topic: str, records: int, seconds: float) -> Re
 
 
 def read_odradek_batches(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
-    """Read with our consumer whole batches, unparsed, as Arrow and Spark do."""
+    """Read with our consumer as whole batches that are not parsed, as Arrow and Spark do."""
 
     def take(consumer: Consumer) -> int:
         return sum(batch.record_count for batch in consumer.poll_batches(STALL_SECONDS))
@@ -200,7 +200,7 @@ def read_confluent(bootstrap: str, topic: str, records: int, seconds: float) -> 
 
     def take() -> int:
         nonlocal left
-        # Without this limit it would wait for the whole number of records.
+        # Without this limit, the client would wait for the full number of records.
         found = consumer.consume(min(POLL_RECORDS, left), STALL_SECONDS)
         for record in found:
             assert record.value() is not None

@@ -1,8 +1,9 @@
-"""Producers side by side: each sends values of one size for some seconds, all acknowledged at the end.
+"""One function for each Python client that produces: it sends values of one size for some seconds, until all are
+acknowledged.
 
 The settings are the same for all: acks=all, idempotence, batches of 16 KiB that linger for 5 ms, no compression. Each
-returns (records, seconds); `bench.clients` runs it in a process of its own and counts its CPU. With an `authority`,
-three of them connect by TLS (`bench.tls`).
+function returns (records, seconds). `bench.clients` runs it in a separate process and measures its CPU. With an
+`authority`, three of the clients connect by TLS (`bench.tls`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ BY_TLS = ("odradek", "kafka-python", "aiokafka")
 _BATCH_BYTES = 16_384
 _LINGER_MS = 5
 _LOOK = 200
-"""The clock is read once in so many records."""
+"""The clock is read once per this number of records."""
 
 
 def _odradek(

@@ -1,9 +1,9 @@
-"""The shares of partitions of records without a key: our producer beside Java's, at three rates, on one node of ours.
+"""Compares how our producer and Java's spread records without a key over partitions, at three rates, on one node of
+ours.
 
-Both count the bytes of a partition and change to another behind a batch (KIP-794), so the shares of both are drawn at
-random. A share that is far from even indicates a fault. So the figures are the largest share over the even one, and
-the smallest. Chance alone makes them differ from 1 by about the square root of partitions over batches, which stands
-beside them.
+Both change to another random partition after a number of bytes (KIP-794), so the shares differ at random. A share
+that is far from even indicates a fault. So the figures are the largest and the smallest share, divided by the even
+share. Chance alone makes them differ from 1 by about the square root of partitions / batches, which is printed, too.
 
     python -m bench.clients.spreading [--partitions 6] [--rates 500,5000,0] [--seconds 15]     # 0: as fast as it goes
 """
@@ -28,7 +28,7 @@ JAVA = "org.apache.kafka.tools.ProducerPerformance"
 
 
 def by_java(bootstrap: str, topic: str, records: int, rate: int) -> None:
-    """Send with the program that comes with Apache Kafka."""
+    """Send records with the performance tool of Apache Kafka."""
     run_tool(
         JAVA,
         *("--topic", topic, "--num-records", str(records), "--record-size", str(VALUE_BYTES)),
@@ -39,7 +39,7 @@ def by_java(bootstrap: str, topic: str, records: int, rate: int) -> None:
 
 
 def by_us(bootstrap: str, topic: str, records: int, rate: int) -> None:
-    """Send with our producer, at the pace that Java's program keeps."""
+    """Send records with our producer, paced as by the tool."""
     value = bytes(VALUE_BYTES)
     with Producer(
         bootstrap_servers=bootstrap, batch_size=BATCH_BYTES, linger_ms=LINGER_MS, retries=2**31 - 1
@@ -53,7 +53,7 @@ def by_us(bootstrap: str, topic: str, records: int, rate: int) -> None:
 
 
 def shares(bootstrap: str, topic: str, partitions: int) -> list[float]:
-    """Return each partition's records over the even share."""
+    """Return each partition's number of records, divided by the even share."""
     keys = [(topic, partition) for partition in range(partitions)]
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         ends = list(consumer.end_offsets(keys).values())

@@ -1,1 +1,1 @@
-"""Three nodes of ours beside three of Apache Kafka's."""
+"""A cluster of three nodes of ours in comparison with three of Apache Kafka."""

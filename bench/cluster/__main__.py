@@ -1,11 +1,12 @@
-"""Three nodes of ours beside three of Apache Kafka: replicated produce, commit latency, and what a kill -9 costs.
+"""Compares three nodes of ours with three of Apache Kafka: replicated produce, commit latency, and failover after
+kill -9.
 
     python -m bench.cluster [--only produce,latency,failover] [--no-kafka] [--quick] [--json FILE]
 
-Topics have three replicas, producers ask for acks=all, all nodes share the machine with the client, settings are the
-defaults of each. The two clusters run one after the other: six nodes at a time would pay for each other's heartbeats.
-`jepsen_tests` starts the nodes. Failover is measured from the kill to what Metadata and DescribeQuorum of the
-surviving nodes say. They are asked all the time. "In sync again" is measured from the start of the killed node's
+Topics have three replicas, producers use acks=all, all nodes share the machine with the client, and settings are
+defaults. The two clusters run one after the other, because six nodes would disturb each other by heartbeats.
+`jepsen_tests` starts the nodes. Failover is measured from the kill until the surviving nodes report it in Metadata or
+DescribeQuorum, which are requested continuously. "In sync again" is measured from the start of the killed node's new
 process.
 """
 
@@ -49,12 +50,12 @@ LED_PARTITIONS = 1000
 ADMIN_SECONDS = 120.0
 WAIT_SECONDS = 90.0
 CREATE_PARTITIONS = 500
-"""Partitions per CreateTopics request."""
+"""The number of partitions in one CreateTopics request."""
 
 
 @attrs.frozen
 class Batching:
-    """The producer's batching, the number of records in a pass, and the ratios that we want over Kafka."""
+    """The producer's batch settings, the number of records in a pass, and the goals as ratios to Kafka."""
 
     name: str
     title: str
@@ -72,7 +73,7 @@ BATCHINGS = (
 
 @attrs.frozen
 class Figure:
-    """One number of one cluster. `at_most` is a goal of its own; 0 means none."""
+    """One measured figure of one cluster. `at_most` is a goal for the value itself; 0 means none."""
 
     server: str
     name: str
@@ -83,7 +84,7 @@ class Figure:
 
 @attrs.frozen
 class RatioGoal:
-    """Ours over Kafka's: at least or at most so much."""
+    """A goal for the ratio of our figure to Kafka's: a minimum or a maximum."""
 
     name: str
     at_least: float = 0.0
@@ -100,7 +101,7 @@ GOALS = (
 
 @attrs.frozen
 class AllNodes:
-    """The nodes of a cluster as one server under measurement."""
+    """The nodes of a cluster as one server whose CPU is measured."""
 
     name: str
     cluster: Cluster
@@ -111,7 +112,7 @@ class AllNodes:
 
 @attrs.define
 class Bench:
-    """One cluster under measurement."""
+    """The measurements of one cluster."""
 
     key: str
     cluster: Cluster
@@ -121,7 +122,7 @@ class Bench:
     _serial: int = 0
 
     def run(self) -> list[Figure]:
-        """Start the cluster, measure everything that the options ask for, kill it."""
+        """Start the cluster, make the selected measurements, and kill the cluster."""
         started = time.monotonic()
         self.cluster.prepare()
         prepared = time.monotonic()
@@ -223,8 +224,8 @@ class Bench:
             self._many_leaders()
 
     def _many_leaders(self) -> None:
-        """Kill a broker that leads many partitions. The goal adds one second to a broker's default session timeout
-        of 9 s.
+        """Measure the failover of a broker that leads many partitions. The goal is the default session timeout of 9 s
+        plus one second.
         """
         partitions = LED_PARTITIONS * len(self.cluster.nodes) // (10 if self.options.quick else 1)
         started = time.monotonic()
@@ -260,7 +261,7 @@ class Bench:
         return number in probe.brokers(node.host, node.port, 0.2)
 
     def _partitions(self, topic: str) -> Sequence[Any]:
-        """Fetch metadata of the topic's partitions by a new client, which has nothing cached."""
+        """Fetch the metadata of the topic's partitions, with a new client that has no cache."""
         alive = ",".join(
             f"{node.host}:{node.port}" for node in self.cluster.nodes.values() if node.is_running
         )
@@ -290,7 +291,7 @@ class Bench:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """Return a line per figure: both clusters, the ratio, the goal."""
+    """Return a table with a line per figure: both clusters, the ratio, the goal."""
     cells = {(each.name, each.server): each for each in figures}
     goals = {goal.name: goal for goal in GOALS}
     lines = ["| three nodes | Odradek | Kafka | x | goal |", "| --- | ---: | ---: | ---: | --- |"]
@@ -326,12 +327,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def say(text: str) -> None:
-    """Show progress on the standard error."""
+    """Show progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    """Measure Kafka first, then ours; print the table at the end."""
+    """Measure Kafka first, then our nodes; print the table at the end. Return the exit status."""
     options = parse_arguments()
     figures: list[Figure] = []
     systems: list[tuple[str, Odradek | ApacheKafka]] = []

@@ -1,10 +1,9 @@
-"""The latency of acknowledgements at a steady rate, through librdkafka in a process of its own.
+"""Measures the latency of acknowledgements at a steady rate, with librdkafka in a separate process.
 
     python -m bench.cluster.commit_latency '{"bootstrap": ..., "topic": ...}'
 
-Speaks with its parent as `bench.throughput.client` does (see `bench.instruments.supervised`). A latency is the time from
-the call that hands the record over to the delivery report. The report runs in librdkafka's poll, which is called all the
-time here.
+Communicates with its parent process as in `bench.instruments.supervised`. A latency is the time from the call of
+`produce` until the delivery report. The report comes during librdkafka's `poll`, which is called continuously here.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ from bench.throughput.client import CONNECT_SECONDS, STALL_SECONDS, PassFailed, 
 
 @attrs.frozen
 class Pace:
-    """`rate` records a second for `seconds`, after `warm_seconds` that do not count, over all partitions in turn."""
+    """The task: `rate` records per second for `seconds`, after `warm_seconds` that are not measured, over all
+    partitions in turn.
+    """
 
     bootstrap: str
     topic: str
@@ -35,7 +36,7 @@ class Pace:
 
 @attrs.frozen
 class PaceResult:
-    """Milliseconds from the call to the acknowledgement."""
+    """The latencies from the call to the acknowledgement, in milliseconds."""
 
     records: int
     p50_ms: float
@@ -44,7 +45,9 @@ class PaceResult:
 
 
 def keep_pace(task: Pace) -> PaceResult:
-    """Produce at a steady rate. Raises `PassFailed` when a record fails or gets no answer."""
+    """Produce at a steady rate, and return the latencies. Raises `PassFailed` if a record fails or is not
+    acknowledged.
+    """
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": task.bootstrap, "acks": -1, "linger.ms": 0, "socket.nagle.disable": True}
     )

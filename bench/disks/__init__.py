@@ -1,1 +1,1 @@
-"""Appends to disks, and the cleaner."""
+"""Appends to disks, and the cleaner of compacted logs."""

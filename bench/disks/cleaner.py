@@ -1,12 +1,14 @@
-"""The cleaner beside Apache Kafka's: bytes of records that it cleans per second of CPU, and what it costs others.
+"""Compares our log cleaner with Apache Kafka's: bytes of records cleaned per CPU second, and the effect on other
+clients.
 
     python -m bench.disks.cleaner             # 100 B and 1 KiB records; none, lz4, zstd
-    python -m bench.disks.cleaner --beside    # also the latency of another topic's producer while our cleaner runs
+    python -m bench.disks.cleaner --beside    # also the latency of another topic's producer during cleaning
     python -m bench.disks.cleaner --memory 10 # only the memory that our cleaner takes for 10 GiB of 1 KiB records
 
-Both servers get the same records, by the same client, in a topic that is not compacted. Then the topic's policy is altered,
-and the clock runs until the checkpoint says that all finished segments are clean. CPU is that of the server and of its child
-processes, less what it spends idle. Kafka cleans one topic first, since the JVM compiles what it has seen. Passes alternate.
+Both servers get the same records from the same client, in a topic that is not compacted. Then the topic's cleanup
+policy is changed. The time is measured until the checkpoint shows that all finished segments are clean. CPU is that
+of the server and its child processes, minus that of an idle server. Kafka cleans one topic first, so that the JVM has
+compiled the code. Passes alternate.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ THROTTLE_BYTES = 30_000_000
 
 @attrs.frozen
 class Load:
-    """`records` of `value_bytes` over `keys` keys."""
+    """The records of a pass: `records` with values of `value_bytes`, over `keys` different keys."""
 
     value_bytes: int
     codec: str
@@ -70,7 +72,7 @@ class Load:
 
 @attrs.define
 class Contender:
-    """A server, the directory of its logs, and the CPU seconds of each pass by its load."""
+    """A server, the directory of its logs, and the times of each pass by its load."""
 
     name: str
     server: ServerProcess
@@ -80,7 +82,7 @@ class Contender:
 
 
 def loads(scale: float) -> list[Load]:
-    """Return the loads that are compared: about 80 and 160 MiB of values each."""
+    """Return the loads that are measured: about 80 and 160 MiB of values each."""
     return [
         Load(size, codec, int(records * scale), keys)
         for size, records, keys in ((100, 800_000, 50_000), (1024, 160_000, 20_000))
@@ -89,7 +91,7 @@ def loads(scale: float) -> list[Load]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return user and system time of a process and of all its children, including the ended ones."""
+    """Return the CPU time (user and system) of a process and all its children, including ended ones, in seconds."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = [
@@ -103,7 +105,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def fill(bootstrap: str, topic: str, load: Load) -> None:
-    """Write the records of a load; half of each value compresses well."""
+    """Write the records of a load. Half of each value is compressible."""
     random = Random(load.value_bytes)
     producer = Producer(
         {
@@ -132,12 +134,12 @@ def fill(bootstrap: str, topic: str, load: Load) -> None:
 
 
 def active_base(data: Path, topic: str) -> int:
-    """Return the base offset of the active segment."""
+    """Return the base offset of the topic's active segment."""
     return max(int(path.stem) for path in (data / f"{topic}-0").glob("*.log"))
 
 
 def clean_end(data: Path, topic: str) -> int:
-    """Return the offset below which the topic is clean, according to the checkpoint."""
+    """Return the offset up to which the topic is clean, from the checkpoint file."""
     try:
         lines = (data / "cleaner-offset-checkpoint").read_text().split("\n")
     except FileNotFoundError:
@@ -146,7 +148,7 @@ def clean_end(data: Path, topic: str) -> int:
 
 
 def alter(bootstrap: str, resource: ConfigResource, change: AlterConfig) -> None:
-    """Alter one configuration."""
+    """Change one configuration value of a resource."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         for _, error in admin.incremental_alter_configs({resource: [change]}, timeout=ADMIN_SECONDS):
             if error is not None:
@@ -154,12 +156,12 @@ def alter(bootstrap: str, resource: ConfigResource, change: AlterConfig) -> None
 
 
 def set_policy(bootstrap: str, topic: str, policy: str) -> None:
-    """Alter the topic's `cleanup.policy`."""
+    """Set the topic's `cleanup.policy`."""
     alter(bootstrap, ConfigResource(ResourceType.TOPIC, topic), AlterConfig("cleanup.policy", policy))
 
 
 def wait_until_clean(contender: Contender, topic: str, end_offset: int) -> None:
-    """Wait until all below an offset is clean."""
+    """Wait until the topic is clean up to an offset."""
     deadline = time.monotonic() + CLEAN_SECONDS_MAX
     while clean_end(contender.data, topic) < end_offset:
         if time.monotonic() > deadline:
@@ -168,7 +170,7 @@ def wait_until_clean(contender: Contender, topic: str, end_offset: int) -> None:
 
 
 def one_pass(contender: Contender, topic: str, load: Load) -> tuple[float, float]:
-    """Return CPU seconds and seconds of one pass over a new topic."""
+    """Clean a new topic once, and return the CPU seconds and the seconds that this took."""
     bootstrap, pid = contender.server.bootstrap, contender.server.pid
     config = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)}
     admin = create_topic(bootstrap, topic, 1, config)
@@ -190,7 +192,7 @@ def one_pass(contender: Contender, topic: str, load: Load) -> tuple[float, float
 
 
 def compare(contenders: Sequence[Contender], chosen: Sequence[Load], passes: int) -> None:
-    """Clean each load by each contender, in turns."""
+    """Measure each load on each server, in alternating passes."""
     for contender in contenders:
         one_pass(contender, "warm", chosen[0])
     for load in chosen:
@@ -202,20 +204,20 @@ def compare(contenders: Sequence[Contender], chosen: Sequence[Load], passes: int
 
 
 def rates(contender: Contender, load: Load) -> float:
-    """Return MiB of values per second of CPU, the median of all passes."""
+    """Return the MiB of values cleaned per CPU second: the median of all passes."""
     return load.mebibytes / statistics.median(contender.cpu_seconds[str(load)])
 
 
-# -- what it costs others
+# -- the effect on other clients
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that this share of all values does not exceed."""
+    """Return the smallest value that is at least as large as this share of all values."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 def probe(bootstrap: str, topic: str, ended: threading.Event) -> list[float]:
-    """Write small records at a steady pace until `ended`; return the seconds that each took."""
+    """Write small records at a steady pace until `ended` is set. Return the seconds that each took."""
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "log_level": 3})
     latencies: list[float] = []
 
@@ -237,8 +239,8 @@ BESIDE_SEGMENT_BYTES = 64 << 20
 
 
 def beside(contender: Contender, load: Load, pairs: int) -> Iterator[tuple[str, float]]:
-    """Yield the p99 of another topic's producer while the cleaner runs, over that without it: of each pair, and
-    both ways.
+    """Yield ratios of the p99 latency of another topic's producer, with the cleaner to without it, for each pair of
+    measurements.
     """
     bootstrap = contender.server.bootstrap
     admin = create_topic(bootstrap, "probed", 1)
@@ -275,7 +277,7 @@ def _probed(bootstrap: str, work: Callable[[], None]) -> list[float]:
 
 
 def _throttle(bootstrap: str, bytes_per_second: int | None) -> None:
-    """Set `log.cleaner.io.max.bytes.per.second` of the only broker, or take it back."""
+    """Set `log.cleaner.io.max.bytes.per.second` of the only broker; None removes the value."""
     operation = ConfigOperation.DELETE if bytes_per_second is None else ConfigOperation.SET
     value = None if bytes_per_second is None else str(bytes_per_second)
     change = AlterConfig("log.cleaner.io.max.bytes.per.second", value, operation)
@@ -286,7 +288,7 @@ def _throttle(bootstrap: str, bytes_per_second: int | None) -> None:
 
 
 def process_tree(pid: int) -> list[int]:
-    """Return a process and all its children."""
+    """Return the ids of a process and of all processes below it."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -295,7 +297,7 @@ def process_tree(pid: int) -> list[int]:
 
 
 def private_kib(pid: int) -> int:
-    """Return the anonymous memory of the process `pid` and of all processes below it."""
+    """Return the anonymous memory, in KiB, of a process and of all processes below it."""
     total = 0
     for each in process_tree(pid):
         for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
@@ -305,10 +307,10 @@ def private_kib(pid: int) -> int:
 
 
 def memory(contender: Contender, gibibytes: float) -> tuple[float, float, float]:
-    """Return a pass's peak memory beyond the idle node's, in MiB; its seconds and its CPU seconds."""
+    """Clean once, and return the peak of memory above the idle node's, in MiB; the seconds and the CPU seconds."""
     bootstrap, pid = contender.server.bootstrap, contender.server.pid
     records = int(gibibytes * (1 << 20))
-    # Few keys come twice, so that the map is as full as it can be.
+    # Few keys are repeated, so that the cleaner's map of keys is as full as possible.
     load = Load(1024, "none", records, 8 * records)
     config = {"cleanup.policy": "delete", "retention.ms": "-1"}
     admin = create_topic(bootstrap, "large", 1, config)
@@ -330,7 +332,7 @@ def memory(contender: Contender, gibibytes: float) -> tuple[float, float, float]
 
 
 def main() -> int:
-    """Print a table, and the ratios."""
+    """Measure, print a table and the ratios; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.disks.cleaner", description=(__doc__ or "").partition("\n")[0]
     )

@@ -1,13 +1,13 @@
-"""Appends to a disk: what the bound on the loop's writes costs, and what room taken ahead would save.
+"""Appends to a disk: the cost of the time limit for writes on the event loop, and the possible gain of preallocation.
 
-`python -m bench.disks.writes [--kinds ext4,xfs,here]`. ext4 and xfs are file systems on loop devices of their own (for
+`python -m bench.disks.writes [--kinds ext4,xfs,here]`. ext4 and xfs are file systems on new loop devices (needs
 root); `here` is the folder of `--at`. Each figure is the median of `--rounds`, in microseconds for one append.
 
-* `plain`: the append on the loop, as a node with one directory makes it.
-* `bounded`: the append through the disk's thread (`odradek.env.bounded_calls`), as with several directories.
-* `ahead`: plain, and `fallocate` with FALLOC_FL_KEEP_SIZE takes `--ahead` bytes of room at a time before it is needed.
+* `plain`: the append on the event loop, as in a node with one directory.
+* `bounded`: the append in the disk's thread (`odradek.env.bounded_calls`), as in a node with several directories.
+* `ahead`: as `plain`, but `fallocate` with FALLOC_FL_KEEP_SIZE allocates `--ahead` bytes at a time in advance.
 
-Beside each stands the CPU of the process, all its threads included, and the fragments (extents) of the file.
+The table also has the CPU time of the process with all its threads, and the number of extents of the file.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> None:
 
 @contextmanager
 def place(kind: str, at: Path) -> Iterator[Path]:
-    """Create an empty folder on a file system of this kind."""
+    """Yield an empty folder on a file system of this kind."""
     folder = Path(tempfile.mkdtemp(prefix="odradek-disk-", dir=at))
     try:
         if kind == "here":
@@ -85,7 +85,9 @@ def place(kind: str, at: Path) -> Iterator[Path]:
 
 
 def measure(folder: Path, way: str, size: int, count: int, ahead: int) -> tuple[float, float, float, int]:
-    """Return seconds and CPU seconds of an append, seconds of the sync after it, and the extents of the file."""
+    """Measure appends to a file. Return seconds and CPU seconds of one append, the seconds of the sync after it, and
+    the number of extents.
+    """
     directory = open_dir(str(folder))
     if way == "bounded":
         directory.bound_calls(60.0)

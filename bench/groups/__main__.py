@@ -1,16 +1,16 @@
-"""Group coordination: a rebalance of 20 members, what a heartbeat costs, 1,000 groups after kill -9.
+"""Measures group coordination: a rebalance of 20 members, the cost of a heartbeat, and 1,000 groups after kill -9.
 
     python -m bench.groups [--json FILE] [--quick]
 
 * **Rebalance.** 19 members are in a stable group; the 20th joins. Members are plain sockets that send a heartbeat
-  every 100 ms while they wait for nothing. So they learn of the rebalance as fast as an eager client does. The
-  clients' default of 3 s would be all that is measured. The figure is from the newcomer's JoinGroup until all 20
-  have their assignments. `group.initial.rebalance.delay.ms` plays no part: it is for groups that were empty.
-* **Heartbeat.** CPU of the node per heartbeat, over members of one group. Many are pipelined over 16 connections.
-  Or they come one at a time over one connection, where every heartbeat wakes the node.
+  every 100 ms, so they learn quickly of the rebalance. With the clients' default of 3 s, only this interval would be
+  measured. The figure is the time from the new member's JoinGroup until all 20 have their assignments.
+  `group.initial.rebalance.delay.ms` has no effect, because it applies only to empty groups.
+* **Heartbeat.** CPU of the node per heartbeat of a group's members. First, many are pipelined over 16 connections.
+  Then they are sent one at a time over one connection, so that every heartbeat wakes the node.
 * **Restore.** 1,000 groups of 10 members each, with assignments; kill -9. The figures are the seconds from the
-  start of the process until every group is described with all its members. Of these, the seconds spent on reading
-  `__consumer_offsets`.
+  start of the process until every group is described with all its members. A second figure is the part of this time
+  for reading `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SETTINGS = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partit
 
 
 def measure_rebalance(bootstrap: str, runs: int) -> list[float]:
-    """Return the seconds from the 20th member's JoinGroup until all 20 are assigned."""
+    """Return the seconds from the 20th member's JoinGroup until all 20 have their assignments, for each run."""
     found = []
     for run in range(runs):
         group = f"rebalance-{run}"
@@ -87,7 +87,7 @@ def measure_heartbeats(server: ServerProcess, connections: int, depth: int, seco
 
 
 def heartbeat_answer(wire: socket.socket, frame: bytes) -> bytes:
-    """Return one heartbeat's answer with its length. Raises `RuntimeError` for an error code."""
+    """Send a heartbeat and return its answer with its length. Raises `RuntimeError` for an error code."""
     wire.sendall(frame)
     stream = wire.makefile("rb")
     size = stream.read(4)
@@ -99,7 +99,9 @@ def heartbeat_answer(wire: socket.socket, frame: bytes) -> bytes:
 
 
 def fill_groups(bootstrap: str, groups: Sequence[str]) -> None:
-    """Create stable groups of ten members each, hundreds at once: each connection is the n-th member of all of them."""
+    """Create stable groups of ten members each, hundreds at a time. Each connection is used for one member of every
+    group.
+    """
     wires = [RawConnection(bootstrap) for _ in range(RESTORED_MEMBERS)]
     for at in range(0, len(groups), GROUPS_AT_ONCE):
         names = groups[at : at + GROUPS_AT_ONCE]
@@ -126,7 +128,7 @@ def fill_groups(bootstrap: str, groups: Sequence[str]) -> None:
 
 
 def wait_until_described(bootstrap: str, groups: Sequence[str]) -> None:
-    """Wait until every group is stable with all its members. Raises `RuntimeError` for a group that has lost any."""
+    """Wait until every group is stable with all its members. Raises `RuntimeError` if a group has lost a member."""
     request = DescribeGroupsRequest(list(groups))
     while True:
         answer = exchange(bootstrap, framed(ApiKey.DESCRIBE_GROUPS, 5, request), ApiKey.DESCRIBE_GROUPS, 5)
@@ -142,7 +144,7 @@ def wait_until_described(bootstrap: str, groups: Sequence[str]) -> None:
 
 
 def measure_restore(properties: Path, server: ServerProcess, count: int) -> dict[str, float]:
-    """Measure the seconds after kill -9 until groups are served again; `server` is killed."""
+    """Kill `server` by SIGKILL, restart it, and measure the seconds until the groups are served again."""
     groups = [f"group-{number}" for number in range(count)]
     fill_groups(server.bootstrap, groups)
     wait_until_described(server.bootstrap, groups)
@@ -179,7 +181,7 @@ def fresh_node() -> Iterator[tuple[Path, ServerProcess]]:
 
 
 def main() -> int:
-    """Measure and print; the exit status is 1 when a figure misses its aim."""
+    """Measure and print; the exit status is 1 if a figure misses its goal."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--quick", action="store_true", help="fewer runs")

@@ -1,16 +1,17 @@
-"""Groups of the consumer protocol (KIP-848): a large target, what a heartbeat costs, 1,000 groups after kill -9; beside Kafka.
+"""Compares groups of the consumer protocol (KIP-848) with Kafka's: a large assignment, a heartbeat, 1,000 groups
+after kill -9.
 
     python -m bench.groups.consumers [--json FILE] [--quick] [--without-kafka]
 
-* **Target.** 500 members join a group that reads 5,000 partitions; each sends heartbeats by itself over a few connections. The figures
-  are the seconds from the last member's join until the target is that of the newest epoch, and until all members have it.
-  `group.consumer.assignment.interval.ms` is a second, at both servers.
-* **Heartbeat.** CPU of the server for a heartbeat without news, above that for an ApiVersions on the same connections. Many are
-  pipelined over 16 connections.
-* **Restore.** 1,000 groups of 10 members each; kill -9. At the end all groups are described with all their members. The
-  figures are the seconds from the start of the process, and from the first answer of any kind.
+* **Target.** 500 members join a group that reads 5,000 partitions; their heartbeats share a few connections. The
+  figures are the seconds from the last join until the target assignment of the newest epoch is computed, and until
+  all members have it. `group.consumer.assignment.interval.ms` is one second on both servers.
+* **Heartbeat.** CPU of the server for a heartbeat without changes, minus that for ApiVersions on the same
+  connections. Many are pipelined over 16 connections.
+* **Restore.** 1,000 groups of 10 members each; kill -9. The figures are the seconds until all groups are described
+  with all their members: from the start of the process, and from its first answer.
 
-Both servers run one after the other. What counts is the ratio.
+The servers run one after the other. Only the ratio is meaningful.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ SETTINGS = {
 
 @attrs.define
 class BenchMember:
-    """A member, and what it knows."""
+    """A group member: its epoch, its partitions, and what it sends in the next heartbeat."""
 
     group: str
     member_id: str
@@ -90,7 +91,7 @@ class BenchMember:
 
 
 def beat_all(wire: RawConnection, members: Sequence[BenchMember], at_once: int = 50) -> None:
-    """Send a heartbeat of each member, so many at once, and take the answers."""
+    """Send a heartbeat of each member, `at_once` at a time, and process the answers."""
     for at in range(0, len(members), at_once):
         some = members[at : at + at_once]
         for member in some:
@@ -100,14 +101,16 @@ def beat_all(wire: RawConnection, members: Sequence[BenchMember], at_once: int =
 
 
 def described(wire: RawConnection, groups: Sequence[str]) -> list[DescribedGroup]:
-    """Describe groups."""
+    """Return the descriptions of groups."""
     wire.send(ConsumerGroupDescribeRequest(list(groups)), DESCRIBE_VERSION)
     found: list[DescribedGroup] = wire.receive(ConsumerGroupDescribeRequest, DESCRIBE_VERSION).groups
     return found
 
 
 def wait_for(what: str, is_so: Callable[[], bool]) -> float:
-    """Ask until it is so; return the seconds that it took."""
+    """Call `is_so` repeatedly until it returns true; return the seconds that this took. Raises `TimeoutError` with
+    `what`.
+    """
     began = time.perf_counter()
     while not is_so():
         if time.perf_counter() - began > WAIT_SECONDS_MAX:
@@ -116,7 +119,7 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> float:
 
 
 def measure_target(server: ServerProcess, members: int) -> tuple[float, float]:
-    """Return the seconds until the target of the newest epoch is computed, and until all members have it."""
+    """Return the seconds until the newest target assignment is computed, and until all members have it."""
     topics = [f"target-{index}" for index in range(TOPICS)]
     for name in topics:
         create_topic(server.bootstrap, name, PARTITIONS_OF_EACH)
@@ -144,7 +147,7 @@ def measure_target(server: ServerProcess, members: int) -> tuple[float, float]:
 
 
 def measure_cpu(server: ServerProcess, request: Message, version: int, seconds: float) -> float:
-    """Return the server's CPU microseconds for one such request."""
+    """Return the server's CPU microseconds for one request of this kind."""
     frames = bytes(frame(request, version)) * DEPTH
     wires = [connect(server.bootstrap) for _ in range(WIRES)]
     wires[0].sendall(frames[: len(frames) // DEPTH])
@@ -155,7 +158,7 @@ def measure_cpu(server: ServerProcess, request: Message, version: int, seconds: 
 
 
 def measure_heartbeat(server: ServerProcess, seconds: float) -> float:
-    """Return the CPU microseconds of a heartbeat above those of an ApiVersions."""
+    """Return the CPU microseconds of a heartbeat minus those of ApiVersions."""
     create_topic(server.bootstrap, "beaten", 4)
     wire = RawConnection(server.bootstrap)
     member = BenchMember("beaten", "member", ["beaten"])
@@ -172,7 +175,7 @@ def measure_heartbeat(server: ServerProcess, seconds: float) -> float:
 
 
 def fill(server: ServerProcess, groups: Sequence[str]) -> None:
-    """Let the members of all groups join."""
+    """Create the groups: let all their members join."""
     create_topic(server.bootstrap, "restored", MEMBERS_OF_EACH)
     wire = RawConnection(server.bootstrap)
     members = [
@@ -203,7 +206,7 @@ def wait_until_restored(bootstrap: str, groups: Sequence[str]) -> float:
 
 
 def measure(name: str, directory: Path, *, quick: bool) -> dict[str, float]:
-    """Return the figures of one server."""
+    """Measure one server, and return its figures by name."""
     is_ours = name == "Odradek"
     start = start_odradek if is_ours else start_kafka
     server = start(directory, settings=SETTINGS)
@@ -242,7 +245,7 @@ ROWS = {
 
 
 def main() -> int:
-    """Print a table."""
+    """Measure both servers, and print a table; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.groups.consumers", description=(__doc__ or "").partition("\n")[0]
     )

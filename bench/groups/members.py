@@ -1,4 +1,4 @@
-"""Members of groups over plain sockets: each follows a rebalance as fast as an eager client does."""
+"""Group members over plain sockets (classic protocol), which follow a rebalance as fast as possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testkit.raw_requests import RawConnection, exchange, framed
 
 HEARTBEAT_SECONDS = 0.1
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION = 3, 3, 4
-"""Version 3 of JoinGroup needs no second request for an id."""
+"""The versions of the requests. JoinGroup has version 3, which needs no second request for a member id."""
 TIMEOUT_SECONDS = 60.0
 
 
@@ -30,7 +30,7 @@ def join_request(group: str, member_id: str = "") -> JoinGroupRequest:
 
 
 class EagerMember:
-    """A member that looks for news every 100 ms and follows every rebalance at once."""
+    """A member that sends a heartbeat every 100 ms, and follows every rebalance at once."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         self.wire = RawConnection(bootstrap)
@@ -38,7 +38,7 @@ class EagerMember:
         self.member_id = ""
         self.generation = -1
         self.assigned = -1
-        """The generation whose assignment it holds."""
+        """The generation of the member's present assignment; -1 for none."""
         self._waits_for: type[Message] | None = None
         self._next_heartbeat = 0.0
 
@@ -50,13 +50,13 @@ class EagerMember:
         self.wire.send(request, version)
 
     def look(self, now: float) -> None:
-        """Send a heartbeat if it is time and nothing is under way."""
+        """Send a heartbeat if it is due and no answer is awaited."""
         if self._waits_for is None and now >= self._next_heartbeat:
             self._next_heartbeat = now + HEARTBEAT_SECONDS
             self._ask(HeartbeatRequest(self.group, self.generation, self.member_id), HEARTBEAT_VERSION)
 
     def react(self) -> None:
-        """React to received bytes: follow the protocol."""
+        """Read an answer from the socket, and send the next request of the protocol."""
         self.wire.pull()
         while self._waits_for is not None:
             answer = self.wire.receive_now(self._waits_for, _VERSIONS[self._waits_for])
@@ -87,7 +87,7 @@ _VERSIONS: dict[type[Message], int] = {
 
 
 def run_until_assigned(members: Sequence[EagerMember]) -> None:
-    """Run the members until all hold an assignment of one generation."""
+    """Run the members until all have an assignment of the same generation."""
     with selectors.DefaultSelector() as selector:
         for member in members:
             selector.register(member.wire.socket, selectors.EVENT_READ, member)
@@ -103,7 +103,7 @@ def run_until_assigned(members: Sequence[EagerMember]) -> None:
 
 
 def wait_for_coordinator(bootstrap: str) -> None:
-    """Wait until there is a coordinator: the first FindCoordinator creates `__consumer_offsets`."""
+    """Wait until there is a coordinator. (The first FindCoordinator creates `__consumer_offsets`.)"""
     request = FindCoordinatorRequest("g", 0, ["g"])
     while True:
         answer = exchange(bootstrap, framed(ApiKey.FIND_COORDINATOR, 4, request), ApiKey.FIND_COORDINATOR, 4)

@@ -1,12 +1,13 @@
-"""How long a coordinator reads its cleaned partition of `__consumer_offsets`; beside Apache Kafka's.
+"""Measures how long a coordinator needs to load a cleaned partition of `__consumer_offsets`, compared with Apache
+Kafka's.
 
     python -m bench.groups.offsets_load                  # 10 million commits of 100,000 keys
     python -m bench.groups.offsets_load --commits 1000000 --without-kafka
 
-Both servers get the same requests: 1,000 groups commit 100 partitions each, again and again. Then come further
-commits, until the active segment is almost full. The servers are stopped when all finished segments are clean, and
-started anew. The time is that from the first answer of any kind to the first answer with a committed offset. Ours
-also logs the load alone.
+Both servers get the same requests: 1,000 groups commit offsets of 100 partitions each, repeatedly, until the active
+segment is almost full. When all finished segments are clean, the servers are restarted. The figure is the time from
+the first answer of any kind to the first answer with a committed offset. Our node also logs the time of the load
+alone.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ SETTINGS = {
 
 
 def commit(group: int, offset: int) -> OffsetCommitRequest:
-    """Build a commit of one offset in all partitions."""
+    """Build a request that commits one offset in all partitions."""
     partitions = [OffsetCommitRequestPartition(index, offset, 0, "") for index in range(PARTITIONS)]
     return OffsetCommitRequest(
         f"group-{group:04d}", topics=[OffsetCommitRequestTopic(TOPIC, partitions=partitions)]
@@ -70,8 +71,8 @@ def commit(group: int, offset: int) -> OffsetCommitRequest:
 
 
 def run_commits(bootstrap: str, random: Random, go_on: Callable[[int], bool]) -> int:
-    """Commit as long as `go_on` returns True; it gets the number of commits after each hundred requests. Return
-    that number.
+    """Send commits until `go_on` returns false, and return their number. `go_on` gets the number so far, after each
+    hundred requests.
     """
     wire = RawConnection(bootstrap)
     waiting: deque[None] = deque()
@@ -98,7 +99,7 @@ def run_commits(bootstrap: str, random: Random, go_on: Callable[[int], bool]) ->
 
 
 def fill(server: ServerProcess, data: Path, commits: int) -> int:
-    """Write at least so many commits, and more until the active segment is almost full; how many."""
+    """Write at least `commits` commits, and more until the active segment is almost full. Return their number."""
     create_topic(server.bootstrap, TOPIC, PARTITIONS)
     wait_for_coordinator(server.bootstrap)
     told_offset(server.bootstrap)
@@ -111,7 +112,7 @@ def fill(server: ServerProcess, data: Path, commits: int) -> int:
 
 
 def wait_until_clean(data: Path) -> None:
-    """Wait until all finished segments are clean."""
+    """Wait until all finished segments of `__consumer_offsets` are clean."""
     deadline = time.monotonic() + CLEAN_SECONDS_MAX
     while clean_end(data, OFFSETS_TOPIC) < active_base(data, OFFSETS_TOPIC):
         if time.monotonic() > deadline:
@@ -120,7 +121,7 @@ def wait_until_clean(data: Path) -> None:
 
 
 def told_offset(bootstrap: str) -> int:
-    """Fetch a group's committed offset, once the coordinator has loaded; -1 for none."""
+    """Wait until the coordinator has loaded, and return a group's committed offset; -1 for none."""
     wire = RawConnection(bootstrap)
     topics = [OffsetFetchRequestTopics(TOPIC, partition_indexes=[0])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("group-0001", topics=topics)])
@@ -135,7 +136,7 @@ def told_offset(bootstrap: str) -> int:
 
 
 def seconds_to_load(server: ServerProcess) -> float:
-    """Measure the time until a server that has just begun to answer returns a committed offset."""
+    """Measure the seconds from now until a server that has just started returns a committed offset."""
     began = time.perf_counter()
     if told_offset(server.bootstrap) < 0:
         raise RuntimeError("a committed offset is lost")
@@ -143,7 +144,7 @@ def seconds_to_load(server: ServerProcess) -> float:
 
 
 def measure(name: str, directory: Path, commits: int) -> list[str]:
-    """Return a row about one server."""
+    """Measure one server, and return its row of the table."""
     is_ours = name == "Odradek"
     start = start_odradek if is_ours else start_kafka
     server = start(directory, settings=SETTINGS)
@@ -174,7 +175,7 @@ def measure(name: str, directory: Path, commits: int) -> list[str]:
 
 
 def main() -> int:
-    """Print a table."""
+    """Measure both servers, and print a table; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.groups.offsets_load", description=(__doc__ or "").partition("\n")[0]
     )

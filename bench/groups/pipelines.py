@@ -19,10 +19,10 @@ def pipelined_cpu(
     depth: int,
     seconds: float,
 ) -> float:
-    """Return the server's CPU microseconds for each request. Closes the connections.
+    """Return the server's CPU microseconds for each request.
 
-    `frames` are `depth` requests for one connection, and `answer_bytes` the size of their answers. A quarter of the time in
-    seconds goes before, and is not measured.
+    `frames` are `depth` requests for one connection, and `answer_bytes` is the size of all their answers. A quarter
+    of `seconds` is spent before the measurement. The connections are closed.
     """
 
     def rounds(until: float) -> int:

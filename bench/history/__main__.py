@@ -1,4 +1,4 @@
-"""`python -m bench.history`: draws docs/benchmarks.md and docs/benchmarks.svg from the recorded runs."""
+"""Draws docs/benchmarks.md and docs/benchmarks.svg from the recorded runs: `python -m bench.history`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def main() -> int:
-    """Draw the page and its picture."""
+    """Write the page and its drawing; return the exit status."""
     runs = recorded_runs()
     if not runs:
         print("no run is recorded yet: python -m bench --all --record", file=sys.stderr)

@@ -39,7 +39,7 @@ def markdown(runs: Sequence[RecordedRun], drawing: str) -> str:
 
 
 def svg(runs: Sequence[RecordedRun]) -> str:
-    """Return the drawing: a row for each figure, a dot for each run, on a logarithmic scale around 1."""
+    """Return the drawing as SVG: a row for each figure, a dot for each run, on a logarithmic scale around 1."""
     names = list(dict.fromkeys(each.name for run in reversed(runs) for each in run.figures))
     height = TOP + ROW_HEIGHT * len(names) + 20
     parts = [
@@ -72,7 +72,7 @@ def _row(name: str, top: int, series: Sequence[Measured | None]) -> Iterator[str
 
 
 def _height(ratio: float, middle: float) -> float:
-    """Return the y of a ratio: 1 is the middle of its row, and more is higher."""
+    """Return the y coordinate of a ratio: 1 is in the middle of its row, and larger ratios are above."""
     shown = min(RATIO_MAX, max(RATIO_MIN, ratio))
     return middle - (ROW_HEIGHT / 2 - 6) * math.log(shown) / math.log(RATIO_MAX)
 

@@ -1,7 +1,7 @@
-"""One recorded run: its commit, its machine, and our figures over Apache Kafka's in that run.
+"""A recorded run: its commit, its machine, and our figures as ratios to Apache Kafka's in the same run.
 
-Rates and seconds of different days cannot be compared: machines and their neighbours differ. So a recorded run keeps
-ratios over a reference that was measured in the same run, and the page draws only these.
+Rates and seconds of different days cannot be compared, because machines and their load differ. So only ratios to a
+reference in the same run are drawn.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DIRECTORY = Path(__file__).parent / "runs"
 
 
 class NotRecordable(Exception):
-    """A run that the history cannot take; the text says why, and what to do."""
+    """Raised if a run cannot be recorded. The text has the reason, and advice."""
 
 
 @attrs.frozen
 class Measured:
-    """One figure: ours over the reference's. `value` and `reference` are in `unit`."""
+    """One figure of ours with the reference's, both in `unit`."""
 
     name: str
     unit: str
@@ -39,7 +39,7 @@ class Measured:
 
 @attrs.frozen
 class Machine:
-    """The machine of a run."""
+    """The machine on which a run was made."""
 
     cpus: int
     kernel: str
@@ -48,7 +48,7 @@ class Machine:
 
 @attrs.frozen
 class Method:
-    """The method of a run."""
+    """The options with which a run was made."""
 
     quick: bool
     pinning: str
@@ -57,7 +57,7 @@ class Method:
 
 @attrs.frozen
 class RecordedRun:
-    """One run. `date` is the commit's, as YYYY-MM-DD, so that a page can be drawn again for an old commit."""
+    """One recorded run. `date` is the date of the commit (YYYY-MM-DD)."""
 
     date: str
     commit: str
@@ -71,7 +71,7 @@ class RecordedRun:
 
 
 def figures_of(found: Mapping[str, object]) -> tuple[Measured, ...]:
-    """Return the figures of a run of `python -m bench` that have a reference; `found` is its JSON."""
+    """Return those figures of a run of `python -m bench` that have a reference. `found` is the run's JSON."""
     measured = cattrs.structure(found, _Found)
     return (
         *_of_throughput(measured.throughput),
@@ -81,10 +81,9 @@ def figures_of(found: Mapping[str, object]) -> tuple[Measured, ...]:
 
 
 def record(found: Mapping[str, object], repository: Path, directory: Path = DIRECTORY) -> Path:
-    """Write a run's figures to a file of its own, and return its path.
+    """Write a run's figures to a file and return its path. A second run of the same commit replaces the first.
 
-    A second run of the same commit takes the place of the first.
-    Raises NotRecordable for a quick run, a run without Kafka, and a checkout with changes beside its commit.
+    Raises NotRecordable for a quick run, a run without Kafka, and a checkout with uncommitted changes.
     """
     measured = cattrs.structure(found, _Found)
     if measured.method.quick:
@@ -140,7 +139,7 @@ class _Request:
 
 @attrs.frozen
 class _Found:
-    """The parts of a run's JSON that are recorded."""
+    """Those parts of a run's JSON that are recorded."""
 
     machine: Machine
     method: Method

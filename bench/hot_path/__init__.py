@@ -1,1 +1,1 @@
-"""The cost of one request on its way through a node."""
+"""The cost of one request inside a node."""

@@ -1,8 +1,10 @@
-"""The cost of an authorizer per request: the door of Produce and Fetch, a remembered decision, a new one, a refusal.
+"""Measures an authorizer's cost per request: the check of Produce and Fetch, a remembered decision, a new one, a
+refusal.
 
     python -m bench.hot_path.authorizer [--acls 10000]
 
-Compares a handler behind its door with the same handler alone. Prints nanoseconds for one request, the best of some runs.
+Compares a handler with its check of rights and the same handler alone. Prints nanoseconds per request, the best of
+several runs.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class _Topics:
 
 
 def nanoseconds(call: Callable[[], object]) -> float:
-    """Return the shortest time of one call."""
+    """Return the nanoseconds of one call: the best of several runs."""
     best = float("inf")
     for _ in range(RUNS):
         began_at = time.perf_counter_ns()
@@ -54,7 +56,7 @@ def nanoseconds(call: Callable[[], object]) -> float:
 
 
 def measure(acls: int) -> dict[str, float]:
-    """Return nanoseconds by decision, with `acls` ACLs."""
+    """Return the nanoseconds of each kind of decision, with `acls` ACLs."""
     authorizer = Authorizer(AuthorizerSettings())
     rules = {
         number.to_bytes(16, "big"): Acl(
@@ -94,7 +96,9 @@ def measure(acls: int) -> dict[str, float]:
 
 
 def _refusal(authorizer: Authorizer) -> float:
-    """Measure a remembered refusal with its line in the audit log: no task writes it, so equal lines only count."""
+    """Measure a remembered refusal with its line in the audit log. No task writes the log, so equal lines are only
+    counted.
+    """
     auditor = Auditor(1)
     authorizer.auditor = auditor
     with tempfile.TemporaryDirectory() as name:

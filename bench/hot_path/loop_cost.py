@@ -1,16 +1,16 @@
-"""The cost of the connection loop itself per request: only receive, dispatch, count and encode. Kernel, log and trio
-are left out.
+"""Measures the cost of the connection loop per request: only receive, dispatch, count and encode, without kernel, log
+and trio.
 
     python -m bench.hot_path.loop_cost
 
-One connection has a socket that costs nothing. It gets a Produce of one small batch again and again, alone or eight
-to a receive. The handler always gives the same answer. Compare two versions of the code by it: the figure is the
-least of many short runs, so a busy machine disturbs it little.
+One connection has a fake socket that costs nothing. It receives a Produce of one small batch repeatedly, one or eight
+per receive. The handler always returns the same answer. The figure is the minimum of many short runs, so that two
+versions of the code can be compared even on a busy machine.
 
-The same is measured with quotas that the client never reaches: one of bytes, then one of processor time as well. The
-difference to the figure without quotas is what they cost a request; the goal is a microsecond. Their code costs
-something even if none is set: the comparison is a connection whose code was cut (`without_quotas`, goal 0.3 us).
-All of them run by turns, so that other work disturbs them alike.
+The same is measured with quotas that the client never reaches: first one for bytes, then also one for processor time.
+The difference to the figure without quotas is their cost per request; the goal is a microsecond. The code for quotas
+costs something even if no quota is set. This is measured by a connection without that code (`without_quotas`, goal
+0.3 us). All variants take turns, so that other work disturbs them equally.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ QUOTAS: dict[str, dict[str, float]] = {
 }
 BUILT_WITHOUT = "code without quotas"
 QUOTA_NAMES = frozenset(("charging", "muted_until", "throttle_ms"))
-"""The names by which the request path asks for quotas."""
+"""The names in the code that mark steps for quotas."""
 CUTS = {
     answer_queue: ("_answer", "_queue_slot", "_encode"),
     connection_loop: ("run", "_dispatch", "_dispatch_frame"),
 }
-"""The methods of a request's path that ask."""
+"""The methods of a request's path that have such steps."""
 CUTS_COUNT = 9
-"""The number of statements and conditions that are taken out of them."""
+"""The number of statements and conditions that `without_quotas` removes from these methods."""
 
 
 class FreeConn:
-    """A connection whose peer sends the same bytes `turns` times, takes every answer, and leaves."""
+    """A fake connection whose peer sends the same bytes `turns` times, accepts every answer, and closes."""
 
     peer_host = "nobody"
     peer_port = 0
@@ -80,7 +80,7 @@ class FreeConn:
         raise AssertionError("it takes everything at once")
 
     def wait_for(self, count: int) -> None:
-        """Return at once: everything is received already."""
+        """Do nothing, because all bytes are available already."""
 
     def recv_into(self, buffer: memoryview) -> int:
         self._turns -= 1
@@ -101,14 +101,14 @@ class FreeConn:
 
 
 class Nobody:
-    """A task group that is never asked."""
+    """A task group that must stay unused, because no task is started here."""
 
     def start_soon(self, function: Any, *args: Any, name: str | None = None) -> None:
         raise AssertionError("nothing here waits")
 
 
 def make_charging(values: Mapping[str, float]) -> Charging | None:
-    """Make the charging of a listener on which these quotas hold for each client id; None where there are none."""
+    """Make the charging of a listener with these quotas for each client id; None if there are no quotas."""
     if not values:
         return None
     quotas = ClientQuotas(QuotaSettings(11, 1))
@@ -143,7 +143,7 @@ def make_services(env: RealNodeEnv) -> ConnectionServices:
 
 
 class WithoutQuotas(ast.NodeTransformer):
-    """Takes the steps that ask for quotas out of the methods of these names."""
+    """Removes the steps for quotas from the methods of these names."""
 
     def __init__(self, methods: Sequence[str]) -> None:
         self.methods = methods
@@ -174,7 +174,7 @@ class WithoutQuotas(ast.NodeTransformer):
 
 
 def asks_for_quotas(node: ast.AST) -> bool:
-    """True if an expression has one of `QUOTA_NAMES`."""
+    """True if an expression uses one of `QUOTA_NAMES`."""
     return any(
         (isinstance(each, ast.Attribute) and each.attr in QUOTA_NAMES)
         or (isinstance(each, ast.Name) and each.id in QUOTA_NAMES)
@@ -183,9 +183,9 @@ def asks_for_quotas(node: ast.AST) -> bool:
 
 
 def without_quotas() -> type[Connection]:
-    """Build the connection class without the steps that ask for quotas in a request's path.
+    """Build the connection class without the steps for quotas in a request's path.
 
-    Raises `RuntimeError` when that path has other steps than this module knows.
+    Raises `RuntimeError` if the number of these steps is not `CUTS_COUNT`.
     """
     names: dict[str, Any] = {}
     count = 0
@@ -200,7 +200,7 @@ def without_quotas() -> type[Connection]:
 
 
 def _rebuilt(module: ModuleType, transformer: WithoutQuotas, bases: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the classes of a module after the transformation, over bases that were made so before."""
+    """Build the classes of a module after the transformation; `bases` has base classes that were transformed before."""
     tree = transformer.visit(ast.parse(inspect.getsource(module)))
     names: dict[str, Any] = {**vars(module), **bases}
     tree.body = [each for each in tree.body if isinstance(each, ast.ClassDef)]
@@ -212,14 +212,14 @@ def _rebuilt(module: ModuleType, transformer: WithoutQuotas, bases: Mapping[str,
 
 
 class Version:
-    """One version of the loop: a class of connections, and the quotas of their client."""
+    """A variant of the loop: a class of connections, and the quotas of their client."""
 
     def __init__(self, made: type[Connection], quotas: Mapping[str, float]) -> None:
         self._made = made
         self._services = make_services(RealNodeEnv())
         self._services.charging = make_charging(quotas)
         self.nanoseconds: list[float] = []
-        """CPU per request, of each run."""
+        """The CPU nanoseconds per request, for each run."""
 
     async def run(self, data: bytes, turns: int, depth: int) -> None:
         connection = self._made(self._services, FreeConn(data, turns), "bench", lambda _: None)
@@ -229,7 +229,7 @@ class Version:
 
 
 async def measure(depth: int) -> dict[str, Version]:
-    """Measure all versions by turns, `RUNS` times."""
+    """Measure all variants in turn, `RUNS` times."""
     frame, _, _ = request_frame(KINDS[1], TOPIC)
     versions = {BUILT_WITHOUT: Version(without_quotas(), {})}
     versions.update((name, Version(Connection, quotas)) for name, quotas in QUOTAS.items())
@@ -241,7 +241,7 @@ async def measure(depth: int) -> dict[str, Version]:
 
 
 def main() -> None:
-    """Print the figures: the least of each version, and what it costs more, as the median of pairs."""
+    """Print the minimum of each variant, and its extra cost as the median over pairs of runs."""
     for depth in DEPTHS:
         versions = trio.run(measure, depth)
         print(f"{depth} per turn:")

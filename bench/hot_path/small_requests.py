@@ -1,10 +1,10 @@
-"""Many small requests over pipelining connections: what one request costs the server in CPU microseconds.
+"""Sends many small requests over pipelined connections, to measure the server's CPU microseconds per request.
 
     python -m bench.hot_path.small_requests '{"kind": "produce", ...}'
 
-The driver keeps `depth` requests under way on each of `connections` sockets and sends a new one for every answer. All
-requests of a run are the same bytes. Like `bench.throughput.client` it prints `ready`, waits for a line, and prints its figures
-as JSON. So the parent can read the server's CPU clock at both ends.
+The program keeps `depth` requests in flight on each of `connections` sockets, and sends a new one for every answer.
+All requests of a run have the same bytes. Like `bench.throughput.client` it prints `ready`, waits for a line, and
+prints its figures as JSON. So the parent process can read the server's CPU clock before and after.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NOTHING = memoryview(b"")
 
 @attrs.frozen
 class Kind:
-    """A request and how many of it are under way: `batch_bytes` for Produce, over `records` records."""
+    """A kind of small request, and how many are in flight. A Produce has `batch_bytes` in `records` records."""
 
     name: str
     title: str
@@ -48,7 +48,7 @@ class Kind:
     depth: int = 8
     partitions: int = 1
     codec: str = ""
-    """The `compression.type` of its topic; empty for the codec of the producers."""
+    """The `compression.type` of the topic; empty for that of the producer."""
 
 
 KINDS = (
@@ -63,28 +63,28 @@ STORED = Kind("produce-stored", "What a Fetch finds", 16384, 16)
 
 @attrs.frozen
 class Drive:
-    """One run of the driver."""
+    """One run of this program: the kind of request, the server and the duration."""
 
     kind: Kind
     bootstrap: str
     topic: str
     seconds: float
     address: str = ""
-    """The listener to load, if it is not that of `bootstrap`."""
+    """The address of the listener to use, if it is not `bootstrap`."""
     authority: str = ""
-    """The authority of that listener's certificate, where it has TLS."""
+    """The file with the certificate authority of a TLS listener; empty without TLS."""
 
 
 @attrs.frozen
 class DriveResult:
-    """Answers counted between go and end, and the seconds between."""
+    """The number of answers between start and end, and the seconds in between."""
 
     requests: int
     seconds: float
 
 
 def request_frame(kind: Kind, topic: str) -> tuple[bytes, int, int]:
-    """Return the frame that a run repeats, its API key and version."""
+    """Return the frame that a run repeats, with its API key and version."""
     if kind.name.startswith("produce"):
         batch = record_batch(kind.batch_bytes, kind.records)
         data = [PartitionProduceData(index, memoryview(batch)) for index in range(kind.partitions)]
@@ -100,7 +100,7 @@ def request_frame(kind: Kind, topic: str) -> tuple[bytes, int, int]:
 
 
 def _connect(task: Drive) -> socket.socket:
-    """Connect to the listener under load. Where a TLS connection is refused because a flood ends slowly, try again."""
+    """Connect to the listener. If the server still refuses TLS connections after a flood, retry."""
     address = task.address or task.bootstrap
     if not task.authority:
         return connect(address)
@@ -119,7 +119,7 @@ def _connect(task: Drive) -> socket.socket:
 
 @attrs.define
 class Line:
-    """One connection: the bytes of an answer still to come, and the bytes of requests still to be sent."""
+    """One connection, with the incomplete bytes of an answer and the bytes that still have to be sent."""
 
     connection: socket.socket
     received: bytearray = attrs.field(factory=bytearray)
@@ -127,7 +127,7 @@ class Line:
 
 
 def drive(task: Drive) -> DriveResult:
-    """Keep the server busy for `task.seconds`; the go is read from standard input."""
+    """Send requests for `task.seconds`, after a line was read from standard input."""
     frame, api_key, version = request_frame(task.kind, task.topic)
     if task.kind.name.startswith("fetch"):
         filling, *produce = request_frame(STORED, task.topic)
@@ -161,7 +161,7 @@ def drive(task: Drive) -> DriveResult:
 
 
 def _receive(line: Line) -> int:
-    """Read everything that has arrived; return how many answers became complete."""
+    """Read all bytes that have arrived. Return the number of answers that are complete now."""
     received = line.received
     if isinstance(line.connection, ssl.SSLSocket):
         received += _decrypted(line.connection)
@@ -182,7 +182,7 @@ def _receive(line: Line) -> int:
 
 
 def _decrypted(connection: ssl.SSLSocket) -> bytearray:
-    """Return all decrypted bytes: no event reports bytes that are decrypted already."""
+    """Return all decrypted bytes, because the selector does not report bytes that are decrypted already."""
     found = bytearray()
     with suppress(ssl.SSLWantReadError):
         while data := connection.recv(1 << 18):
@@ -192,7 +192,7 @@ def _decrypted(connection: ssl.SSLSocket) -> bytearray:
 
 
 def _send(selector: selectors.BaseSelector, line: Line, more: memoryview) -> None:
-    """Send the waiting bytes and then `more`. Ask for writability only while bytes are left."""
+    """Send the waiting bytes and then `more`. Wait for writability only while bytes are left."""
     waiting = bool(line.unsent)
     pending = memoryview(bytes(line.unsent) + bytes(more)) if waiting else more
     try:
@@ -206,7 +206,7 @@ def _send(selector: selectors.BaseSelector, line: Line, more: memoryview) -> Non
 
 
 def main() -> None:
-    """Run the driver as the only argument describes."""
+    """Run the task in the only argument, and print its result as JSON."""
     print(json.dumps(attrs.asdict(drive(cattrs.structure(json.loads(sys.argv[1]), Drive)))), flush=True)
 
 

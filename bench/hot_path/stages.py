@@ -1,9 +1,9 @@
-"""The stages of a request's microseconds: wake, receive, parse, dispatch, validate, append, read, encode, send.
+"""Divides a request's CPU time into stages: wake, receive, parse, dispatch, validate, append, read, encode, send.
 
-A node runs in a process whose functions on the request path are wrapped with clocks, from outside: the path itself is
-not instrumented. Each wrapper counts the time of its function without that of wrapped functions inside it. A
-wrapper's own cost is measured at the start on an empty function, and subtracted. The rest of the CPU that a plain
-node needs for the same request is `wake`: epoll, trio's scheduler, the connection's task.
+A node runs in a process in which the functions of the request path are wrapped from outside, to measure their time.
+Each wrapper counts the time of its function without that of wrapped functions inside. A wrapper's own cost is
+measured at the start with an empty function, and subtracted. The rest of the CPU that a plain node needs for the same
+request is `wake`: epoll, trio's scheduler, the connection's task.
 
     python -m bench.hot_path.stages CONFIG OUTPUT      run an instrumented node; on SIGTERM write its stages as JSON
 """
@@ -41,7 +41,9 @@ POINTS: tuple[tuple[str, str], ...] = (
     ("send", "odradek.env.real_net:TcpConn.send"),
     ("send", "odradek.env.real_net:TcpConn.sendfile"),
 )
-"""Stage, and the function whose own time belongs to it. Decoders, handlers and encoders are wrapped per API entry."""
+"""Pairs of a stage and a function whose own time belongs to it. Decoders, handlers and encoders are wrapped per API
+entry.
+"""
 
 REQUEST_POINT = "odradek.node.connections.connection_loop:Connection._dispatch_frame"
 CALIBRATION_CALLS = 200_000
@@ -49,7 +51,7 @@ CALIBRATION_CALLS = 200_000
 
 @attrs.define
 class Tally:
-    """Own time of one wrapped function. `inside` counts the wrapped calls that it made itself."""
+    """The own time of one wrapped function. `inside` counts the wrapped calls that it made directly."""
 
     stage: str
     calls: int = 0
@@ -59,13 +61,13 @@ class Tally:
 
 @attrs.define
 class Stopwatch:
-    """All tallies, and the stack of wrapped calls under way (nothing on this path awaits)."""
+    """All tallies, and the stack of wrapped calls that are running. (No function of this path awaits.)"""
 
     tallies: dict[str, Tally] = attrs.field(factory=dict)
     _stack: list[list[int]] = attrs.field(factory=lambda: [[0, 0]])
 
     def wrap(self, name: str, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with clocks around it."""
+        """Wrap a function so that its time is added to the tally `name` of a stage."""
         tally = self.tallies.setdefault(name, Tally(stage))
         stack, now = self._stack, time.perf_counter_ns
 
@@ -88,7 +90,7 @@ class Stopwatch:
         return timed
 
     def microseconds(self, requests: int) -> dict[str, float]:
-        """Return microseconds per request by stage, with the wrappers' cost subtracted."""
+        """Return microseconds per request by stage, without the wrappers' cost."""
         inner_ns, outer_ns = calibrate()
         found = dict.fromkeys(STAGES, 0.0)
         for tally in self.tallies.values():
@@ -98,7 +100,7 @@ class Stopwatch:
 
 
 def calibrate() -> tuple[float, float]:
-    """Measure the time that a wrapper adds to its function's own time, and to its caller's: nanoseconds per call."""
+    """Measure the nanoseconds per call that a wrapper adds to its function's own time, and to that of the caller."""
     watch = Stopwatch()
     empty = watch.wrap("empty", "parse", _nothing)
     started = time.perf_counter_ns()
@@ -114,12 +116,12 @@ def calibrate() -> tuple[float, float]:
 
 
 def _nothing(first: int, second: int) -> None:
-    """Do nothing: a function of two arguments that is as cheap as can be."""
+    """Do nothing: the cheapest function with two arguments."""
 
 
 def locate(point: str) -> tuple[Any, str]:
-    """Find the object that holds a function named `module:Class.attribute` or `module:attribute`, and its name
-    there.
+    """Return the module or class that has the function `module:Class.attribute` or `module:attribute`, and the
+    attribute's name.
     """
     module_name, _, path = point.partition(":")
     holder: Any = importlib.import_module(module_name)
@@ -130,7 +132,7 @@ def locate(point: str) -> tuple[Any, str]:
 
 
 def instrument(watch: Stopwatch) -> None:
-    """Wrap every point, and each API entry as it is built. To be called before the node starts."""
+    """Wrap every function in `POINTS`, and each API entry when it is built. Call this before the node starts."""
     for stage, point in POINTS:
         holder, name = locate(point)
         setattr(holder, name, watch.wrap(point, stage, getattr(holder, name)))
@@ -146,7 +148,7 @@ def instrument(watch: Stopwatch) -> None:
 
 
 def main() -> int:
-    """Run an instrumented node until SIGTERM, then write what it measured."""
+    """Run an instrumented node until SIGTERM, then write its stages as JSON."""
     config_path, output_path = sys.argv[1:]
     watch = Stopwatch()
     instrument(watch)

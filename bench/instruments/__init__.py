@@ -1,1 +1,1 @@
-"""The instruments that several measurements share."""
+"""Helpers that several benchmarks share."""

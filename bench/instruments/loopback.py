@@ -1,9 +1,9 @@
-"""A loopback of our own whose segments are 8 KiB, like a network's with jumbo frames and unlike the default.
+"""A separate loopback interface with segments of 8 KiB, as in a network with jumbo frames.
 
-Loopback's segments are up to 64 KiB long, and some kernels stall large answers for milliseconds then, on every server
-alike. A maximum segment size would have to be set on sockets of others (librdkafka's, Java's). So the benchmark can
-move into a network namespace whose loopback has a smaller MTU. The servers and clients that it starts live there too.
-Nothing outside the namespace changes.
+By default, loopback has segments of up to 64 KiB. With these, some kernels delay large answers for milliseconds, on
+every server. A maximum segment size cannot be set on sockets of librdkafka or Java. So the benchmark can move into a
+network namespace whose loopback has a smaller MTU. The servers and clients that it starts run there, too. Nothing
+outside the namespace changes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _IFF_UP = 1
 def enter_own_network() -> bool:
     """Move this process into a network namespace with a loopback of `SEGMENT_BYTES` segments.
 
-    Call it before any thread or child starts. It returns False if the kernel forbids it; the process then stays in
-    its old namespace.
+    Call it before any thread or child starts. It returns False if the kernel forbids this.
     """
     user, group = os.geteuid(), os.getegid()
     flags = _CLONE_NEWNET if user == 0 else _CLONE_NEWNET | _CLONE_NEWUSER

@@ -1,10 +1,10 @@
-"""Pages that the kernel has touched lately, for the page cache of a pass.
+"""Provides recently used memory pages for the page cache during a measurement.
 
-A virtual machine with free page reporting gives its free memory back to the host within two seconds. The first touch
-of such a page costs 15 times what a recycled page costs. (Measured: 2.6 against 0.18 seconds of system time per GiB.)
-That is more than any broker does with it. A server that has been up for a while writes to recycled pages, since its
-memory is full of page cache. `RecycledPages` keeps a file in the page cache, and shortens it bit by bit while a pass
-runs. So little memory is free at any time, and it was in use a moment ago.
+A virtual machine with free page reporting gives its free memory back to the host within two seconds. The first use of
+such a page then costs 15 times as much as that of a recycled page. (Measured: 2.6 against 0.18 seconds of system time
+per GiB.) This is more than all work of a broker with the page. A server that has been up for a while writes to
+recycled pages, since its memory is full of page cache. `RecycledPages` keeps a file in the page cache, and shortens
+it bit by bit while a pass runs. So the free memory is always small and recently used.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 AHEAD_BYTES = 256 << 20
-"""The bytes of freed memory that are kept in reserve for the pass."""
+"""The bytes of free memory that are provided in advance during a measurement."""
 TURN_SECONDS = 0.01
 _CHUNK = bytes(1 << 20)
 
 
 class RecycledPages:
-    """A store of `size_bytes` of touched memory below `directory`, which is to be the file system of the data."""
+    """A file with `size_bytes` in the page cache. `directory` should be on the file system of the data."""
 
     def __init__(self, directory: Path, size_bytes: int) -> None:
         self._path = directory / "recycled-pages"
@@ -39,14 +39,14 @@ class RecycledPages:
         self._path.unlink()
 
     def refill(self) -> None:
-        """Bring the store back to its size."""
+        """Extend the file to its full size again."""
         self._file.seek(self._left_bytes)
         while self._left_bytes < self._size_bytes:
             self._left_bytes += self._file.write(_CHUNK)
 
     @contextmanager
     def feeding(self) -> Iterator[None]:
-        """Release, for the length of the block, as many bytes as the machine takes, `AHEAD_BYTES` ahead."""
+        """Shorten the file during the block, so that about `AHEAD_BYTES` more memory than before are always free."""
         goal = free_bytes() + AHEAD_BYTES
         over = threading.Event()
 
@@ -70,7 +70,7 @@ class RecycledPages:
 
 
 def free_bytes() -> int:
-    """Return `MemFree` of /proc/meminfo."""
+    """Return the free memory in bytes (`MemFree` of /proc/meminfo)."""
     with open("/proc/meminfo", "rb") as file:
         for line in file:
             if line.startswith(b"MemFree:"):

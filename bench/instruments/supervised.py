@@ -1,7 +1,7 @@
-"""Run a client in a process of its own and read the server's CPU clock at both ends of its work.
+"""Runs a client in a separate process, and reads the server's CPU clock before and after its work.
 
 The client prints `ready`, waits for a line on its standard input, works, and prints its figures as one line of JSON.
-Connecting and checking are outside of the measurement.
+Connecting and checking are not measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from testkit.processes import command_prefix
 
 
 class Measured(Protocol):
-    """A thing with a CPU clock: a server's process, or several."""
+    """An object with a CPU clock: one server process, or several."""
 
     @property
     def name(self) -> str: ...
@@ -34,10 +34,10 @@ def run_client(
     cpus: Sequence[int] | None,
     during: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[dict[str, Any], float]:
-    """Run `python -m module JSON(task)`; its figures, and the CPU seconds that the server spent meanwhile.
+    """Run `python -m module JSON(task)`. Return its figures, and the CPU seconds that the server used meanwhile.
 
-    `during` is entered when the client is connected, right before the clocks start.
-    Raises `RuntimeError` with the client's own words when it fails.
+    `during` is entered when the client is connected, just before the measurement. Raises `RuntimeError` with the
+    client's output if it fails.
     """
     command = [*command_prefix(cpus), sys.executable, "-m", module, json.dumps(attrs.asdict(task))]
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Tables of Markdown."""
+"""Formats tables in Markdown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; all columns but the first hold numbers."""
+    """Return a table in Markdown. All columns except the first are aligned to the right, for numbers."""
     rule = ["---", *(["---:"] * (len(head) - 1))]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)) + "\n"

@@ -1,11 +1,11 @@
-"""The cost of a command of the command line by itself: processor seconds beside a bare interpreter and Kafka's own
+"""Measures the CPU seconds of commands of the command line, compared with an empty Python program and with Kafka's
 tool.
 
     python -m bench.programs.commands [--passes N] [--no-kafka]
 
-Each command is a process that asks one node of ours with a topic of two partitions. They take turns with an
-interpreter that does nothing. The figure is user and system time of the child, the median of the passes. Kafka's
-`TopicCommand --describe` against the same node stands beside `topic describe`.
+Each command is a process that connects to one node of ours, which has a topic with two partitions. The empty program
+takes turns with them. The figure is user and system time of the process, as a median. `topic describe` is compared
+with Kafka's `TopicCommand --describe` against the same node.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ COMMANDS = (
     ("cluster", "status"),
 )
 TIMEOUT_SECONDS = 120.0
-"""A command here takes less than a second: only a hanging command reaches this time."""
+"""The seconds after which a command counts as hanging; it should take less than one."""
 
 
 def own_seconds(words: Sequence[str]) -> float:
-    """Measure user and system seconds of one child process. Raises `CalledProcessError` when it fails."""
+    """Return the user and system seconds of one child process. Raises `CalledProcessError` if it fails."""
     before = os.times()
     subprocess.run(words, check=True, capture_output=True, timeout=TIMEOUT_SECONDS)
     after = os.times()
@@ -43,13 +43,13 @@ def own_seconds(words: Sequence[str]) -> float:
 
 
 def median_seconds(words: Sequence[str], passes: int) -> float:
-    """Return the median over `passes` runs, after one run that may compile byte code."""
+    """Return the median CPU seconds of `passes` runs, after one run that may compile bytecode."""
     own_seconds(words)
     return statistics.median(own_seconds(words) for _ in range(passes))
 
 
 def kafka_seconds(bootstrap: str) -> float | None:
-    """Measure Kafka's own description of the topic; None where Java or its jars are missing."""
+    """Return the CPU seconds of Kafka's own description of the topic; None if Java or its jars are missing."""
     try:
         java = java_arguments()
     except KafkaUnavailable as missing:
@@ -60,7 +60,7 @@ def kafka_seconds(bootstrap: str) -> float | None:
 
 
 def main() -> int:
-    """Measure, print a Markdown table."""
+    """Measure the commands, and print a Markdown table; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.programs.commands", description=(__doc__ or "").partition("\n")[0]
     )

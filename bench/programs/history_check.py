@@ -1,9 +1,9 @@
-"""Time and memory of `python -m jepsen_tests.history_check` on a sound history of many operations.
+"""Measures the time and memory of `python -m jepsen_tests.history_check` for a long history without anomalies.
 
     python -m bench.programs.history_check [--operations 10000000] [--keys 400] [--directory DIR]
 
-The history is written first (140 bytes for each operation; DIR is a temporary directory). Memory is the largest
-proportional set size that a Python process under the job's Java had, asked for twice a second, and that of Java.
+The history is written first (140 bytes per operation; by default into a temporary directory). Memory is the largest
+proportional set size of Java, and of any Python process below it, measured twice a second.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pathlib import Path
 from odradek.spark.worker_process import worker_python
 
 _BATCH = 500
-"""Records of one poll."""
+"""The number of records in one poll."""
 
 
 def lines(operations: int, keys: int) -> Iterator[str]:
-    """Yield a valid history: each key is sent to in rounds, and a consumer polls each round once.
+    """Yield a history without anomalies: in each round, records are sent to each key, and a consumer polls them.
 
-    The history has two operations more for each key and round than it has records.
+    It has one operation for each record, and two more for each key and round.
     """
     written = offset = now = 0
     while written < operations:
@@ -62,7 +62,7 @@ def lines(operations: int, keys: int) -> Iterator[str]:
 
 
 def memory_mib(parent: int) -> dict[str, float]:
-    """Return the largest proportional set size among the processes below `parent`, by program."""
+    """Return the largest proportional set size in MiB of the processes below `parent`, by program."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -82,7 +82,7 @@ def memory_mib(parent: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Write a history, have it judged, and print what that took."""
+    """Write a history, run the check, and print its time and memory."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,10 @@
-"""The shares of a simulated run's CPU time, by kind of work: where the simulator's time goes.
+"""Measures the shares of a simulated run's CPU time, by kind of work.
 
     python -m bench.programs.simulated_time 101 102 105
 
-Each kind is a few functions, with all that they call. So kinds overlap: a request's handler is also a step of a task. The
-profiler makes each call dearer, so the share of what makes many small calls is somewhat too large. How often each kind
-happens depends on the seed alone. The second table has the functions' own time by package.
+Each kind is a few functions, including all functions that they call. So kinds overlap: a request's handler is also a
+step of a task. The profiler slows down each call, so shares of code with many small calls are somewhat too large. How
+often each kind happens depends only on the seed. The second table has the functions' own time by package.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "start of nodes": ("node/node.py:Node.start",),
     "logging": (":Logger.log",),
 }
-"""By kind of work: ends of "file:function", each with all that it calls."""
+"""For each kind of work, the ends of "file:function" that belong to it, including the functions that they call."""
 OTHERS = "libraries"
 
 __all__ = ["KINDS", "package_of"]
 
 
 def package_of(code: CodeType | str) -> str:
-    """Name the package that a function belongs to, down to the second folder."""
+    """Return the package of a function, at most two folders deep."""
     if isinstance(code, str):
         return "built-in functions"
     found = re.search(r"/(sim|odradek|wire|data_plane|metadata_quorum)/(.*/)?[^/]*\.py$", code.co_filename)
@@ -75,7 +75,7 @@ def package_of(code: CodeType | str) -> str:
 
 
 def main() -> None:
-    """Run seeds of the default profile under the profiler, and print both tables."""
+    """Run seeds with the default profile under the profiler, and print both tables."""
     parser = argparse.ArgumentParser(prog="python -m bench.programs.simulated_time", description=__doc__)
     parser.add_argument("seeds", type=int, nargs="+")
     profiler = cProfile.Profile()

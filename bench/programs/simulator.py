@@ -1,19 +1,19 @@
-"""The cost of whole simulated runs, beside another commit's: how much faster the simulator has become.
+"""Measures the cost of whole simulated runs, compared with another commit: how much faster the simulator has become.
 
     python -m bench.programs.simulator                               # this tree
     python -m bench.programs.simulator --before 07ec2cab             # and the ratio to a commit
     python -m bench.programs.simulator --before 07ec2cab --counts    # function calls and task steps in place of time
 
-`simulator_runs.json` pins the options of six seeds: shapes, weather, kinds of trouble, workloads and operators, as the
-default profile drew them at commit 07ec2cab. So both trees do the same work, whatever the seeds draw today. Both run each
-seed in turn, one run after the other, in a process of their own that has run one before. All checks are included.
+`simulator_runs.json` has the options of six runs: cluster shape, faults, workloads and operators, as drawn by the
+default profile at commit 07ec2cab. So both trees do the same work, whatever the seeds draw today. Both run each seed
+in turn, each in a separate process that has made a first run before. All checks are included.
 
-CPU time is user and system time of that process. On a shared machine it differs by a third from run to run. So `--counts`
-counts what does not depend on the machine: calls of functions (`cProfile`), and steps of trio's tasks.
+CPU time is user and system time of that process. On a shared machine it differs by a third from run to run. So
+`--counts` counts what does not depend on the machine: calls of functions (`cProfile`), and steps of trio's tasks.
 
-A run is chaotic: when a step is left out, other records meet other troubles. So one seed decides little. `--rounds` runs
-the same options with more seeds (100, 1100, 2100, ...), and the sums decide. The last table divides them by what was
-done: virtual seconds, acknowledged records, and requests that nodes answered.
+A run is chaotic: if one step is omitted, faults hit other records. So a single seed shows little. `--rounds` runs the
+same options with more seeds (100, 1100, 2100, ...), and the sums are compared. The last table divides them by what
+was done: virtual seconds, acknowledged records, and requests that nodes answered.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bench.instruments.tables import table
 
 OPTIONS = Path(__file__).with_name("simulator_runs.json")
 NEXT_ROUND = 1000
-"""How far the seeds of a round lie behind those of the round before."""
+"""The difference between a seed and the seed of the next round."""
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _RUNNER = """
 import cProfile, json, sys, time
@@ -64,18 +64,18 @@ for line in sys.stdin:
     answers.write(json.dumps([result.verdict, result.message, cost]) + "\\n")
     answers.flush()
 """
-"""A process of one tree, which runs the jobs on its standard input."""
+"""The program of a process that runs jobs of one tree, read from its standard input."""
 
 
 @attrs.frozen
 class Cost:
-    """The resources that a run took, and the work done in it. Costs add up."""
+    """The cost of a run, and the work done in it. Costs can be added."""
 
     cpu_seconds: float = 0.0
     calls: int = 0
-    """Calls of functions; 0 where they were not counted."""
+    """The number of function calls; 0 if not counted."""
     steps: int = 0
-    """Steps of trio's tasks; 0 where they were not counted."""
+    """The number of steps of trio's tasks; 0 if not counted."""
     virtual_seconds: float = 0.0
     acknowledged: int = 0
     answers: int = 0
@@ -88,11 +88,11 @@ class Cost:
 
 
 WORK = ("virtual_seconds", "acknowledged", "answers")
-"""The fields of `Cost` that are work."""
+"""The fields of `Cost` that measure work done."""
 
 
 class Simulator:
-    """A process that runs one seed after the other in one tree."""
+    """A process that runs seeds of one tree, one after the other."""
 
     def __init__(self, root: Path) -> None:
         self._process = subprocess.Popen(
@@ -105,7 +105,7 @@ class Simulator:
         )
 
     def run(self, seed: int, options: Mapping[str, Any], *, counts: bool) -> Cost:
-        """Run a seed, and return its cost. Raises `RuntimeError` when it fails."""
+        """Run a seed, and return its cost. Raises `RuntimeError` if the run fails."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -121,7 +121,7 @@ class Simulator:
         return Cost(**cost)
 
     def stop(self) -> None:
-        """End the process."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -141,13 +141,13 @@ def unpack(commit: str, root: Path) -> None:
 def measure(
     roots: Sequence[Path], seeds: Sequence[str], rounds: int, *, counts: bool
 ) -> dict[str, list[Cost]]:
-    """Return for each pinned seed the costs of each tree, over all rounds, run by turns."""
+    """Return for each seed the costs in each tree, added up over all rounds. The trees take turns."""
     pinned: dict[str, Mapping[str, Any]] = json.loads(OPTIONS.read_text())
     chosen = {name: options for name, options in pinned.items() if not seeds or name in seeds}
     simulators = [Simulator(root) for root in roots]
     costs = {name: [Cost() for _ in simulators] for name in chosen}
     try:
-        for simulator in simulators:  # so that modules and codecs are loaded
+        for simulator in simulators:  # a first run, so that modules and codecs are loaded
             simulator.run(104, pinned["104"], counts=False)
         for number in range(rounds):
             for name, options in chosen.items():
@@ -166,7 +166,7 @@ def _row(name: str, cost: Cost, measured: str) -> list[str]:
 
 
 def _rates(totals: Sequence[Cost], measured: str) -> list[list[str]]:
-    """List the work of each tree by the second, or by a million calls, and how the trees compare."""
+    """Return table rows with the work of each tree per second (or per million calls), and the ratio of the trees."""
     unit = 1e6 if measured == "calls" else 1.0
     rows = []
     for field in WORK:
@@ -177,7 +177,7 @@ def _rates(totals: Sequence[Cost], measured: str) -> list[list[str]]:
 
 
 def main() -> None:
-    """Print the costs of each run, and the work by their sums."""
+    """Print the costs of each run, and the work relative to the sum of the costs."""
     parser = argparse.ArgumentParser(prog="python -m bench.programs.simulator", description=__doc__)
     parser.add_argument("--before", metavar="COMMIT", help="a commit to compare with")
     parser.add_argument("--rounds", type=int, default=1, help="how many seeds for each of the six options")

@@ -1,1 +1,1 @@
-"""Clients with quotas, and their neighbours."""
+"""Clients with quotas, and other clients of the same node."""

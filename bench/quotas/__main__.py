@@ -1,17 +1,18 @@
-"""Quotas that hold: the rates of clients with a quota, and what clients beside an abusive one keep. Beside Kafka's.
+"""Measures whether quotas work, compared with Kafka's: the rates of clients with a quota, and of other clients beside
+an abusive one.
 
     python -m bench.quotas rates [--short] [--no-kafka]
     python -m bench.quotas neighbours [--short] [--no-kafka]
 
-`rates`: librdkafka, kafka-python and plain sockets that ignore throttle times, each producing and fetching with a quota of
-`QUOTA` bytes per second. After the warm-up, in which they use up the burst, their rates are measured: within
-`TOLERANCE` of the quota is what we want. Batches are a hundredth of the quota. All six run at once.
+`rates`: librdkafka, kafka-python and plain sockets that ignore throttle times, each producing and fetching with a
+quota of `QUOTA` bytes per second. After the warm-up, in which they use up the burst, their rates are measured. The
+goal is the quota within `TOLERANCE`. A batch is a hundredth of the quota. All six clients run at once.
 
-`neighbours`: nine clients that each send `POLITE_RATE` small Produce requests per second, alone and then beside a tenth
-one. That one floods the node with large requests, ignores throttle times, and has a quota. The nine shall keep
-`KEPT_SHARE` of their rate, and `P99_FACTOR_MAX` times their 99th percentile at most.
+`neighbours`: nine clients each send `POLITE_RATE` small Produce requests per second, first alone, then beside a tenth
+client. The tenth floods the node with large requests, ignores throttle times, and has a quota. The goal: the nine
+keep `KEPT_SHARE` of their rate, and their 99th percentile grows at most by `P99_FACTOR_MAX`.
 
-The exit status is 1 if our node misses one of these.
+The exit status is 1 if our node misses one of these goals.
 """
 
 from __future__ import annotations
@@ -45,28 +46,28 @@ QUOTA = 500_000
 TOLERANCE = 0.05
 FULL_SECONDS, SHORT_SECONDS = (10.0, 30.0), (3.0, 4.0)
 BURST_SECONDS = 10
-"""The burst by a server's defaults, which is gone within the warm-up."""
+"""The seconds of quota in a burst, by a server's defaults. The warm-up is longer."""
 SHORT_WINDOWS = {"quota.window.num": "2"}
-"""Two windows, so that the burst is one second's quota."""
+"""A setting with two windows, so that the burst is only one second's quota."""
 ACTIONS = ("produce", "fetch")
 POLITE_CLIENTS = 9
 POLITE_RATE = 100
 KEPT_SHARE = 0.9
 P99_FACTOR_MAX = 2.0
 ABUSER = "bench"
-"""The client id of `framed` requests."""
+"""The client id of the requests that `framed` makes: the abusive client."""
 ABUSER_CONNECTIONS = 4
 
 
 def start(name: str, directory: Path, settings: Mapping[str, str]) -> ServerProcess:
-    """Start an empty server. Raises `KafkaUnavailable`."""
+    """Start a new server. Raises `KafkaUnavailable`."""
     if name == "odradek":
         return launch_odradek(prepare_odradek(directory, settings=settings))
     return start_kafka(directory, settings=settings)
 
 
 def set_quotas(bootstrap: str, entity: QuotaEntity, values: Mapping[str, float | None]) -> None:
-    """Alter quotas, and wait until the broker has them. Raises `KafkaError`, `ClientError`."""
+    """Set quotas, and wait until the broker knows them. Raises `KafkaError`, `ClientError`."""
     with Client(bootstrap) as client:
         for error in client.admin.alter_client_quotas([QuotaAlteration(entity, values)]).values():
             if error is not None:
@@ -77,7 +78,7 @@ def set_quotas(bootstrap: str, entity: QuotaEntity, values: Mapping[str, float |
 
 
 def fill(bootstrap: str, topic: str, size: int) -> None:
-    """Write so many bytes, in batches of the size that clients fetch later."""
+    """Write at least `size` bytes to a topic, in batches of the size that clients later fetch."""
     frame = produce_frame(topic)
     count = size // len(frame) + 1
     with connect(bootstrap) as connection, connection.makefile("rb") as stream:
@@ -87,7 +88,7 @@ def fill(bootstrap: str, topic: str, size: int) -> None:
 
 
 def rates(server: ServerProcess, seconds: tuple[float, float]) -> dict[tuple[str, str], float]:
-    """Return the bytes per second of each client and action."""
+    """Return the bytes per second of each client, by kind and action."""
     enough = int(QUOTA * (sum(seconds) + 2 * BURST_SECONDS))
     uses = [
         Use(kind, action, server.bootstrap, f"{kind}-{action}", seconds)
@@ -136,14 +137,14 @@ def rates(server: ServerProcess, seconds: tuple[float, float]) -> dict[tuple[str
 
 @attrs.frozen
 class Kept:
-    """Requests per second of all polite clients, and the 99th percentile of their times in milliseconds."""
+    """The requests per second of all normal clients together, and the 99th percentile of their times in milliseconds."""
 
     rate: float
     p99_ms: float
 
 
 def polite(bootstrap: str, topic: str, seconds: float, times: list[float]) -> None:
-    """Send small requests at a steady rate, and note how long each took."""
+    """Send small requests at a steady rate, and add the seconds that each took to `times`."""
     frame, _, _ = request_frame(KINDS[1], topic)
     frame = frame.replace(b"bench", b"quiet", 1)
     with connect(bootstrap) as connection, connection.makefile("rb") as stream:
@@ -155,13 +156,13 @@ def polite(bootstrap: str, topic: str, seconds: float, times: list[float]) -> No
                 return
             connection.sendall(frame)
             stream.read(int.from_bytes(stream.read(4), "big"))
-            # Measure from the time at which the request was due: otherwise a client that is held up would hide
-            # the delay by sending less.
+            # Measure from the time at which the request was due: otherwise a delayed client would hide the delay by
+            # sending less.
             times.append(time.monotonic() - due)
 
 
 def abuse(bootstrap: str, topic: str, stop: threading.Event) -> None:
-    """Keep large requests under way, whatever the answers say."""
+    """Keep large requests in flight until `stop` is set, and ignore the throttle times in answers."""
     data = PartitionProduceData(0, memoryview(record_batch(500_000, BATCH_RECORDS)))
     request = ProduceRequest(None, 1, 30_000, [TopicProduceData(topic, partition_data=[data])])
     frame = framed(ApiKey.PRODUCE, 9, request)
@@ -181,7 +182,7 @@ def abuse(bootstrap: str, topic: str, stop: threading.Event) -> None:
 
 
 def neighbours(server: ServerProcess, seconds: float) -> tuple[Kept, Kept]:
-    """Measure the service of nine clients alone, and beside the abusive one."""
+    """Measure the nine normal clients, first alone, then beside the abusive client."""
     create_topic(server.bootstrap, "polite", POLITE_CLIENTS)
     create_topic(server.bootstrap, "abused", 1)
     of_abuser: QuotaEntity = (("client-id", ABUSER),)
@@ -211,7 +212,7 @@ def neighbours(server: ServerProcess, seconds: float) -> tuple[Kept, Kept]:
 
 
 def show_rates(name: str, server: ServerProcess, short: bool) -> bool:
-    """Print the rates; True if they are as wanted."""
+    """Measure and print the rates. Return true if they meet the goal."""
     found = rates(server, SHORT_SECONDS if short else FULL_SECONDS)
     for (kind, action), rate in found.items():
         print(f"{name}: {kind} {action}: {rate:,.0f} B/s, {100 * (rate / QUOTA - 1):+.1f} %", flush=True)
@@ -219,7 +220,7 @@ def show_rates(name: str, server: ServerProcess, short: bool) -> bool:
 
 
 def show_neighbours(name: str, server: ServerProcess, short: bool) -> bool:
-    """Print what neighbours keep; True if that is as wanted."""
+    """Measure and print the service of the normal clients. Return true if it meets the goal."""
     alone, beside = neighbours(server, 4.0 if short else 30.0)
     share, factor = beside.rate / alone.rate, beside.p99_ms / alone.p99_ms
     print(
@@ -230,7 +231,7 @@ def show_neighbours(name: str, server: ServerProcess, short: bool) -> bool:
 
 
 def main() -> int:
-    """Measure, print; 1 if our node misses a goal."""
+    """Measure and print; return 1 if our node misses a goal, otherwise 0."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.quotas", description=(__doc__ or "").split("\n")[0]
     )

@@ -1,9 +1,10 @@
-"""One client that uses a server as fast as it can: it measures the bytes per second once its quota applies.
+"""One client that uses a server as fast as possible, and measures its bytes per second once its quota applies.
 
     python -m bench.quotas.clients '{"kind": "raw", "action": "produce", ...}'
 
-The kinds are librdkafka, kafka-python, and `raw`: plain sockets that ignore throttle times. Prints `ready` when the
-first record was moved, waits for a line, uses up the burst during the warm-up, then measures. Prints its figures as JSON.
+The kinds are librdkafka, kafka-python, and `raw`: plain sockets that ignore throttle times. It prints `ready` when
+the first record was transferred, waits for a line, uses up the burst during the warm-up, then measures. It prints its
+figures as JSON.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ CLIENTS = ("raw", "librdkafka", "kafka-python")
 BATCH_RECORDS = 5
 VALUE_BYTES = 1000
 RECORD_BYTES = VALUE_BYTES + 8 + 61 / BATCH_RECORDS
-"""A record with its part of the batch's header."""
+"""The bytes of a record with its share of the batch header."""
 BATCH_BYTES = int(RECORD_BYTES * BATCH_RECORDS)
 REQUEST_BYTES = 90
-"""About what a Produce request of one batch has beside it."""
+"""The approximate bytes of a Produce request in addition to its batch."""
 FETCH_BYTES = 20 * BATCH_BYTES
-"""The most of one Fetch: with less, kafka-python would not use up its burst within the warm-up."""
+"""The most bytes of one Fetch. With fewer, kafka-python would not use up its burst within the warm-up."""
 DEPTH = 4
 FETCH_VERSION = 12
 TIMEOUT_SECONDS = 60.0
@@ -43,7 +44,7 @@ TIMEOUT_SECONDS = 60.0
 
 @attrs.frozen
 class Use:
-    """One client's task. `seconds` are the warm-up and the measured time."""
+    """The task of one client. `seconds` are the durations of the warm-up and of the measurement."""
 
     kind: str
     action: str
@@ -54,7 +55,7 @@ class Use:
 
 @attrs.frozen
 class Used:
-    """Bytes per second of requests, or of answers to Fetch."""
+    """The bytes per second of requests, or of answers to Fetch."""
 
     bytes_per_second: float
 
@@ -67,7 +68,7 @@ def produce_frame(topic: str) -> bytes:
 
 
 def raw_bytes(use: Use) -> Iterator[float]:
-    """Send pipelined requests on one connection, whatever throttle time the answers have. Yield the bytes."""
+    """Send pipelined requests on one connection, and ignore the throttle times in answers. Yield the bytes of each."""
     if use.action == "produce":
         frame = produce_frame(use.topic)
     else:
@@ -88,7 +89,7 @@ def raw_bytes(use: Use) -> Iterator[float]:
 
 
 def produced(send: Callable[[Callable[..., None]], None], serve: Callable[[], None]) -> Iterator[float]:
-    """Yield bytes as they are acknowledged. `send` takes a callback, `serve` lets the client call back."""
+    """Yield bytes as they are acknowledged. `send` sends a record with a callback; `serve` runs callbacks."""
     acknowledged: deque[float] = deque()
     under_way = 0
 
@@ -112,7 +113,7 @@ def _serve(producer: confluent_kafka.Producer) -> None:
 
 
 def librdkafka_bytes(use: Use) -> Iterator[float]:
-    """Use confluent-kafka, with batches of `BATCH_RECORDS`; yield the bytes."""
+    """Produce or fetch with confluent-kafka, in batches of `BATCH_RECORDS`; yield the bytes."""
     common: dict[str, Any] = {"bootstrap.servers": use.bootstrap, "client.id": f"librdkafka-{use.action}"}
     value = bytes(VALUE_BYTES)
     if use.action == "produce":
@@ -135,7 +136,7 @@ def librdkafka_bytes(use: Use) -> Iterator[float]:
 
 
 def kafka_python_bytes(use: Use) -> Iterator[float]:
-    """Use kafka-python, with batches of about `BATCH_RECORDS`; yield the bytes."""
+    """Produce or fetch with kafka-python, in batches of about `BATCH_RECORDS`; yield the bytes."""
     common: dict[str, Any] = {
         "bootstrap_servers": use.bootstrap,
         "client_id": f"kafka-python-{use.action}",
@@ -164,7 +165,7 @@ BYTES: dict[str, Callable[[Use], Iterator[float]]] = {
 
 
 def measure(use: Use) -> Used:
-    """Use the server for both times; the rate of the second one."""
+    """Use the server for the warm-up and the measurement; return the rate of the latter."""
     moves = BYTES[use.kind](use)
     next(moves)
     print("ready", flush=True)
@@ -180,7 +181,7 @@ def measure(use: Use) -> Used:
 
 
 def main() -> None:
-    """Print `ready`, and then the figures."""
+    """Run the task in the only argument: print `ready`, and then the figures."""
     use = cattrs.structure(json.loads(sys.argv[1]), Use)
     print(json.dumps(attrs.asdict(measure(use))), flush=True)
 

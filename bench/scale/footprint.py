@@ -1,4 +1,4 @@
-"""The cost of a server before it does anything: start, idle connections, empty partitions, recovery."""
+"""The costs of a server without load: start, idle connections, empty partitions, recovery."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _API_VERSIONS_VERSION = 3
 
 @attrs.frozen
 class Figure:
-    """One number with its unit and its upper limit (0: no limit was set)."""
+    """A measured number with its unit and its upper limit (0: none)."""
 
     server: str
     name: str
@@ -48,7 +48,7 @@ class Figure:
 
 
 Start = Callable[[Path], ServerProcess]
-"""Start a server in a directory, formatting it the first time."""
+"""A function that starts a server in a directory, and formats the directory the first time."""
 
 
 def start_our_node(directory: Path) -> ServerProcess:
@@ -68,7 +68,9 @@ STARTERS: dict[str, Start] = {"odradek": start_our_node, "kafka": start_referenc
 
 
 def startup(key: str) -> list[Figure]:
-    """Measure seconds until a formatted directory is served, and resident memory then: medians of fresh starts."""
+    """Measure the seconds until a server with a formatted directory serves, and its resident memory then: medians of
+    several starts.
+    """
     seconds: list[float] = []
     mebibytes: list[float] = []
     for _ in range(STARTS):
@@ -87,7 +89,7 @@ def startup(key: str) -> list[Figure]:
 
 
 def idle_connections(key: str, count: int) -> list[Figure]:
-    """Measure resident memory per connection that has asked for ApiVersions and is silent since."""
+    """Measure the resident memory per idle connection, which has sent only ApiVersions."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count + 200 > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + 1000, hard), hard))
@@ -108,7 +110,7 @@ def idle_connections(key: str, count: int) -> list[Figure]:
 
 
 def empty_partitions(key: str, count: int) -> list[Figure]:
-    """Measure resident memory per partition of a topic that was created and never used."""
+    """Measure the resident memory per partition of a topic that was never used."""
     with tempfile.TemporaryDirectory(prefix=f"bench-{key}-") as name:
         server = STARTERS[key](Path(name))
         try:
@@ -129,8 +131,8 @@ def empty_partitions(key: str, count: int) -> list[Figure]:
 
 
 def recovery(key: str, log_bytes: int) -> list[Figure]:
-    """Kill a server (-9) with `log_bytes` in 16 KiB batches; measure the seconds until the restarted one has every
-    record.
+    """Kill a server (-9) that has `log_bytes` in batches of 16 KiB. Measure the seconds until it serves all records
+    after a restart.
     """
     records = log_bytes // RECOVERY_RECORD_BYTES
     with tempfile.TemporaryDirectory(prefix=f"bench-{key}-") as name:
@@ -179,7 +181,7 @@ def _wait_for_directories(data: Path, topic: str, count: int, timeout_seconds: f
 
 
 def _wait_for_end_offset(bootstrap: str, topic: str, timeout_seconds: float = 120.0) -> int:
-    """Ask for the end offset until a leader answers; the offset."""
+    """Ask for a partition's end offset until a leader answers, and return it."""
     asked = ListOffsetsTopic(topic, [ListOffsetsPartition(0, -1, _LATEST)])
     frame = framed(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, ListOffsetsRequest(-1, 0, [asked]))
     deadline = time.monotonic() + timeout_seconds

@@ -1,13 +1,13 @@
-"""The cost of a cluster of many partitions: a change, creating them, memory, restarts.
+"""Measures the costs of many partitions: a metadata change, their creation, memory, restarts.
 
     python -m bench.scale.metadata [--topics 100] [--partitions 100] [--disks 4] [--json FILE]
 
-One node of ours with `topics` x `partitions` partitions. While they come into being another connection asks for
-ApiVersions all the time: its slowest answer is how long the loop was held. The metadata log writes a snapshot every
-few hundred KiB, so that the restarts begin with one.
+One node of ours with `topics` x `partitions` partitions. While they are created, another connection sends ApiVersions
+continuously: its slowest answer shows how long the event loop was blocked. The metadata log writes a snapshot every
+few hundred KiB, so that restarts begin with a snapshot.
 
-With several disks (directories of one disk here) there are quotas. `MOVING` partitions are on their way to another
-disk, slowed down by a throttle. Then what an idle node costs is measured as well.
+With several disks (directories of one disk here) there are also quotas, and `MOVING` partitions move slowly to
+another disk. Then the CPU of the idle node is measured as well.
 """
 
 from __future__ import annotations
@@ -51,14 +51,16 @@ MOVING = 100
 MOVING_BYTES = 100_000
 RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 SYNCED_SECONDS = 70.0
-"""By then workers have synced the new logs' directories and checkpoints: a minute of 5 % of a core."""
+"""The seconds after which the logs' new directories and checkpoints are synced. Until then, workers use 5 % of a
+core.
+"""
 IDLE_SECONDS = 20.0
 _API_VERSIONS_VERSION = 3
 _CREATE_TOPICS_VERSION = 5
 
 
 def image_of(topics: int, partitions: int) -> MetadataImage:
-    """Build the image of a cluster of three brokers."""
+    """Build the metadata image of a cluster of three brokers."""
     builder = ImageBuilder(MetadataImage.empty("bench"))
     for number in range(1, topics + 1):
         topic_id = number.to_bytes(16, "big")
@@ -72,7 +74,7 @@ def image_of(topics: int, partitions: int) -> MetadataImage:
 
 
 def microseconds_per_change(image: MetadataImage) -> float:
-    """Return the best of three runs of ISR changes, each an image of its own."""
+    """Return the microseconds of an ISR change that makes a new image: the best of three runs."""
     interned = Interned()
     topics = list(image.topics_by_id.values())
     best = float("inf")
@@ -90,7 +92,7 @@ def microseconds_per_change(image: MetadataImage) -> float:
 
 
 def image_costs(topics: int, partitions: int) -> list[Figure]:
-    """Measure one change of one partition, with few and with many; all records of the large image."""
+    """Measure one change of one partition in a small and a large image, and the records of the large image."""
     few, image = image_of(1, 10), image_of(topics, partitions)
     small, large = microseconds_per_change(few), microseconds_per_change(image)
     started = time.perf_counter()
@@ -106,7 +108,7 @@ def image_costs(topics: int, partitions: int) -> list[Figure]:
 
 @attrs.define
 class Asker:
-    """Asks for ApiVersions on a connection of its own until `end`."""
+    """Sends ApiVersions continuously on its own connection until `end`."""
 
     slowest_ms: float = 0.0
     answers: int = 0
@@ -130,7 +132,7 @@ class Asker:
 
 @contextmanager
 def asking(bootstrap: str) -> Iterator[Asker]:
-    """Run an `Asker` beside the block."""
+    """Run an `Asker` in a thread during the block."""
     asker = Asker()
     thread = threading.Thread(target=asker.run, args=(bootstrap,), daemon=True)
     thread.start()
@@ -142,7 +144,9 @@ def asking(bootstrap: str) -> Iterator[Asker]:
 
 
 def create(server: ServerProcess, data: Path, topics: int, partitions: int) -> list[Figure]:
-    """Create all, in requests of `TOPICS_PER_REQUEST` topics, and wait until every log is on the disk."""
+    """Create all topics, in requests of `TOPICS_PER_REQUEST`, wait until every log is on disk, and return the
+    figures.
+    """
     count = topics * partitions
     with asking(server.bootstrap) as asker:
         started = time.monotonic()
@@ -170,7 +174,7 @@ def create(server: ServerProcess, data: Path, topics: int, partitions: int) -> l
 
 
 def begin_moves(server: ServerProcess, disks: Sequence[Path], partitions: int) -> None:
-    """Write to some partitions, give clients quotas, and let the partitions move to another disk, slowly."""
+    """Write to some partitions, set client quotas, and begin to move the partitions slowly to another disk."""
     moving = [(f"topic-{number // partitions:04}", number % partitions) for number in range(MOVING)]
     for topic, index in moving:
         data = PartitionProduceData(index, memoryview(record_batch(MOVING_BYTES, 10)))
@@ -185,7 +189,7 @@ def begin_moves(server: ServerProcess, disks: Sequence[Path], partitions: int) -
             (topic, index, 1): str(next(disk for disk in disks if not (disk / f"{topic}-{index}").exists()))
             for topic, index in moving
         }
-        # As in Kafka, this key is a dynamic one alone.
+        # As in Kafka, this key can only be set dynamically.
         throttle = {ConfigResource(ResourceType.BROKER, "1"): [AlterConfig(RATE_KEY, "1")]}
         refused = [
             *(error for _, error in client.admin.incremental_alter_configs(throttle) if error is not None),
@@ -199,7 +203,7 @@ def begin_moves(server: ServerProcess, disks: Sequence[Path], partitions: int) -
 
 
 def measure(directory: Path, topics: int, partitions: int, disk_count: int) -> list[Figure]:
-    """Measure everything, on one node."""
+    """Make all measurements on one node."""
     figures = image_costs(topics, partitions)
     count = topics * partitions
     disks = [directory / "data", *(directory / f"data-{number}" for number in range(2, disk_count + 1))]
@@ -243,7 +247,7 @@ def measure(directory: Path, topics: int, partitions: int, disk_count: int) -> l
 
 
 def main() -> None:
-    """Print the table; status 1 when a limit is passed."""
+    """Measure and print the table; the exit status is 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(prog="python -m bench.scale.metadata")
     parser.add_argument("--topics", type=int, default=100)
     parser.add_argument("--partitions", type=int, default=100, help="per topic")

@@ -1,1 +1,1 @@
-"""Reading and writing on Spark, beside Spark's own connector."""
+"""Reading and writing on Spark, compared with Spark's own connector."""

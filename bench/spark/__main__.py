@@ -1,10 +1,10 @@
-"""All figures of Spark that have a goal, in one run: writes, reads, latency, small partitions, memory.
+"""Measures all figures for Spark that have a goal: writes, reads, latency, small partitions, memory.
 
     python -m bench.spark [--quick] [--server odradek|kafka]
 
-Our format and Spark's own connector take turns in one session, local[2]; medians are shown. `--quick` tries that the
-benchmark runs: its figures mean nothing. For one kind alone there are `bench.spark.sink`, `bench.spark.source` and
-`bench.spark.partitions`.
+Our format and Spark's own connector take turns in one session (local[2]); the figures are medians. `--quick` only
+checks that the benchmark runs; its figures are meaningless. For one kind alone there are `bench.spark.sink`,
+`bench.spark.source` and `bench.spark.partitions`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OURS, _CONNECTOR = "odradek", "kafka"
 
 @attrs.frozen
 class Figure:
-    """A figure and its goal: `least`, or else `most`."""
+    """A figure and its goal: at least `least`, or at most `most`."""
 
     name: str
     value: float
@@ -46,7 +46,7 @@ class Figure:
 
 
 def writes(found: Mapping[str, Sequence[float]]) -> list[Figure]:
-    """Return the figures of `bench.spark.sink`."""
+    """Return the figures and goals of `bench.spark.sink`."""
     speeds = {name: statistics.median(each) for name, each in found.items()}
     once, at_least_once = speeds[sink.EXACTLY_ONCE], speeds[sink.AT_LEAST_ONCE]
     figures = [Figure("writing exactly once over at least once", once / at_least_once, least=0.8)]
@@ -90,7 +90,7 @@ def measure(spark: SparkSession, server: ServerProcess, formats: list[str], quic
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure all figures and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,9 +1,9 @@
-"""The rows per second that `odradek.spark.decode` makes of a fetch answer, compared with the wire's plain reader.
+"""Measures how many rows per second `odradek.spark.decode` decodes from a fetch answer, compared with the plain
+reader of `odradek.wire`.
 
     python -m bench.spark.decode [--seconds 1] [--records 16384]
 
-It uses batches of 100 records, which a producer with default settings makes of small records, one core, and no
-sockets.
+It uses one core, no sockets, and batches of 100 records, as from a producer with default settings and small records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BYTES_MAX = 1 << 28
 
 @attrs.frozen
 class Case:
-    """The make-up of the records."""
+    """The properties of the records: size, compression, headers."""
 
     name: str
     value_bytes: int
@@ -43,7 +43,7 @@ CASES = (
 
 
 def fetch_answer(case: Case, count: int) -> bytes:
-    """Return `count` records with keys of 8 bytes, in batches."""
+    """Return the bytes of `count` records with keys of 8 bytes, in batches."""
     out = bytearray()
     for base_offset in range(0, count, _BATCH_RECORDS):
         builder = RecordBatchBuilder(base_offset=base_offset, compression_type=case.compression_type)
@@ -57,7 +57,7 @@ def fetch_answer(case: Case, count: int) -> bytes:
 
 
 def rows_per_second(decode: Callable[[], int], seconds: float) -> float:
-    """Return the best round's rate: noise only ever slows a round."""
+    """Return the rows per second of the best round, because noise only slows a round down."""
     best = 0.0
     until = time.perf_counter() + seconds
     while (start := time.perf_counter()) < until:
@@ -67,7 +67,7 @@ def rows_per_second(decode: Callable[[], int], seconds: float) -> float:
 
 
 def by_spark(answer: bytes, *, with_headers: bool) -> int:
-    """Count the rows that `odradek.spark.decode` makes."""
+    """Decode with `odradek.spark.decode`, and return the number of rows."""
     pieces = decode_batches(
         answer,
         topic="flights",
@@ -80,7 +80,7 @@ def by_spark(answer: bytes, *, with_headers: bool) -> int:
 
 
 def by_wire(answer: bytes) -> int:
-    """Count the records that the plain reader makes."""
+    """Decode with the plain reader, and return the number of records."""
     return sum(
         len(records(answer, position, decompressed_bytes_max=_BYTES_MAX))
         for position, _ in iter_batches(answer)

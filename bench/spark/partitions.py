@@ -1,8 +1,8 @@
-"""The time of a batch query over 1,000 small partitions, divided by that over one partition with the same rows.
+"""Compares the time of a batch query over 1,000 small partitions with that over one partition with the same rows.
 
     python -m bench.spark.partitions [--rows 50000] [--rounds 5] [--server odradek|kafka]
 
-One session, local[2]; the topics take turns, medians are shown, the first two rounds warm up and are not counted.
+There is one session (local[2]). The topics take turns; figures are medians, without the first two rounds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _fill(bootstrap: str, topic: str, partitions: int, rows: int) -> None:
 
 
 def measure(spark: SparkSession, server: ServerProcess, rows: int, rounds: int) -> dict[int, float]:
-    """Return the median seconds of a query by the number of partitions: one, and many."""
+    """Return the median seconds of a query, by the number of partitions."""
     found: dict[int, list[float]] = {1: [], MANY: []}
     for partitions in found:
         _fill(server.bootstrap, f"partitions-{partitions}", partitions, rows)
@@ -55,7 +55,7 @@ def measure(spark: SparkSession, server: ServerProcess, rows: int, rounds: int) 
 
 
 def main() -> None:
-    """Print both times."""
+    """Measure and print both times."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

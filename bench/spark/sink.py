@@ -1,9 +1,11 @@
-"""The rows a second that Spark writes to a topic: our sink in both modes, Spark's connector, and the ceiling of Python.
+"""Measures the rows per second that Spark writes to a topic: by our sink in both modes, Spark's connector, and an
+empty Python sink.
 
     python -m bench.spark.sink [--rows 1000000] [--rounds 3] [--server odradek|kafka]
 
-One session, local[2]; the ways take turns, medians are shown. Rows come from `range`: a value of about 100 bytes, no key.
-The ceiling is a Python sink that takes Spark's Arrow batches and throws them away. The connector's jars come from Maven.
+There is one session (local[2]). The variants take turns; figures are medians. Rows come from `range`, with a value of
+about 100 bytes and no key. The empty sink discards Spark's Arrow batches, and so shows the highest rate possible in
+Python. The connector's jars come from Maven.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ from testkit.spark_jars import spark_jars
 
 PARTITIONS = 4
 LARGE = {"kafka.linger.ms": "50", "kafka.batch.size": "262144"}
-"""The setting that helps the JVM connector most. Our sink makes batches of that size without it."""
+"""Settings that help the JVM connector most. Our sink makes batches of this size without them."""
 
 
 class _Nothing(DataSource):
-    """A sink that throws away what it gets."""
+    """A Spark sink that discards all rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -58,16 +60,16 @@ class _NothingWriter(DataSourceArrowWriter):
 
 
 def write(frame: DataFrame, format: str, options: Mapping[str, str]) -> float:
-    """Return the seconds of one write."""
+    """Write the rows once in this format, and return the seconds that it took."""
     started = time.perf_counter()
     frame.write.format(format).options(**options).mode("append").save()
     return time.perf_counter() - started
 
 
 def session(jars: str | None) -> SparkSession:
-    """Start a quiet session on local[2]."""
+    """Start a Spark session on local[2] with little output."""
     os.environ["PYSPARK_PYTHON"] = worker_python()
-    # Installed packages have compiled modules, whatever this shell says.
+    # Bytecode is written as for installed packages, even if this shell forbids it.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR").config("spark.ui.showConsoleProgress", "false")
@@ -83,7 +85,7 @@ EXACTLY_ONCE, AT_LEAST_ONCE, CONNECTOR = "odradek, exactly once", "odradek, at l
 def measure(
     spark: SparkSession, rows: int, rounds: int, server: ServerProcess, *, with_connector: bool
 ) -> dict[str, list[float]]:
-    """Return rows per second of each way, round by round; the first round of all warms up and is not counted."""
+    """Return the rows per second of each variant, for each round except the first."""
     with Client(server.bootstrap) as client:
         client.admin.create_topics([NewTopic("bench", PARTITIONS)])
     spark.dataSource.register(_Nothing)

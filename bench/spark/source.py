@@ -1,12 +1,14 @@
-"""The rows a second that Spark reads from topics: our source, Spark's connector, and the ceiling of the Python way.
+"""Measures the rows per second that Spark reads from topics: by our source, Spark's connector, and an empty Python
+source.
 
     python -m bench.spark.source [--rows 2000000] [--long-rows 8000000] [--rounds 3] [--warm 1]
         [--server odradek|kafka] [--only TEXT] [--latency-seconds 30]
 
-One session, local[2]; the formats take turns, medians are shown, the first rounds warm up and are not counted. A
-streaming query is measured with more rows, too: its start weighs less then. The ceiling is a Python source that
-yields one ready Arrow batch again and again. Latency: records come one by one at 1,000 a second. Their age is taken
-when a micro-batch with the default trigger hands them over. The connector's jars come from Maven.
+There is one session (local[2]). The formats take turns; figures are medians, without the first rounds. A streaming
+query is also measured with more rows, so that its start matters less. The empty source yields one prepared Arrow
+batch repeatedly, and so shows the highest rate possible in Python. For latency, records are written one by one, 1,000
+per second. Their age is measured when a micro-batch with the default trigger receives them. The connector's jars come
+from Maven.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _BATCH_ROWS = 10_000
 
 
 class _Ready(DataSource):
-    """A source of `rows` rows in `tasks` tasks: one Arrow batch, made once in each task, again and again."""
+    """A Spark source of `rows` rows in `tasks` tasks: each task repeats one Arrow batch."""
 
     @classmethod
     def name(cls) -> str:
@@ -85,9 +87,9 @@ class _ReadyReader(DataSourceReader):
 
 
 def session(jars: str | None) -> SparkSession:
-    """Start a quiet session on local[2]."""
+    """Start a Spark session on local[2] with little output."""
     os.environ["PYSPARK_PYTHON"] = worker_python()
-    # Installed packages have compiled modules, whatever this shell says.
+    # Bytecode is written as for installed packages, even if this shell forbids it.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR").config("spark.ui.showConsoleProgress", "false")
@@ -101,7 +103,7 @@ def session(jars: str | None) -> SparkSession:
 
 
 def fill(spark: SparkSession, bootstrap: str, topic: str, rows: int, size: int) -> None:
-    """Create a topic of `rows` rows with values of `size` bytes, written by our sink."""
+    """Create a topic, and fill it by our sink with `rows` rows whose values have `size` bytes."""
     with Client(bootstrap) as client:
         client.admin.create_topics([NewTopic(topic, PARTITIONS)])
     frame = spark.range(rows).selectExpr(
@@ -112,7 +114,7 @@ def fill(spark: SparkSession, bootstrap: str, topic: str, rows: int, size: int) 
 
 
 class Bench:
-    """Ways to read one topic."""
+    """Queries that read one topic, by batch and by stream."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, topic: str, rows: int, size: int) -> None:
         self.spark = spark
@@ -127,7 +129,7 @@ class Bench:
         self.ways = dict(zip(WAYS, ways, strict=True))
 
     def batch(self, which: str) -> DataFrame:
-        """Return a batch query of all columns."""
+        """Return a batch query of all columns, in the format `which`."""
         return self.spark.read.format(which).options(**self.options).load()
 
     def _noop(self, which: str) -> None:
@@ -154,7 +156,9 @@ class Bench:
 def throughput(
     spark: SparkSession, bootstrap: str, formats: list[str], arguments: argparse.Namespace
 ) -> dict[tuple[int, int, str], dict[str, float]]:
-    """Print a table for each size; rows per second by (bytes, rows, way) and format."""
+    """Measure and print a table for each size. Return rows per second by (bytes, rows, kind of query), and then by
+    format.
+    """
     small, large = SIZES
     measured: dict[tuple[int, int, str], dict[str, float]] = {}
     tables = [(small, arguments.rows, ""), (large, arguments.rows // 4, "")]
@@ -187,7 +191,9 @@ def throughput(
 
 
 def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: float) -> dict[str, float]:
-    """Print the age of records when a micro-batch hands them over; the medians in ms by format."""
+    """Measure and print the age of records when a micro-batch receives them. Return the medians in milliseconds, by
+    format.
+    """
     medians: dict[str, float] = {}
     for which in formats:
         if which == "ready":
@@ -237,7 +243,7 @@ def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: fl
 
 
 def memory(spark: SparkSession) -> list[float]:
-    """Return the memory of Python's processes under this session's Java: proportional set sizes in MiB."""
+    """Return the proportional set sizes, in MiB, of the Python processes below this session's Java process."""
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a local Spark has both
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -273,7 +279,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Measure, and print the tables."""
     arguments = parser().parse_args()
     formats: list[Any] = ["odradek", "ready"]
     jars: str | None = None

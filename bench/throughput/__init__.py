@@ -1,1 +1,1 @@
-"""Produce and consume through librdkafka, beside Apache Kafka and librdkafka's mock cluster."""
+"""Produce and consume with librdkafka, compared with Apache Kafka and librdkafka's mock cluster."""

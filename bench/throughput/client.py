@@ -1,9 +1,9 @@
-"""One pass of librdkafka in a process of its own: produce or consume a number of records, and report.
+"""One pass of librdkafka in a separate process: it produces or consumes a number of records, and prints its figures.
 
     python -m bench.throughput.client '{"action": "produce", ...}'
 
-Prints `ready` once connected, waits for a line on standard input, runs, and prints its figures as JSON. The
-parent reads the server's CPU clock at both ends, so connecting is in neither figure.
+Prints `ready` once connected, waits for a line on standard input, runs, and prints its figures as JSON. The parent
+process reads the server's CPU clock before and after, so connecting is not measured.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ QUEUE_RECORDS = 100_000
 
 
 class PassFailed(Exception):
-    """The server lost, refused or withheld records."""
+    """Raised if the server has lost, refused or not returned records."""
 
 
 @attrs.frozen
 class Pass:
-    """The run to make: `records` values of `value_bytes` each, over all partitions of a topic in turn.
-
-    A consumer reads them `rounds` times.
+    """The task: `records` values of `value_bytes` each, over all partitions of a topic in turn. A consumer reads them
+    `rounds` times.
     """
 
     action: str
@@ -50,7 +49,7 @@ class Pass:
 
 @attrs.frozen
 class PassResult:
-    """Seconds from the go to the last acknowledgement or record, and the client's own CPU in them."""
+    """The seconds from the start to the last acknowledgement or record, and the client's CPU seconds meanwhile."""
 
     seconds: float
     client_cpu_seconds: float
@@ -58,7 +57,7 @@ class PassResult:
 
 
 def values(value_bytes: int, compressible: bool) -> list[bytes]:
-    """Return a pool of values, the same on every run: random bytes, or lines of a made-up service log."""
+    """Return a list of values, the same in every run: random bytes, or lines of a made-up service log."""
     source = random.Random(value_bytes)
     if not compressible:
         return [source.randbytes(value_bytes) for _ in range(VALUE_POOL)]
@@ -74,7 +73,7 @@ def values(value_bytes: int, compressible: bool) -> list[bytes]:
 
 
 def produce(task: Pass) -> PassResult:
-    """Produce with acks=all; every record is known to be stored when this returns."""
+    """Produce all records with acks=all. When this returns, every record is acknowledged."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": task.bootstrap,
@@ -109,7 +108,7 @@ def produce(task: Pass) -> PassResult:
 
 
 def consume(task: Pass) -> PassResult:
-    """Read the partitions from the start until `records` have come, as many times as asked for."""
+    """Read `records` records from the start of the partitions, `rounds` times."""
     consumer = _consumer(task)
     consumer.list_topics(task.topic, timeout=CONNECT_SECONDS)
     _wait_for_go()
@@ -142,7 +141,7 @@ def _consumer(task: Pass) -> confluent_kafka.Consumer:
             "group.id": "bench",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
-            # The client's own queue limit (and its back-off of a second) must never set the pace.
+            # The client's own queue limit (and its pause of a second) must not limit the rate.
             "queued.min.messages": 10_000_000,
             "queued.max.messages.kbytes": 1_000_000,
             **{name: value for name, value in task.client_settings.items() if name not in _PRODUCERS_OWN},
@@ -170,12 +169,12 @@ def _wait_for_go() -> None:
 
 
 _PRODUCERS_OWN = ("batch.size", "linger.ms", "compression.type")
-"""Settings that a consumer does not take."""
+"""Settings of producers that a consumer does not accept."""
 ACTIONS: Mapping[str, Any] = {"produce": produce, "consume": consume}
 
 
 def main() -> None:
-    """Run the pass that the only argument describes."""
+    """Run the pass in the only argument, and print its figures as JSON."""
     task = cattrs.structure(json.loads(sys.argv[1]), Pass)
     result: PassResult = ACTIONS[task.action](task)
     print(json.dumps(attrs.asdict(result)), flush=True)

@@ -3,7 +3,7 @@
     python -m bench.throughput.mock_cluster      prints its bootstrap address, serves until its input ends
 
 It shows the lowest possible cost of a broker. It keeps only a few megabytes per partition, so only producing to it is
-a useful measure. Its log starts move on; its end offsets count every record.
+measured. It drops old records, but its end offsets count every record.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import confluent_kafka
 from testkit.processes import ServerFailed, ServerProcess, command_prefix
 
 PARTITIONS = 4
-"""Topics come into being with this number of partitions."""
+"""The number of partitions of its topics, which are created automatically."""
 
 
 @contextmanager
 def mock_cluster(*, cpus: Sequence[int] | None = None) -> Iterator[ServerProcess]:
-    """Run a mock cluster of one broker in a process of its own, until the block ends."""
+    """Run a mock cluster with one broker in a separate process for the block."""
     with tempfile.TemporaryDirectory(prefix="mock-cluster-") as name:
         log_path = Path(name) / "server.log"
         with log_path.open("wb") as log:
@@ -47,7 +47,7 @@ def mock_cluster(*, cpus: Sequence[int] | None = None) -> Iterator[ServerProcess
 
 
 def main() -> None:
-    """Hold the cluster until standard input ends."""
+    """Run the cluster until standard input ends."""
     handle = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 3})
     brokers = handle.list_topics(timeout=10).brokers
     for broker in brokers.values():

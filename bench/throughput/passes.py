@@ -1,9 +1,9 @@
-"""Produce and consume through librdkafka: interleaved passes against every server, medians, ratios.
+"""Measures produce and consume with librdkafka: alternating passes against every server, as medians and ratios.
 
-One pass produces a topic's worth of records, consumes them again and deletes the topic. Its pages go back to the
-kernel, so that every pass but the first writes to recycled memory. Fresh pages of a virtual machine cost ten times as
-much and would hide the servers. Passes of the servers alternate (A B C A B C), so a slow minute of the machine hits
-all of them. The median of each is reported.
+One pass fills a new topic, consumes it, and deletes it. The memory pages are freed, so that every pass except the
+first uses recycled pages. New pages of a virtual machine cost ten times as much, which would hide differences between
+servers. Passes of the servers alternate (A B C A B C), so a slow minute of the machine hits all of them. The median
+of each is reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SIXTEEN_KIB_BATCHES = {"batch.size": 16384, "linger.ms": 5}
 
 @attrs.frozen
 class Workload:
-    """A kind of record and of batch. Zero for a goal means that none is set."""
+    """A kind of records and batches, with goals (0: none)."""
 
     name: str
     title: str
@@ -43,9 +43,9 @@ class Workload:
     compression: str = "none"
     settings: dict[str, Any] = attrs.field(factory=dict)
     produce_cpu_max: float = 0.0
-    """The largest allowed multiple of Kafka's CPU per GB."""
+    """The goal for our CPU per GB, as the largest ratio to Kafka's."""
     produce_rate_min: float = 0.0
-    """The smallest allowed multiple of Kafka's messages/s."""
+    """The goal for our messages per second, as the smallest ratio to Kafka's."""
     consume_cpu_max: float = 0.0
     consume_rate_min: float = 0.0
 
@@ -83,8 +83,8 @@ WORKLOADS = (
 
 @attrs.frozen
 class Contender:
-    """A server, its data directory (None: in memory), the number of its warm-up passes, and the place where its
-    clients run.
+    """A server to measure: its data directory (None: in memory), the number of its warm-up passes, and the CPUs of
+    its clients.
     """
 
     key: str
@@ -93,14 +93,14 @@ class Contender:
     warm_passes: int
     client_cpus: Sequence[int] | None
     address: str | None = None
-    """The listener that clients produce to and consume from; None for the server's `bootstrap`."""
+    """The address of the listener for the measured clients; None means the server's `bootstrap`."""
     client_settings: dict[str, Any] = attrs.field(factory=dict)
-    """Settings of every client, for example for TLS."""
+    """Additional settings of every client, for example for TLS."""
 
 
 @attrs.frozen
 class Measure:
-    """One pass of one action: the bytes moved, its duration, and its cost for the broker."""
+    """The result of one action in one pass: bytes, duration, and CPU time of broker and client."""
 
     records: int
     value_bytes: int
@@ -114,7 +114,7 @@ class Measure:
 
     @property
     def megabytes(self) -> float:
-        """Values only, uncompressed, in 10**6 bytes."""
+        """The megabytes (10**6 bytes) of uncompressed values."""
         return self.records * self.value_bytes / 1e6
 
     @property
@@ -124,7 +124,7 @@ class Measure:
 
 @attrs.frozen
 class Summary:
-    """Medians over the passes of one server, workload and action."""
+    """Medians over the passes, for one server, workload and action."""
 
     server: str
     workload: str
@@ -141,7 +141,7 @@ class Summary:
 
 @attrs.define
 class Throughput:
-    """The run: contenders, workloads, and what was measured."""
+    """All measurements of throughput: servers, options, and results."""
 
     pages: RecycledPages
     contenders: Sequence[Contender]
@@ -153,7 +153,7 @@ class Throughput:
     _serial: int = 0
 
     def run(self, workload: Workload) -> list[Summary]:
-        """Warm every contender, then measure them in turn; the summaries of this workload."""
+        """Warm up every server, measure them in turn, and return the summaries of this workload."""
         workload = attrs.evolve(workload, records=max(20_000, int(workload.records * self.scale)))
         for contender in self.contenders:
             for number in range(contender.warm_passes):
@@ -218,7 +218,7 @@ class Throughput:
 
 
 def summarize(server: str, workload: str, action: str, measures: Sequence[Measure]) -> Summary:
-    """Return the medians of a series of passes."""
+    """Return the medians of several passes."""
     cpu = [measure.cpu_seconds_per_gb for measure in measures]
     rate = statistics.median(measure.messages_per_second for measure in measures)
     return Summary(
@@ -240,7 +240,7 @@ def summarize(server: str, workload: str, action: str, measures: Sequence[Measur
 def create_topic(
     bootstrap: str, topic: str, partitions: int, config: dict[str, str] | None = None
 ) -> AdminClient:
-    """Create a topic; the admin client that did."""
+    """Create a topic, and return the admin client that was used."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     admin.create_topics([NewTopic(topic, partitions, 1, config=config or {})])[topic].result(ADMIN_SECONDS)
     return admin
@@ -259,7 +259,7 @@ def temporary_topic(
 
 
 def wait_until_deleted(data: Path, topic: str, timeout_seconds: float = 60.0) -> None:
-    """Wait until all directories of the topic are gone, so that no later pass is disturbed."""
+    """Wait until all directories of the topic are removed, so that the next pass is not disturbed."""
     deadline = time.monotonic() + timeout_seconds
     while any(data.glob(f"{topic}-*")):
         if time.monotonic() > deadline:
@@ -268,10 +268,10 @@ def wait_until_deleted(data: Path, topic: str, timeout_seconds: float = 60.0) ->
 
 
 def warm_page_cache(directory: Path, size_bytes: int) -> None:
-    """Let the kernel touch `size_bytes` of page cache, and give it back for reuse within the next seconds.
+    """Write and remove a file of `size_bytes`, so that the kernel has recycled pages for the next seconds.
 
-    A virtual machine that reports its free pages to the host loses them after a few seconds. Each page then costs 15
-    times as much as a recycled one (measured). So call this right before the measurement.
+    A virtual machine that reports free pages to its host loses them after a few seconds. A new page costs 15 times as
+    much as a recycled one (measured). So call this just before the measurement.
     """
     path = directory / "page-cache-warmth"
     chunk = bytes(1 << 20)

@@ -1,9 +1,9 @@
-"""The price of `flush.messages`: one node, and the same records to topics with and without it, in turns.
+"""Measures the cost of `flush.messages`, by the same records in topics with and without this setting, on one node.
 
     python -m bench.throughput.synced [--passes 3] [--records 100000]
 
-Each pass produces with acks=all through librdkafka: many records in flight, then one record at a time. The topics of a
-pass differ in `flush.messages` alone, and take turns, so a slow minute of the machine hits all of them.
+Each pass produces with librdkafka and acks=all: first with many records in flight, then one record at a time. The
+topics differ only in `flush.messages` and take turns, so a slow minute of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ CHOICES = {"not set": None, "1000": "1000", "1": "1"}
 PARTITIONS = 6
 VALUE_BYTES = 1024
 SINGLES = 200
-"""Records that are sent one at a time, each after the answer to the one before."""
+"""The number of records that are sent one at a time, each after the previous acknowledgement."""
 BATCHES = {"batch.size": 16384, "linger.ms": 5}
 STALL_SECONDS = 30.0
 
 
 def pipelined(server: ServerProcess, topic: str, records: int) -> float:
-    """Produce with many records in flight; messages per second."""
+    """Produce with many records in flight. Return the messages per second."""
     task = Pass(
         action="produce",
         bootstrap=server.bootstrap,
@@ -50,7 +50,7 @@ def pipelined(server: ServerProcess, topic: str, records: int) -> float:
 
 
 def one_at_a_time(server: ServerProcess, topic: str) -> float:
-    """Produce one record after the other; the median milliseconds until the answer."""
+    """Produce one record after the other. Return the median milliseconds until the acknowledgement."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": server.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 3}
     )

@@ -1,1 +1,1 @@
-"""TLS beside Apache Kafka's."""
+"""TLS, compared with Apache Kafka's."""

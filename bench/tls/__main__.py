@@ -1,14 +1,15 @@
-"""TLS beside Apache Kafka's in one run: throughput, handshakes, idle connections, and clients during a flood.
+"""Compares TLS with Apache Kafka's: throughput, handshakes, idle connections, and clients during a flood of
+handshakes.
 
-    python -m bench.tls                        # all of it, Kafka in the same run
+    python -m bench.tls                        # everything, with Kafka
     python -m bench.tls --only handshakes,flood --no-kafka
     python -m bench.tls --quick                # an impression in two minutes
 
-Both servers have a listener SSL with an RSA-2048 certificate. Topics are made at a plaintext listener beside it.
-The goals: producing is at least 2x Kafka's messages/s at 0.5x its CPU-s/GB, consuming 1x at 1x. `throughput` measures that
-with librdkafka, `whole` with a client that fills its records of TLS. A CPU-second does at least as many full handshakes as
-Kafka's. An idle connection takes 40 KiB at most. At 500 full handshakes a second, clients that are in keep 80 % of their
-throughput.
+Both servers have a TLS listener with an RSA-2048 certificate. Topics are created on a plaintext listener. The goals:
+producing has at least 2x Kafka's messages/s at 0.5x its CPU-s/GB, consuming 1x at 1x. `throughput` measures this with
+librdkafka, `whole` with a client that fills its TLS records. The node does at least as many full handshakes per CPU
+second as Kafka. An idle connection takes at most 40 KiB. During 500 full handshakes a second, connected clients keep
+80 % of their throughput.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ WHOLE_KINDS = {
     "produce-16k": (WORKLOAD.produce_rate_min, WORKLOAD.produce_cpu_max),
     "fetch-16k": (WORKLOAD.consume_rate_min, WORKLOAD.consume_cpu_max),
 }
-"""The least ratio of rates, and the highest one of costs."""
+"""Goals by kind of request: the smallest ratio of rates, and the largest ratio of costs."""
 FLOODED_KINDS = ("produce-16k", "fetch-16k")
 KEPT_MIN = 0.8
 KAFKA_WARM_PASSES = 4
@@ -78,7 +79,7 @@ KAFKA_WARM_PASSES = 4
 
 @attrs.frozen
 class TlsServer:
-    """A server with a listener of TLS, and the authority that signed its certificate."""
+    """A server with a TLS listener, and the authority that signed its certificate."""
 
     key: str
     process: ServerProcess
@@ -91,7 +92,9 @@ class TlsServer:
 
 
 def make_certificates(directory: Path) -> tuple[Path, Path]:
-    """Make an authority's file, and a file with a server's key (RSA-2048, PKCS #8, as Java needs) and certificate."""
+    """Make two files: the authority's certificate, and the server's key (RSA-2048, PKCS #8, as Java needs) with its
+    certificate.
+    """
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost", key_type=trustme.KeyType.RSA)
     trusted, own = directory / "authority.pem", directory / "server.pem"
@@ -104,7 +107,7 @@ def make_certificates(directory: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def tls_server(key: str, directory: Path, cpus: Sequence[int] | None = None) -> Iterator[TlsServer]:
-    """Run `odradek` or `kafka` in `directory` for the length of the block."""
+    """Run `odradek` or `kafka` with a TLS listener in `directory` for the block."""
     directory.mkdir(parents=True, exist_ok=True)
     authority, own = make_certificates(directory)
     port, controller, tls = free_ports(3)
@@ -129,20 +132,22 @@ def tls_server(key: str, directory: Path, cpus: Sequence[int] | None = None) -> 
 
 @attrs.frozen
 class Driven:
-    """Requests per second, and the CPUs that the server used for them. Below one, something else was the slower half."""
+    """Requests per second, and the number of CPUs that the server used for them. If that is below one, the client was
+    the bottleneck.
+    """
 
     per_second: float
     cpus: float
 
     @property
     def cpu_us(self) -> float:
-        """CPU time of the server for one request."""
+        """The CPU microseconds of the server for one request."""
         return self.cpus / self.per_second * 1e6
 
 
 @attrs.define
 class TlsBench:
-    """One run: its servers and what was found."""
+    """All measurements of TLS: servers, options, and results."""
 
     options: argparse.Namespace
     servers: Sequence[TlsServer]
@@ -150,11 +155,11 @@ class TlsBench:
     found: dict[str, Any] = attrs.field(factory=dict)
 
     def say(self, text: str) -> None:
-        """Show progress on the standard error."""
+        """Show progress on standard error."""
         print(text, file=sys.stderr, flush=True)
 
     def throughput(self) -> None:
-        """Produce and consume, the servers in turn."""
+        """Measure produce and consume with librdkafka; the servers take turns."""
         quick = self.options.quick
         contenders = [
             Contender(
@@ -183,9 +188,9 @@ class TlsBench:
     def whole(self) -> None:
         """Measure the same batches from a client that fills its TLS records.
 
-        Clients differ: librdkafka makes two TLS records of each message, so that a batch of 16 KiB arrives as 31.
-        Other clients encrypt whole requests, and so does this one. It keeps many requests under way, and computes
-        nothing between them.
+        librdkafka makes two TLS records of each message, so that a batch of 16 KiB arrives in 31 records. Other
+        clients encrypt whole requests, as this one does. It keeps many requests in flight, and computes nothing in
+        between.
         """
         found: dict[str, dict[str, Driven]] = {}
         for kind in (each for each in KINDS if each.name in WHOLE_KINDS):
@@ -216,9 +221,9 @@ class TlsBench:
         }
 
     def clients(self) -> None:
-        """Measure the server's cost of other clients' producers, by how they fill TLS records.
+        """Measure the server's cost for producers of other libraries, which fill TLS records in different ways.
 
-        These clients are slower than the servers, so their rates compare clients, not servers.
+        These clients are slower than the servers, so only the costs are compared, not the rates.
         """
         found: dict[str, dict[str, float]] = {}
         seconds = 1.5 if self.options.quick else 5.0
@@ -230,7 +235,7 @@ class TlsBench:
                     with temporary_topic(each.process.bootstrap, topic, 1):
                         task = Producing(client, each.address, str(each.authority), topic, seconds)
                         figures, cpu_seconds = run_client("bench.tls.producers", task, each.process, None)
-                    if number:  # the first pass warms
+                    if number:  # the first pass only warms up
                         sent = figures["records"] * task.value_bytes
                         costs.setdefault(each.key, []).append(cpu_seconds / sent * 1e9)
             found[client] = {key: statistics.median(each) for key, each in costs.items()}
@@ -242,13 +247,15 @@ class TlsBench:
         self.found["clients_cpu_seconds_per_gb"] = found
 
     def handshakes(self) -> None:
-        """Count full TLSv1.3 handshakes per CPU-second, one after the other at each of two connections."""
+        """Measure full TLSv1.3 handshakes per CPU second of the server, one after the other on each of two
+        connections.
+        """
         rates: dict[str, list[float]] = {}
         for number in range(self.options.passes + 1):
             for each in self.servers:
                 task = Handshaking(each.address, str(each.authority), 300 if self.options.quick else 2_000)
                 figures, cpu_seconds = run_client("bench.tls.handshakes", task, each.process, None)
-                if number:  # the first pass warms
+                if number:  # the first pass only warms up
                     rates.setdefault(each.key, []).append(figures["done"] / cpu_seconds)
         found = {key: statistics.median(each) for key, each in rates.items()}
         for key, rate in found.items():
@@ -258,7 +265,7 @@ class TlsBench:
         self.found["handshakes_per_cpu_second"] = found
 
     def idle(self) -> None:
-        """Measure resident memory per TLS connection that has asked for ApiVersions and is silent since."""
+        """Measure the resident memory per idle TLS connection, which has sent only ApiVersions."""
         count = 300 if self.options.quick else self.options.connections
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -275,11 +282,11 @@ class TlsBench:
             self.found[f"idle_kib_{each.key}"] = grown
 
     def flood(self) -> None:
-        """Measure the requests of connected clients, without and with a flood of hellos from another process.
+        """Measure the requests of connected clients, with and without a flood of handshakes from another process.
 
-        Each server has a CPU of its own, and its clients the others. On two CPUs the flood shares that of the
-        clients, and so it computes nothing: it sends one recorded hello again and again (`bench.tls.handshakes`). A
-        server with free connections pays for a full handshake but for its last step, a tenth of it.
+        Each server has a CPU of its own, and its clients use the others. With two CPUs, the flood shares the clients'
+        CPU. So it only sends one recorded ClientHello repeatedly, without computing (`bench.tls.handshakes`). This
+        costs the server a full handshake except the last step, which is a tenth of it.
         """
         cpus = sorted(os.sched_getaffinity(0))
         with ExitStack() as ending:
@@ -298,7 +305,7 @@ class TlsBench:
                     for is_flooded, drives in found.items():
                         during = partial(flood, task, shaken, cpus) if is_flooded else nullcontext
                         drives.append(self._drive(server, kind, cpus, during))
-            # The first pass warms.
+            # The first pass only warms up.
             alone, beside = (_median(drives[1:]) for drives in found.values())
             tried = statistics.median(each.begun / each.seconds for each in shaken)
             done = statistics.median(each.done / each.seconds for each in shaken)
@@ -347,7 +354,7 @@ def _verdict(ratio: float, at_least: float) -> str:
 
 
 def main() -> None:
-    """Measure, print, and keep as JSON if asked to."""
+    """Measure, print the results, and write JSON if an option requests it."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.tls", description=(__doc__ or "").partition("\n")[0]
     )

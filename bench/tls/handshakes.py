@@ -1,10 +1,11 @@
-"""A client that shakes hands and leaves: as fast as it can, or so many times a second.
+"""A client that makes TLS handshakes and disconnects: as fast as possible, or at a given rate.
 
-`python -m bench.tls.handshakes JSON` for `bench.instruments.supervised`. Each handshake is full: no session is resumed.
+`python -m bench.tls.handshakes JSON` for `bench.instruments.supervised`. Each handshake is full: no session is
+resumed.
 
-An attacker pays less than that. With `hellos`, one recorded ClientHello is sent again and again, each time with another
-random. The server answers with its key share, its certificate and its signature, which is nearly all that a handshake
-costs it. The attacker computes nothing, reads the answer, and leaves.
+An attacker can do this more cheaply. With `hellos`, one recorded ClientHello is sent repeatedly, each time with
+another random. The server answers with its key share, certificate and signature, which is most of a handshake's cost.
+The attacker reads the answer and disconnects, without computing.
 """
 
 from __future__ import annotations
@@ -34,37 +35,41 @@ CONNECTIONS = 2
 PACED_CONNECTIONS = 4_000
 TIMEOUT_SECONDS = 20.0
 _RANDOM = slice(11, 43)
-"""Behind the headers of record and message, and the version (RFC 8446, section 4.1.2)."""
+"""The position of the random in a ClientHello: after the headers of record and message, and the version (RFC 8446,
+section 4.1.2).
+"""
 _HANDSHAKE = b"\x16"
 
 
 @attrs.frozen
 class Handshaking:
-    """The number of handshakes (0: until the standard input ends), and their rate per second (0: as fast as possible)."""
+    """The task: the number of handshakes (0: until standard input ends), and their rate per second (0: as fast as
+    possible).
+    """
 
     address: str
     authority: str
     count: int
     per_second: float = 0.0
     hellos: bool = False
-    """True: a recorded ClientHello is sent, and nothing that follows the server's answer."""
+    """True to send a recorded ClientHello, and nothing after the server's answer."""
 
 
 @attrs.frozen
 class Shaken:
-    """The number of completed and failed handshakes, and the time that they took. A handshake with a recorded hello
-    ends with the answer.
+    """The number of completed and failed handshakes, and the seconds that they took. With a recorded hello, a
+    handshake counts as completed at the server's answer.
     """
 
     begun: int
-    """Some of them are still under way at the end."""
+    """The number of handshakes that were begun; some of them may not have ended."""
     done: int
     failed: int
     seconds: float
 
 
 def open_tls_connection(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Connect, and complete the handshake."""
+    """Connect to an address, and complete the TLS handshake."""
     host, _, port = address.rpartition(":")
     plain = socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -76,7 +81,7 @@ def open_tls_connection(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
 
 
 def ask_api_versions(connection: ssl.SSLSocket) -> None:
-    """Send one request and receive its answer."""
+    """Send one ApiVersions request and receive its answer."""
     connection.sendall(framed(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("bench", "1.0")))
     size = int.from_bytes(_exactly(connection, 4))
     _exactly(connection, size)
@@ -94,7 +99,7 @@ def _exactly(connection: ssl.SSLSocket, count: int) -> bytes:
 
 @contextmanager
 def flood(task: Handshaking, into: list[Shaken], cpus: Sequence[int] | None) -> Iterator[None]:
-    """Run a process on `cpus` that makes handshakes for the length of the block."""
+    """Run a process on `cpus` that makes handshakes during the block. Its result is added to `into`."""
     command = [
         *command_prefix(cpus),
         sys.executable,
@@ -114,7 +119,7 @@ def flood(task: Handshaking, into: list[Shaken], cpus: Sequence[int] | None) -> 
 
 
 def recorded_hello() -> bytearray:
-    """Record the first TLS record of a client: one ClientHello of TLSv1.3, with a key share."""
+    """Return the first TLS record of a client: a ClientHello of TLSv1.3 with a key share."""
     outgoing = ssl.MemoryBIO()
     context = ssl.create_default_context()
     client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
@@ -124,7 +129,7 @@ def recorded_hello() -> bytearray:
 
 
 class Shaker:
-    """Handshakes of one task, many at a time, in one thread."""
+    """Makes the handshakes of one task, many at a time, in one thread."""
 
     def __init__(self, task: Handshaking, is_over: threading.Event) -> None:
         self._task = task
@@ -132,18 +137,18 @@ class Shaker:
         host, _, port = task.address.rpartition(":")
         self._address = (host, int(port))
         self._context = ssl.create_default_context(cafile=task.authority)
-        # An attacker does not care whom it reaches.
+        # An attacker does not verify the server.
         self._context.check_hostname = False
         self._context.verify_mode = ssl.CERT_NONE
         self._selector = selectors.DefaultSelector()
         self._under_way: dict[socket.socket, float] = {}
         self._greeted: set[socket.socket] = set()
-        """Connections whose hello is on its way."""
+        """Connections on which the ClientHello was sent."""
         self._hello = recorded_hello() if task.hellos else None
         self.begun = self.done = self.failed = 0
 
     def run(self) -> Shaken:
-        """Make all handshakes, or as many as fit until it is over."""
+        """Make all handshakes of the task, or as many as possible until it ends."""
         began = time.monotonic()
         task = self._task
         at_once = PACED_CONNECTIONS if task.per_second else CONNECTIONS
@@ -185,7 +190,7 @@ class Shaker:
             self._end(connection, is_done=True)
 
     def _replay(self, connection: socket.socket, hello: bytearray) -> None:
-        """Send the hello, then take what comes: a ServerHello, or an end."""
+        """Send the ClientHello, then read the server's answer or the end of the connection."""
         try:
             if connection in self._greeted:
                 answer = connection.recv(1 << 14)
@@ -202,7 +207,7 @@ class Shaker:
         self._selector.modify(connection, selectors.EVENT_READ)
 
     def _encrypted(self, plain: socket.socket) -> ssl.SSLSocket:
-        """Wrap a connection that is established now. Raises `OSError` if connecting failed."""
+        """Begin TLS on a connection that is established now. Raises `OSError` if connecting failed."""
         plain.getpeername()
         began = self._under_way.pop(plain)
         self._selector.unregister(plain)
@@ -220,7 +225,7 @@ class Shaker:
 
 
 def main() -> None:
-    """Run what the only argument describes."""
+    """Run the task in the only argument, and print its result as JSON."""
     task = cattrs.structure(json.loads(sys.argv[1]), Handshaking)
     is_over = threading.Event()
     print("ready", flush=True)

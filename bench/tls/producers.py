@@ -1,6 +1,6 @@
 """A producer of another library over TLS, for `bench.instruments.supervised`: `python -m bench.tls.producers JSON`.
 
-Clients fill TLS records in different ways, and that decides half of a server's cost of receiving a batch.
+Clients fill TLS records in different ways, which determines half of a server's cost for receiving a batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Producing"]
 
 @attrs.frozen
 class Producing:
-    """One pass of one client."""
+    """The task: one pass of one client library."""
 
     client: str
     address: str
@@ -30,7 +30,7 @@ class Producing:
 
 
 def main() -> None:
-    """Produce as the only argument describes."""
+    """Produce as the only argument describes, and print the result as JSON."""
     task = cattrs.structure(json.loads(sys.argv[1]), Producing)
     value = os.urandom(task.value_bytes)
     print("ready", flush=True)

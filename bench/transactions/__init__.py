@@ -1,1 +1,1 @@
-"""Transactions beside Apache Kafka's."""
+"""Transactions, compared with Apache Kafka's."""

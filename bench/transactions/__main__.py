@@ -1,4 +1,4 @@
-"""Transactions beside Apache Kafka's in the same run, through the same clients (librdkafka, and ours for copies).
+"""Compares transactions with Apache Kafka's, with the same clients (librdkafka, and ours for copies).
 
     python -m bench.transactions                      # all measures; two pairs of passes
     python -m bench.transactions --only copy --seconds 10 --pairs 3
@@ -15,9 +15,9 @@
 | ids | 10,000 transactional ids: from a restart to the answer of the last one; bytes of memory per id | 3 s, 1 KiB |
 | state | bytes of memory per producer in a partition's state: after one transaction, and with five batches kept | 200 B |
 
-One node of each runs at the same time as the other, and they take turns: one pass each, then the next. Clusters of
-three nodes run one after the other, as six nodes would pay for each other's heartbeats. Their topics have three
-replicas, two must be in sync, and a first pass of each measure does not count. Each figure is the median of the passes.
+One node of each system runs at the same time, and their passes alternate. Clusters of three nodes run one after the
+other, because six nodes would disturb each other by heartbeats. Their topics have three replicas, two of which must
+be in sync, and the first pass of each measure is not counted. Each figure is the median of the passes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ OURS, KAFKA = "Odradek", "Apache Kafka"
 
 @attrs.define
 class Side:
-    """One system under measurement, and what has been measured of it."""
+    """One system to measure, and its results."""
 
     name: str
     bootstrap: str
@@ -93,7 +93,7 @@ class Side:
         self.found.setdefault(measure, []).append(value)
 
     def create(self, topic: str) -> None:
-        """Create a topic of one partition."""
+        """Create a topic with one partition."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
         created = admin.create_topics([NewTopic(topic, 1, self.replicas)], operation_timeout=WAIT_SECONDS)
         created[topic].result(WAIT_SECONDS)
@@ -120,7 +120,7 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
 
 
 def copy(side: Side, seconds: float, number: int, client: str = "librdkafka") -> None:
-    """Measure transactions per second of a copy of 100 records each, with the group's offsets."""
+    """Measure the transactions per second of a copy: each has 100 records and the group's offsets."""
     source, sink = f"source-{client}-{number}", f"sink-{client}-{number}"
     side.create(source)
     side.create(sink)
@@ -130,7 +130,7 @@ def copy(side: Side, seconds: float, number: int, client: str = "librdkafka") ->
 
 
 def commit(side: Side, seconds: float, number: int) -> None:
-    """Measure milliseconds of one commit, p50."""
+    """Measure the milliseconds of one commit, as the median."""
     topic = f"commit-{number}"
     side.create(topic)
     made = transactional(side.bootstrap, topic)
@@ -148,7 +148,7 @@ def commit(side: Side, seconds: float, number: int) -> None:
 
 
 def large(side: Side, seconds: float, number: int) -> None:
-    """Measure the rate of records in transactions of 10,000, over that of plain idempotent produce."""
+    """Measure the records per second in transactions of 10,000, divided by those of plain idempotent produce."""
     bootstrap, topic = side.bootstrap, f"large-{number}"
     side.create(topic)
     rates: list[float] = []
@@ -173,9 +173,11 @@ def large(side: Side, seconds: float, number: int) -> None:
 
 
 def committed(side: Side, seconds: float, number: int) -> None:
-    """Measure the rate of fetches at read_committed over that at read_uncommitted, of a topic of transactions.
+    """Measure fetches per second with read_committed, divided by those with read_uncommitted, in a topic written by
+    transactions.
 
-    The fetches are of the protocol alone: a client library's own work would hide the level's cost for the broker.
+    Fetch requests are made by hand, because the work of a client library would hide the broker's cost of the
+    isolation level.
     """
     bootstrap, topic = side.bootstrap, f"committed-{number}"
     side.create(topic)
@@ -190,7 +192,7 @@ def committed(side: Side, seconds: float, number: int) -> None:
         else:
             made.commit_transaction(WAIT_SECONDS)
     wire = RawConnection(bootstrap)
-    _read_whole(wire, topic, READ_COMMITTED)  # the first read has costs of its own
+    _read_whole(wire, topic, READ_COMMITTED)  # the first read has additional costs
     rates: dict[int, list[float]] = {READ_UNCOMMITTED: [], READ_COMMITTED: []}
     for turn in range(20):
         for isolation, of_level in sorted(rates.items(), reverse=turn % 2 == 1):
@@ -203,7 +205,7 @@ def committed(side: Side, seconds: float, number: int) -> None:
 
 
 def _read_whole(wire: RawConnection, topic: str, isolation: int) -> float:
-    """Fetch a partition from its beginning to its last stable offset; fetches per second."""
+    """Fetch a partition from its beginning to its last stable offset. Return the fetches per second."""
     offset, fetches, began = 0, 0, time.perf_counter()
     while True:
         partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
@@ -228,7 +230,7 @@ def _read_whole(wire: RawConnection, topic: str, isolation: int) -> float:
 
 
 def init_ids(bootstrap: str) -> None:
-    """Make the transactional ids known to their coordinators."""
+    """Send InitProducerId for all transactional ids, so that coordinators know them."""
     wire = RawConnection(bootstrap)
     for number in range(IDS):
         while True:
@@ -253,7 +255,9 @@ def wait_for_coordinators(bootstrap: str) -> None:
 
 
 def ids(directory: Path) -> tuple[float, float]:
-    """Measure ours alone: seconds from a restart until all ids are served again, and bytes of memory per id."""
+    """Measure our node alone: the seconds from a restart until all ids are served again, and the bytes of memory per
+    id.
+    """
     server = start_odradek(directory, settings=SETTINGS)
     try:
         wait_for_coordinators(server.bootstrap)
@@ -274,8 +278,8 @@ def ids(directory: Path) -> tuple[float, float]:
 
 
 def state() -> tuple[float, float]:
-    """Measure bytes of memory per producer in a partition's producer state: after one transaction, and with five
-    batches.
+    """Measure the bytes of memory per producer in a partition's producer state: after one transaction, and with five
+    remembered batches.
     """
     found = []
     for batches in (1, BATCHES_KEPT):
@@ -284,7 +288,7 @@ def state() -> tuple[float, float]:
         offset = 0
         for producer_id in range(PRODUCERS):
             for sequence in range(batches):
-                # Times of their own: an integer that all share would cost nothing.
+                # Each batch has another time, because a shared integer would cost no memory.
                 known.update(
                     (1 << 20) + producer_id, 0, sequence, (1 << 20) + offset, 0, (1 << 40) + offset, True
                 )
@@ -314,7 +318,7 @@ UNITS = {
 
 
 def run_single_nodes(options: argparse.Namespace, wanted: Sequence[str]) -> list[Side]:
-    """Measure one node of each system, in turns."""
+    """Measure one node of each system, in turns, and return the results."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = [(OURS, start_odradek(directory / "ours", settings=SETTINGS))]
@@ -334,7 +338,7 @@ def run_single_nodes(options: argparse.Namespace, wanted: Sequence[str]) -> list
 
 
 def run_clusters(options: argparse.Namespace, wanted: Sequence[str]) -> list[Side]:
-    """Measure three nodes of each system, one cluster after the other."""
+    """Measure clusters of three nodes of each system, one after the other, and return the results."""
     systems: list[tuple[str, System]] = [(OURS, Odradek())]
     if not options.without_kafka:
         systems.append((KAFKA, ApacheKafka(heap=KAFKA_HEAP)))
@@ -347,7 +351,7 @@ def run_clusters(options: argparse.Namespace, wanted: Sequence[str]) -> list[Sid
                 cluster.start_all()
                 side = Side(name, cluster.bootstrap, 3)
                 for measure in wanted:
-                    # The first one is for just-in-time compilers and for coordinators that load.
+                    # The first pass is not counted, because compilers and coordinators warm up.
                     RUNS[measure](side, options.seconds, -1)
                     side.found[measure].clear()
                     for number in range(options.pairs):

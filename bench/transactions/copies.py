@@ -1,8 +1,9 @@
-"""Copiers for `bench.transactions`: consume, produce 100 records, send the group's offsets, commit. One per client.
+"""One copy function per client for `bench.transactions`: consume, produce 100 records, send the group's offsets,
+commit.
 
-librdkafka speaks the protocol before KIP-890, and pauses for long after CONCURRENT_TRANSACTIONS. Our own client speaks
-transaction version 2 and pauses for 20 ms at first, as Java's does. A broker that ends transactions slowly makes both
-pause, our client for less.
+librdkafka speaks the protocol before KIP-890, and pauses for long after CONCURRENT_TRANSACTIONS. Our own client uses
+transaction version 2 and first pauses for 20 ms, as Java's does. If a broker ends transactions slowly, both pause,
+our client for a shorter time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WAIT_SECONDS = 60.0
 
 
 def transactional(bootstrap: str, name: str) -> confluent_kafka.Producer:
-    """Make a librdkafka producer that may begin transactions."""
+    """Make a librdkafka producer that can begin transactions."""
     made = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -35,7 +36,7 @@ def transactional(bootstrap: str, name: str) -> confluent_kafka.Producer:
 
 
 def reader(bootstrap: str, group: str, isolation: str) -> confluent_kafka.Consumer:
-    """Make a librdkafka consumer that begins at the earliest offset and commits nothing by itself."""
+    """Make a librdkafka consumer that begins at the earliest offset and does not commit automatically."""
     return confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -109,4 +110,6 @@ COPIERS: Mapping[str, Callable[[str, str, str, float], float]] = {
     "librdkafka": _librdkafka,
     "odradek": _odradek,
 }
-"""(bootstrap, source, sink, seconds) to transactions per second, by the client's name."""
+"""Copy functions by the client's name: they get (bootstrap, source, sink, seconds) and return transactions per
+second.
+"""

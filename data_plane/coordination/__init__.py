@@ -1,3 +1,3 @@
-"""The parts that the coordinators of groups and of transactions share: shards over the led partitions of one
-topic.
+"""The common parts of group coordinators and transaction coordinators: one shard for each partition of an
+internal topic that this broker leads.
 """

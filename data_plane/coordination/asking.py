@@ -12,7 +12,7 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class Asks(Generic[A_co]):
-    """A request to a coordinator; its answer has the type `A_co`."""
+    """A base class of requests to a coordinator. `A_co` is the type of the answer."""
 
     __slots__ = ()
 
@@ -24,14 +24,17 @@ class Reply(Protocol):
 
 
 Answers: TypeAlias = list[tuple[Reply, Any]]
-"""Replies with their responses, to be given when the decision that made them is committed."""
+"""Pairs of a reply and its response. They are sent when the decision that made them is committed."""
 
 
 class Ask:
-    """A request of a client (or None: time has passed) as a coordinator receives it."""
+    """One request as a coordinator receives it: from a client, or `TimePasses` from the coordinator's own
+    timer. `reply` is None if nobody waits for the answer.
+    """
 
     __slots__ = (
         "asked_at",
+        "check_pattern",
         "client_host",
         "client_id",
         "may_see",
@@ -50,6 +53,7 @@ class Ask:
         client_id: str = "",
         client_host: str = "",
         may_see: Callable[[str], bool] | None = None,
+        check_pattern: Callable[[str], None] | None = None,
     ) -> None:
         self.request = request
         self.version = version
@@ -59,9 +63,15 @@ class Ask:
         self.client_id = client_id
         self.client_host = client_host
         self.may_see = may_see
-        """True for a topic that the client may DESCRIBE; None: it may see all."""
+        """Returns True if the client may DESCRIBE the topic of this name. None: the client may see all
+        topics.
+        """
+        self.check_pattern = check_pattern
+        """Raises the error that a worker has found in the request's regular expression. None: no worker has
+        checked the expression.
+        """
         self.asked_at = 0.0
-        """Monotonic seconds at which the coordinator took the request for a decision."""
+        """The monotonic time, in seconds, at which the shard passed the request to its machine."""
 
 
 _COORDINATORS_CODES = {
@@ -71,22 +81,30 @@ _COORDINATORS_CODES = {
 
 
 def refused(ask: Ask, code: ErrorCode, refusal: Callable[[Ask, ErrorCode], Any]) -> Answers:
-    """Answer a request that the runtime refuses. The runtime's codes are for controllers, so translate them for a
-    coordinator.
+    """Build the answer to a request that the runtime refuses with `code`.
+
+    The runtime uses the controller's codes, so they are first replaced by a coordinator's codes.
     """
     return [] if ask.reply is None else [(ask.reply, refusal(ask, _COORDINATORS_CODES.get(code, code)))]
 
 
 class TimePasses:
-    """The request of a coordinator's own timer. Not answered."""
+    """The request that a coordinator's own timer submits, so that due deadlines are handled.
+
+    It has no answer.
+    """
 
 
 TimerAction: TypeAlias = Callable[[Any], None]
-"""Called with the turn of the machine in which it is due."""
+"""A function that is called when its deadline is due. Its argument is the machine's current turn."""
 
 
 class Deadlines:
-    """A heap of deadlines. A session is checked when it may have ended, not whenever it is renewed."""
+    """A heap of deadlines, each with the action to call.
+
+    Renewing a session does not move its entry: the action checks, when it is due, whether the session has
+    really ended.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, object, TimerAction]] = []
@@ -98,7 +116,10 @@ class Deadlines:
         return self._heap[0][0] if self._heap else float("inf")
 
     def at(self, deadline_ms: float, action: TimerAction) -> object:
-        """Call `action(turn)` at `deadline_ms`. Returns a token, by which the owner detects an outdated timer."""
+        """Schedule a call of `action(turn)` for `deadline_ms`.
+
+        Returns a token; the owner compares tokens to detect an outdated timer.
+        """
         self._sequence += 1
         token = object()
         heapq.heappush(self._heap, (deadline_ms, self._sequence, token, action))

@@ -1,5 +1,5 @@
 """A partition of an internal topic as the log of a replicated state machine, and reading it back. PORTED.
-Everything here returns at once, except `read_latest`, which blocks and belongs into a worker.
+Every function here returns at once, except `read_latest`, which blocks and must run in a worker thread.
 
 A decision is answered when the partition's high watermark has reached it. With one replica in sync the high watermark
 follows the append. With more, it rises with the followers' fetches.
@@ -29,13 +29,13 @@ from odradek.wire.record_batch import RecordBatchBuilder
 
 READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 20
-"""Bytes of keys and values after which a decision continues in another batch."""
+"""The limit of one batch, in bytes of keys and values. A decision with more continues in another batch."""
 DECOMPRESSED_BYTES_MAX = 256 << 20
 
 
 @attrs.frozen
 class EncodedRecords:
-    """The keys and values of a decision, and in whose transaction they are."""
+    """The encoded keys and values of one decision. `producer` is set if they belong to a transaction."""
 
     pairs: list[tuple[bytes, bytes | None]]
     producer: RecordProducer | None
@@ -43,7 +43,7 @@ class EncodedRecords:
 
 @attrs.frozen
 class EncodedEnd:
-    """The marker of a transaction that ends here, as a batch."""
+    """The encoded marker batch that ends a transaction."""
 
     marker: memoryview
     now_ms: int
@@ -54,7 +54,10 @@ EncodedDecision: TypeAlias = EncodedRecords | EncodedEnd
 
 
 class CoordinatorLog:
-    """A `DecisionLog` over a led partition. While the partition is led, nothing else appends to it."""
+    """The `DecisionLog` of a partition that this broker leads.
+
+    While the broker leads the partition, nothing else appends to this log.
+    """
 
     def __init__(self, partition: Partition, wall_ms: Callable[[], int], compression_type: int) -> None:
         self._partition = partition
@@ -74,7 +77,7 @@ class CoordinatorLog:
 
     @property
     def has_room(self) -> bool:
-        """Return True always: a full disk is detected at the append."""
+        """Always True: a full disk is detected only when a batch is appended."""
         return True
 
     def subscribe(self, listener: CommitListener) -> None:
@@ -104,15 +107,16 @@ class CoordinatorLog:
         return EncodedRecords(pairs, first.producer)
 
     def append_batch(self, batch: EncodedDecision) -> int:
-        """Append the records; returns the last one's offset. Many records (tombstones of all offsets in a topic) make
-        several batches.
+        """Append one decision to the log, and return the offset of its last record. A large decision, e.g.
+        the tombstones of all offsets in a topic, takes several batches.
 
-        A crash between two of them leaves a part of the decision, which no rule of groups forbids. Only decisions
-        about offsets are larger than one batch, and each offset stands for itself.
+        After a crash between two batches, the log has only a part of the decision. That is allowed: only
+        decisions about offsets need several batches, and each offset is independent.
 
         Raises:
             DiskError
-            KafkaError: the partition takes no appends; the coordinator then begins anew.
+            KafkaError: the partition refuses the append; the coordinator then reloads its state from the
+                log
         """
         if isinstance(batch, EncodedEnd):
             return self._partition.append_marker(
@@ -153,7 +157,10 @@ class CoordinatorLog:
         return result.last_offset
 
     def catch_up(self) -> None:
-        """Report how far the high watermark is; called after an append and when the partition wakes its watchers."""
+        """Advance the high watermark and pass it to all commit listeners, if it has risen.
+
+        Called after each append, and when the partition wakes its watchers.
+        """
         self._partition.advance_high_watermark()
         high_watermark = self._partition.log.high_watermark
         if high_watermark > self._announced:
@@ -164,7 +171,7 @@ class CoordinatorLog:
 
 @attrs.define(eq=False)
 class PendingRecord:
-    """A record of an open transaction."""
+    """A record that was written in a transaction which is still open."""
 
     offset: int
     key: bytes
@@ -173,18 +180,19 @@ class PendingRecord:
 
 @attrs.define(eq=False)
 class Latest:
-    """The latest value of every key in a log, None for a tombstone; and the records of open transactions. A committed
-    record counts from its marker on, unless a later record had the same key.
+    """The latest value of every key in a log (None for a tombstone), and the records of open transactions.
+
+    A record in a transaction takes effect at its commit marker, unless a later record had the same key.
     """
 
     values: dict[bytes, bytes | None] = attrs.field(factory=dict)
     pending: dict[int, list[PendingRecord]] = attrs.field(factory=dict)
     """The records of open transactions, by the producer's id."""
     _offsets: dict[bytes, int] = attrs.field(factory=dict)
-    """The offsets of the latest values, for keys that were written while a transaction was open."""
+    """The offset of the latest value of each key that was written while a transaction was open."""
 
     def put(self, offset: int, key: bytes, value: bytes | None) -> None:
-        """Store the value of a record outside of transactions."""
+        """Store the value of a record that belongs to no transaction."""
         self.values[key] = value
         if self.pending:
             self._offsets[key] = offset
@@ -193,11 +201,11 @@ class Latest:
                     records[:] = [record for record in records if record.key != key]
 
     def put_pending(self, producer_id: int, offset: int, key: bytes, value: bytes | None) -> None:
-        """Put a record of an open transaction."""
+        """Add a record to the open transaction of this producer."""
         self.pending.setdefault(producer_id, []).append(PendingRecord(offset, key, value))
 
     def end(self, producer_id: int, is_commit: bool) -> None:
-        """End a transaction by its marker."""
+        """End the producer's open transaction: apply its records if it commits, drop them if it aborts."""
         for record in self.pending.pop(producer_id, ()):
             if is_commit and record.offset > self._offsets.get(record.key, -1):
                 self.values[record.key] = record.value
@@ -206,15 +214,16 @@ class Latest:
             self._offsets.clear()
 
     def is_overtaken(self, record: PendingRecord) -> bool:
-        """True if a later record has the same key."""
+        """True if the log has a later record with the same key, which is already in effect."""
         return record.offset < self._offsets.get(record.key, -1)
 
 
 def read_latest(log: PartitionLog, skipped: list[str]) -> Latest:
-    """Read the latest value of every key in the log. Blocking.
+    """Read the whole log, and return the latest value of each key. It blocks.
 
-    A batch with a right checksum whose records contradict each other came from a client: `skipped` is called for it.
-    Raises `KafkaError` (the log cannot be read or is damaged), `DiskError`.
+    A batch with a valid checksum but malformed records was written by a client. It is left out, and a text
+    about it is appended to `skipped`. Raises `KafkaError` (the log cannot be read or is damaged),
+    `DiskError`.
     """
     latest = Latest()
     offset, end_offset = log.log_start_offset, log.log_end_offset
@@ -236,11 +245,12 @@ def read_latest(log: PartitionLog, skipped: list[str]) -> Latest:
 
 
 def _take_batch(latest: Latest, data: Buffer, position: int, header: BatchHeader) -> None:
-    """Add a batch. Raises `InvalidRecord`."""
+    """Apply the records or the marker of one batch to `latest`. Raises `InvalidRecord`."""
     if header.is_control:
         if header.is_transactional:
             marker = parse_marker(memoryview(data)[position : position + header.size])
-            # A marker without records has been compacted: nothing of its transaction is left to be aborted.
+            # Compaction has removed the record from this marker. Then it has removed an aborted transaction's
+            # records as well, so the marker may count as a commit.
             latest.end(header.producer_id, marker is None or not marker.is_abort)
         return
     found = records(data, position, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)

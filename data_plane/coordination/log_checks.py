@@ -1,5 +1,6 @@
-"""Checks by which a log would refuse a batch, made before a coordinator decides. A decision that the log refuses
-would cost a reload of the coordinator's state.
+"""Checks that a coordinator makes before it decides: would the log refuse the batch?
+
+If the log refused a batch after the decision, the coordinator would have to reload its state.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def check_producer(log: PartitionLog, producer: RecordProducer) -> None:
 
 
 def check_end(log: PartitionLog, end: TransactionEnd) -> None:
-    """Check a marker.
+    """Check the marker that ends a transaction, as the log would check it.
 
     Raises:
         KafkaError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED

@@ -1,12 +1,13 @@
-"""Reads that must not come from a coordinator whose successor serves already. PORTED.
+"""A barrier that delays reads until this broker has proof that it still led the partition when the read began. PORTED.
 
-A deposed leader may not know it yet. Its writes fail, but what it would read is old. So a read waits until each other
-in-sync replica has fetched twice in one session since the read began. It sent the second of these fetches after the answer
-to the first, so after the read began, and it still followed this leader. Only in-sync replicas can be elected. So no
-successor had begun before the read. (The same argument as Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
+A deposed leader may still believe that it leads. Its writes fail, but its reads would return old state. So a
+read waits until each other in-sync replica has fetched twice, in one fetch session, since the read began. The
+replica sent the second fetch after the answer to the first. So it still followed this leader after the read
+began. Only in-sync replicas can be elected. So no successor had begun before the read. (The same argument as
+Raft's reads by an index, section 6.4 of Ongaro's dissertation.)
 
-Two fetches of two sessions prove nothing: a leader that was paused may find both in its sockets. A follower without a
-session is believed on its second fetch.
+Two fetches of different sessions prove nothing: a leader that was paused may find both waiting in its
+sockets. For a follower without a session, its second fetch is accepted as proof.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from odradek.named_states import reached
 __all__ = ["ReadBarrier"]
 
 Done: TypeAlias = Callable[[bool], None]
-"""Called with whether the leader was still the leader when the read began."""
+"""A function that is called with True if this broker still was the leader when the read began, otherwise with
+False.
+"""
 
 
 class ReadBarrier:
-    """The reads of one leadership of a partition."""
+    """The pending reads of one partition, during one term of its leadership."""
 
     def __init__(self, broker: CoordinatorHost, partition: Partition) -> None:
         self._broker = broker
@@ -35,15 +38,18 @@ class ReadBarrier:
         self._round: list[Done] = []
         self._leader_epoch = partition.leader_epoch
         self._missing: dict[int, tuple[object] | None] = {}
-        """In-sync replicas that must still fetch for the round, each with the session of its first fetch, if it has
-        come.
+        """The in-sync replicas from which the current reads still need a fetch. The value holds the session
+        of the replica's first fetch, or is None before that fetch.
         """
 
     def __len__(self) -> int:
         return len(self._round) + len(self._next)
 
     def add(self, done: Done) -> None:
-        """Call `done` when the answer is known; at once where no other replica is in sync."""
+        """Add a read: `done` is called when it is known whether this broker still was the leader.
+
+        Without other in-sync replicas `done` is called at once.
+        """
         self._next.append(done)
         if not self._round:
             self._begin()
@@ -57,7 +63,10 @@ class ReadBarrier:
             self._begin()
 
     def end(self) -> None:
-        """End the barrier, since the leadership is gone."""
+        """End the barrier, because this broker no longer leads the partition.
+
+        Each pending read gets False.
+        """
         waiting, self._round, self._next = [*self._round, *self._next], [], []
         self._partition.hear_fetches(None)
         for done in waiting:
@@ -76,8 +85,9 @@ class ReadBarrier:
         partition.hear_fetches(None)
 
     def _note(self, replica: RemoteReplica | None) -> None:
-        """Note a follower's fetch, or a change of the in-sync set. The reads go on after this turn, because the
-        answer to the fetch is still being made.
+        """Record a follower's fetch, or (with None) a change of the in-sync set.
+
+        Whether reads may proceed is checked after this turn, since the answer to the fetch is not built yet.
         """
         if replica is not None and replica.broker_id in self._missing:
             first = self._missing[replica.broker_id]
@@ -91,7 +101,7 @@ class ReadBarrier:
         partition = self._partition
         if not self._round or not partition.is_leader or partition.leader_epoch != self._leader_epoch:
             reached("coordination.barrier_of_past_leadership")
-            # The reads of a past leadership are answered by `end`.
+            # `end` answers the reads of a leadership that is over.
             return
         in_sync = set(partition.others_in_sync())
         self._missing = {each: first for each, first in self._missing.items() if each in in_sync}

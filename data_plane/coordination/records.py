@@ -1,4 +1,5 @@
-"""Coordinator records: a key, and a value or a tombstone; and the end of a transaction among them. PURE.
+"""The records that coordinators write: keys with values or tombstones, and the markers that end transactions.
+PURE.
 
 Their frames are those of `odradek.wire.metadata_frames`. A record without a value is a tombstone.
 """
@@ -14,23 +15,28 @@ from odradek.wire.structure import Message
 
 @attrs.frozen(eq=False)
 class RecordProducer:
-    """The transactional producer in whose name a coordinator appends."""
+    """The transactional producer for which a coordinator appends records."""
 
     producer_id: int
     epoch: int
     guard: VerificationGuard
-    """The verification of the transaction: its coordinator's answer."""
+    """The log's permission to append for this transaction: the transaction's coordinator has confirmed that
+    the partition is part of it.
+    """
 
 
 @attrs.frozen
 class CoordinatorRecord:
-    """One record: a key, and a value at the version in which it is written; None is a tombstone."""
+    """One record of a coordinator: a key, and a value with the version in which it is encoded.
+
+    A value of None is a tombstone.
+    """
 
     key: Message
     value: Message | None
     value_version: int = 0
     producer: RecordProducer | None = None
-    """The producer; None outside of transactions."""
+    """The transactional producer; None for a record outside of transactions."""
 
     def encoded_key(self) -> bytes:
         return encode_coordinator_key(self.key)
@@ -43,7 +49,7 @@ class CoordinatorRecord:
 
 @attrs.frozen
 class TransactionEnd:
-    """The marker that ends a producer's transaction on the coordinator's partition."""
+    """The marker (commit or abort) that ends a producer's transaction on the coordinator's partition."""
 
     producer_id: int
     producer_epoch: int

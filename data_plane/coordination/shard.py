@@ -2,17 +2,15 @@
 
 Theory of operation
 -------------------
-A `Shard` begins when the partition's leadership comes. The log is read in a worker; requests meanwhile get
-COORDINATOR_LOAD_IN_PROGRESS. Then a machine runs over it in a `ReplicatedStateMachine`. It ends when leadership goes,
-the leader epoch moves or the disk fails: waiting requests get NOT_COORDINATOR, and no state is kept. After a failed
-append the log may have less than the machine decided. So the shard begins anew from the log, until a full disk has
-room again. A record that fails to decode is skipped. Otherwise any client that may write to the topic could stop its
+A `Shard` begins when the broker becomes leader of the partition. A worker thread reads the log; until it is read, requests get COORDINATOR_LOAD_IN_PROGRESS. Then the shard runs its machine in a `ReplicatedStateMachine` over that log. The shard ends when the leadership ends, the leader epoch changes or the disk fails. Waiting requests then get NOT_COORDINATOR, and no state is kept. After a failed append, the log may lack records that the machine has decided. So a new shard loads the state from the log again; while a disk is full, this repeats. A record that fails to decode is skipped. Otherwise any client that may write to the topic could stop its
 coordinators for ever.
 
-A request is submitted with a reply. One decision may answer many (a rebalance). All its answers are given when the
-log has committed it. The caller gets the response if that was at once, otherwise the `Delayed`.
+A request is submitted with a reply. One decision may answer many requests (e.g. the end of a rebalance). All
+its answers are sent once the log has committed the decision. If that happens at once, the caller gets the
+response, otherwise a `Delayed`.
 
-The machine keeps its deadlines (`Deadlines`). The shard sets one timer of the broker for the earliest.
+The machine keeps all its deadlines in `Deadlines`. The shard sets one timer of the broker, for the earliest
+deadline.
 """
 
 from __future__ import annotations
@@ -57,27 +55,33 @@ class CoordinatorHost(BrokerHost, Protocol):
         """The hosted topics by name."""
 
     def workers_for(self, log: PartitionLog) -> Workers:
-        """Return the threads that may wait for this log's disk."""
+        """Return the worker threads for calls that may wait for the disk of this log."""
 
     @property
     def woken(self) -> list[Callable[[], None]]:
-        """Actions that are due after the turn of a connection or a timer."""
+        """Actions that the broker runs at the end of the current turn of a connection or timer."""
 
     def run_woken(self) -> None:
-        """Run the actions that are due after this turn. A task that has changed a log calls it."""
+        """Run all actions in `woken` now.
+
+        A task that has changed a log calls this, because no turn ends after the task.
+        """
 
 
 class TimedMachine(Machine[S, D_co, Ask, Answers], Protocol[S, D_co]):
-    """A machine that names the time of its next deadline."""
+    """A state machine that keeps its deadlines where the shard can read them."""
 
     deadlines: Deadlines
 
 
 class Shard(ABC, Generic[S, D]):
-    """The coordinator of one partition, with the state and the changes of its machine. `load`, then `submit`, until `stop`."""
+    """The coordinator of one partition: a machine, its state and its log.
+
+    Call `load` first, then `submit` for each request, and `stop` at the end.
+    """
 
     NAME: ClassVar[str]
-    """The kind of coordinator, as metrics name it."""
+    """The name in metrics and log lines for this kind of coordinator."""
 
     def __init__(
         self,
@@ -90,8 +94,10 @@ class Shard(ABC, Generic[S, D]):
         compression_type: int,
         commit_timeout_ms: int,
     ) -> None:
-        """`failed` is called with a shard that must begin anew. `not_encoded` counts for all shards.
-        `compression_type` is that of its batches.
+        """`failed` is called with this shard if its state must be loaded from the log again.
+
+        `not_encoded` is shared by all shards: it logs decisions that could not be encoded. `compression_type`
+        is that of the batches that the shard writes.
         """
         self._broker = broker
         self._failed = failed
@@ -107,11 +113,14 @@ class Shard(ABC, Generic[S, D]):
         self._commit_timer: Timer | None = None
         self._stopped = False
 
-    # -- what kind of coordinator this is -------------------------------------------------------------------------
+    # -- what each kind of coordinator defines ----------------------------------------------------------------
 
     @abstractmethod
     def read_state(self, latest: Latest, skipped: list[str]) -> S:
-        """Build the state from the log's latest values. It runs in a worker, so it must touch nothing else."""
+        """Build the state from the log's latest values.
+
+        This runs in a worker thread, so it must not touch the shard's other data.
+        """
 
     @abstractmethod
     def empty_state(self) -> S:
@@ -119,28 +128,32 @@ class Shard(ABC, Generic[S, D]):
 
     @abstractmethod
     def take_over(self, state: S) -> None:
-        """Set up the machine's state that is not replicated."""
+        """Prepare the machine's soft state (sessions, timers) for the state that was read from the log."""
 
     def began(self, state: S) -> None:
-        """Resume the unfinished work of an earlier coordinator. Requests are decided from now on."""
+        """Called when the state is loaded and requests can be decided: resume work that an earlier
+        coordinator left unfinished.
+        """
 
     @abstractmethod
     def refusal(self, ask: Ask, code: ErrorCode) -> Any:
-        """Make the answer to `ask` instead of a decision."""
+        """Build the response that refuses `ask` with the error `code`."""
 
     @abstractmethod
     def waits_for_log(self, request: Any) -> bool:
-        """True if the request waits for the log alone, and for no other client."""
+        """True if the answer to this request only waits until the log has committed a decision, never for
+        another client's request.
+        """
 
     @abstractmethod
     def needs_replicas(self, request: Any) -> bool:
-        """True if the request leads to records, at once or later."""
+        """True if this kind of request leads to records in the log, at once or later."""
 
     @abstractmethod
     def size_of(self, state: S) -> int:
-        """Count the groups or transactional ids."""
+        """Count the groups or the transactional ids in `state`."""
 
-    # -- the life of a shard --------------------------------------------------------------------------------------
+    # -- start, requests and end of a shard -------------------------------------------------------------------
 
     @property
     def is_loading(self) -> bool:
@@ -148,17 +161,23 @@ class Shard(ABC, Generic[S, D]):
 
     @property
     def state(self) -> S | None:
-        """The newest committed state; None while the log is read. For figures and descriptions."""
+        """The newest committed state; None while the log is read. Metrics and descriptions use it."""
         return None if self._runtime is None else self._runtime.committed_state
 
     @property
     def newest_state(self) -> S:
-        """The newest state, committed or not, of a shard that is loaded: for soft state that follows it."""
+        """The newest state, with decisions that are not committed yet.
+
+        Only for a shard that is loaded; soft state is derived from it.
+        """
         assert self._runtime is not None, "the state of a shard was asked for while its log was read"
         return self._runtime.state
 
     async def load(self) -> None:
-        """Read the log and begin to serve."""
+        """Read the state from the log, and start to decide requests.
+
+        If the log cannot be read, report the shard as failed.
+        """
         log = self.partition.log
         broker = self._broker
         started_at = broker.clock.monotonic()
@@ -209,13 +228,13 @@ class Shard(ABC, Generic[S, D]):
             )
 
     def now_ms(self) -> int:
-        """Return monotonic milliseconds, rounded: a timer for millisecond n that fires exactly in time must see at
-        least n.
+        """Return the monotonic time in milliseconds, rounded: a timer for millisecond n that fires on time
+        must never see n - 1.
         """
         return round(self._broker.clock.monotonic() * 1000)
 
     def submit(self, ask: Ask) -> None:
-        """Let the machine decide. `ask.reply` gets its answer now or later."""
+        """Pass the request to the machine for a decision. `ask.reply` gets the answer, at once or later."""
         runtime = self._runtime
         if runtime is None:
             if ask.reply is not None:
@@ -251,8 +270,9 @@ class Shard(ABC, Generic[S, D]):
             self._watch_commits()
 
     def _end_node(self, error: BaseException) -> None:
-        """End the node, because a decision cannot be replayed. A caller would catch the error, so a task of the node
-        raises it.
+        """End the node with this error, because a decision cannot be replayed.
+
+        A separate task raises it, as a caller of `submit` would catch it.
         """
 
         async def end() -> None:
@@ -261,22 +281,27 @@ class Shard(ABC, Generic[S, D]):
         self._broker.tasks.start_soon(end)
 
     def _watch_commits(self) -> None:
-        """Answer decisions that have waited too long for the high watermark, while there are any that wait."""
+        """Set the timer that limits how long a decision waits for the high watermark, if any decision waits
+        for the log.
+        """
         oldest = next((ask for ask in self._unanswered.values() if self.waits_for_log(ask.request)), None)
         if oldest is not None:
             at = oldest.asked_at + self._commit_timeout_ms / 1000
             self._commit_timer = self._broker.timers.at(at, self._time_out_commits)
 
     def _time_out_commits(self) -> None:
-        """Answer requests that have waited too long. Their records may still be replicated later, or be lost."""
+        """Refuse the requests whose decisions have waited too long for the high watermark.
+
+        Their records may still be replicated later, or be lost.
+        """
         self._commit_timer = None
         now = self._broker.clock.monotonic()
         timeout = self._commit_timeout_ms / 1000
         late = [
             (reply, ask)
             for reply, ask in self._unanswered.items()
-            # The same sum as that of the timer. A rounding error of a difference could set the timer for this
-            # very moment again.
+            # Compute the deadline by the same sum as for the timer. A difference could be off by a rounding
+            # error, and set the timer for this very moment again.
             if self.waits_for_log(ask.request) and ask.asked_at + timeout <= now
         ]
         for reply, _ in late:
@@ -286,7 +311,7 @@ class Shard(ABC, Generic[S, D]):
             try:
                 reply.complete(self.refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             except Exception:
-                # All other waiting requests must get their answers as well.
+                # A failure of one reply must not keep the other waiting requests from their answers.
                 self._broker.log.exception("request.bug")
 
     def _deliver(self, answers: Answers) -> None:
@@ -307,7 +332,7 @@ class Shard(ABC, Generic[S, D]):
         if self._stopped:
             self._timer = None
             return
-        # Set the timer again first: if the decision fails, its deadline is still due.
+        # First set the timer for a later time: if the decision fails, its deadline is still due.
         at = self._broker.clock.monotonic() + RELOAD_SECONDS
         self._timer = again = self._broker.timers.at(at, self._time_passes)
         self.submit(Ask(TimePasses(), 0, None, self._broker.agreed_clock.latest_ms()))
@@ -317,7 +342,10 @@ class Shard(ABC, Generic[S, D]):
             self._set_timer()
 
     def stop(self) -> None:
-        """End the shard, because the leadership is gone. Waiting requests get NOT_COORDINATOR."""
+        """End the shard, because this broker no longer leads the partition.
+
+        Waiting requests get NOT_COORDINATOR.
+        """
         self._stopped = True
         self.partition.waiting.unwatch(self._log.catch_up)
         for timer in (self._timer, self._commit_timer):
@@ -330,7 +358,7 @@ class Shard(ABC, Generic[S, D]):
             self._runtime.resign()
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics."""
+        """Return the shard's figures for metrics: the number of keys, and of unanswered requests."""
         return {
             self.NAME: 0 if self._runtime is None else self.size_of(self._runtime.state),
             "unanswered": len(self._unanswered),

@@ -1,4 +1,4 @@
-"""All shards of a broker over one internal topic, and which of them a key belongs to. PORTED."""
+"""All shards of a broker for one internal topic, and the choice of the shard for a key. PORTED."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from odradek.data_plane.coordination.asking import Ask, Asks
+from odradek.data_plane.coordination.asking import Ask, Asks, Reply
 from odradek.data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost, Shard
 from odradek.data_plane.replication.partition import Partition
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta
@@ -21,11 +21,11 @@ A = TypeVar("A")
 ShardT = TypeVar("ShardT", bound=Shard[Any, Any])
 
 DECISION_UNITS = 5
-"""The cost of a coordinator's decision about one key, in descriptions of a partition."""
+"""The cost of one coordinator's decision, in units: describing one partition costs 1 unit."""
 
 
 class Shards(ABC, Generic[ShardT]):
-    """The shards, by their partition of `topic`. A shard exists while this broker leads its partition."""
+    """The shards of one topic, by partition. There is a shard for each partition that this broker leads."""
 
     def __init__(self, broker: CoordinatorHost, topic: str) -> None:
         self._broker = broker
@@ -35,7 +35,9 @@ class Shards(ABC, Generic[ShardT]):
         self._is_open = True
         self._is_held = False
         self._reload: Timer | None = None
-        """One backoff for all shards. So an unreadable log is not read more often when many leaderships move."""
+        """The timer that starts all failed shards again. All shards share it. So an unreadable log is not
+        read more often when many leaderships move.
+        """
 
     @abstractmethod
     def new_shard(self, partition: Partition, failed: Callable[[Any], None]) -> ShardT:
@@ -43,16 +45,21 @@ class Shards(ABC, Generic[ShardT]):
 
     @abstractmethod
     def refusal(self, ask: Ask, code: ErrorCode) -> Any:
-        """Make the answer to `ask` where this broker does not coordinate."""
+        """Build the response that refuses `ask` with `code`, for a key that no shard of this broker
+        coordinates.
+        """
 
     def partition_for(self, key: str) -> int | None:
-        """Find the partition of a group or a transactional id, None while the topic does not exist."""
+        """Return the partition that coordinates this group or transactional id; None while the topic does not
+        exist.
+        """
         topic = self._broker.newest.image.topics.get(self._topic)
         return None if topic is None else coordinator_partition(key, len(topic.partitions))
 
     def submit(self, key: str, ask: Ask) -> None:
-        """Pass a request to the key's coordinator. `ask.reply` gets the answer, at once if another node coordinates
-        the key.
+        """Pass a request to the shard that coordinates `key`.
+
+        `ask.reply` gets the answer; it gets NOT_COORDINATOR at once if another node coordinates the key.
         """
         index = self.partition_for(key)
         shard = None if index is None else self.shards.get(index)
@@ -69,7 +76,10 @@ class Shards(ABC, Generic[ShardT]):
     def ask_all(
         self, version: int, asked: Iterable[tuple[str, Any]], units: int = DECISION_UNITS
     ) -> Steps[list[Any]]:
-        """Ask the coordinator of each key, and return their answers in this order. `units` is the cost of one decision."""
+        """Send each key's request to its coordinator, and return the answers in the same order.
+
+        `units` is the cost of one decision in a slice of work.
+        """
         answers, wall_ms = Answers(), self._broker.agreed_clock.latest_ms()
         for key, request in asked:
             self.submit(key, Ask(request, version, answers.receiver(), wall_ms))
@@ -80,33 +90,46 @@ class Shards(ABC, Generic[ShardT]):
     def answer(
         self, context: Context, key: str, request: Any, may_see: Callable[[str], bool] | None = None
     ) -> Result:
-        """Submit a request for a handler; return the response, or a `Delayed`. `may_see` is true for a topic that the
-        client may DESCRIBE.
+        """Submit a client's request to the coordinator of `key`.
+
+        Returns the response if it is there at once, otherwise a `Delayed`. `may_see` returns True for a topic
+        that the client may DESCRIBE.
         """
         delayed = Delayed()
-        self.submit(
-            key,
-            Ask(
-                request,
-                context.api_version,
-                delayed,
-                self._broker.agreed_clock.latest_ms(),
-                context.client_id or "",
-                f"/{context.client_address}",
-                may_see,
-            ),
-        )
+        self.submit(key, self.ask_of(context, request, delayed, may_see))
         return delayed if delayed.response is None else delayed.response
 
+    def ask_of(
+        self,
+        context: Context,
+        request: Any,
+        reply: Reply,
+        may_see: Callable[[str], bool] | None,
+        check_pattern: Callable[[str], None] | None = None,
+    ) -> Ask:
+        """Make the question of a client to a coordinator, at the present time."""
+        return Ask(
+            request,
+            context.api_version,
+            reply,
+            self._broker.agreed_clock.latest_ms(),
+            context.client_id or "",
+            f"/{context.client_address}",
+            may_see,
+            check_pattern,
+        )
+
     def follow(self, delta: MetadataDelta) -> None:
-        """Follow the leadership if a change of the metadata may have moved it."""
+        """Start and stop shards, if this change of the metadata concerns the topic."""
         if self._topic in delta.changed_topics or any(
             topic.name == self._topic for topic in delta.deleted_topics.values()
         ):
             self.follow_leadership()
 
     def follow_leadership(self) -> None:
-        """Keep exactly one shard for each led partition, of its leader epoch."""
+        """Start and stop shards, so that each partition led by this broker has exactly one shard, for its
+        present leader epoch.
+        """
         hosted = self._broker.topics.get(self._topic)
         led = {
             index: partition
@@ -127,7 +150,7 @@ class Shards(ABC, Generic[ShardT]):
         self._broker.tasks.start_soon(shard.load)
 
     def _shard_failed(self, shard: ShardT) -> None:
-        """Begin the shard anew from the log, after a pause."""
+        """Stop a failed shard. After a pause, a new shard loads the state from the log again."""
         shard.stop()
         index = shard.partition.log.partition
         if self.shards.get(index) is shard:
@@ -143,20 +166,20 @@ class Shards(ABC, Generic[ShardT]):
     def hold(self, is_held: bool) -> None:
         """Stop all shards and begin none while `is_held` is true.
 
-        A restarted broker sees itself as the leader that it was, until its registration has been replayed. Its log
-        may have lost records that other replicas have. A coordinator on it could send markers that the next one
-        contradicts.
+        In old metadata, a restarted broker still is the leader, until its new registration has been replayed.
+        Its log may lack records that other replicas have. A coordinator on that log could send transaction
+        markers that the next coordinator contradicts.
         """
         self._is_held = is_held
         self.follow_leadership()
 
     def stop(self) -> None:
-        """End all shards, because the node stops. Waiting requests get NOT_COORDINATOR."""
+        """Stop all shards, because the node stops. Waiting requests get NOT_COORDINATOR."""
         self._is_open = False
         self.follow_leadership()
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics, of all shards together."""
+        """Return figures for metrics, summed over all shards."""
         totals = {"shards": len(self.shards), "loading": 0}
         for shard in self.shards.values():
             totals["loading"] += shard.is_loading

@@ -1,1 +1,3 @@
-"""Several disks of a broker: the directory of each replica, and disks that hang or are full."""
+"""The several disks of a broker: which directory holds which replica, and what happens when a disk hangs or
+is full.
+"""

@@ -19,7 +19,7 @@ from odradek.wire.messages.assign_replicas_to_dirs import (
 from odradek.wire.topic_partition import TopicIdPartition
 
 ASSIGNMENTS_PER_REQUEST = 2250
-"""Kafka's limit."""
+"""The most assignments in one request; Kafka's limit."""
 RETRY_SECONDS = 0.2
 _FINAL = frozenset(
     (
@@ -29,12 +29,12 @@ _FINAL = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     )
 )
-"""Answers after which the report is done, or its replica is gone."""
+"""The answers after which a report is not sent again: it was accepted, or its replica no longer exists."""
 
 
 class DirectoryAssignments:
-    """Assignments that the controller has not confirmed, the newest for each replica. They are sent again until it
-    confirms them.
+    """Assignments of replicas to directories that the controller has not confirmed yet: the newest for each
+    replica. They are sent until it confirms them.
     """
 
     def __init__(
@@ -59,12 +59,14 @@ class DirectoryAssignments:
         self._wake = new_event()
 
     def note(self, topic_id: bytes, index: int, directory_id: bytes) -> None:
-        """Note that the metadata does not name a replica's directory yet."""
+        """Report a replica's directory to the controller soon, because the metadata does not name it yet."""
         self.pending[TopicIdPartition(topic_id, index)] = directory_id
         self._wake.set()
 
     async def run(self) -> None:
-        """Report assignments until cancelled. To be started when the controller knows this broker."""
+        """Send assignments to the controller until cancelled. Start this once the controller knows this
+        broker.
+        """
         while True:
             if not self.pending:
                 self._wake = self._new_event()
@@ -73,7 +75,7 @@ class DirectoryAssignments:
                 await self._clock.sleep_until(self._clock.monotonic() + RETRY_SECONDS)
 
     async def _report(self) -> bool:
-        """Send one AssignReplicasToDirs request; true if the controller accepted it."""
+        """Send one AssignReplicasToDirs request. Returns true if the controller has accepted it."""
         reported = dict(list(self.pending.items())[:ASSIGNMENTS_PER_REQUEST])
         own = self._newest.image.brokers.get(self._node_id)
         request = AssignReplicasToDirsRequest(

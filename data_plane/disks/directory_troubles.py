@@ -1,25 +1,26 @@
-"""Reports disks that are full or hang to the controller, so that replicas elsewhere lead in their stead. PORTED.
+"""Reports full and hung disks to the controller, so that replicas on other brokers become leaders instead.
+PORTED.
 
 Theory of operation
 -------------------
 * A directory in trouble (`odradek.data_plane.disks.disk_watch`) is listed in this broker's own configuration
-  (`odradek.serving.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie on sound
-  directories; without such a replica the leadership stays.
-* A directory that **hangs** cannot follow a leader either, and an acks=all write would wait for it. So heartbeats
-  name it among `offline_log_dirs`, Kafka's own word: its replicas leave the ISRs at once. That is done only when each
-  of its in-sync replicas has another sound one beside it in the ISR. While the directory hangs it stays in that list.
-  When the device answers again, the broker registers anew under the same incarnation, with the directory. No replica
-  on it begins anew: the id is the same.
-* If **all** directories hang, the heartbeat asks for a fence instead, under the same condition: a registration needs
-  at least one directory.
-* A **full** directory stays online. Its replicas can be read, and leave the ISRs when they lag. The directory gets
-  no new replicas: it is cordoned (KIP-1066).
+  (`odradek.serving.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie
+  on sound directories; without such a replica the leadership stays.
+* A **hung** directory cannot follow a leader either, and an acks=all write would wait for it. So heartbeats
+  name it among `offline_log_dirs` (Kafka's field), and its replicas leave the ISRs at once. This is done only
+  if each of its in-sync replicas has another sound one beside it in the ISR. While the directory hangs it
+  stays in that list. When the device answers again, the broker registers anew under the same incarnation,
+  with the directory. No replica on it begins anew: the directory's id is the same.
+* If **all** directories hang, the heartbeat asks for a fence instead, under the same condition: a
+  registration needs at least one directory.
+* A **full** directory stays online. Its replicas can be read, and leave the ISRs when they lag. The directory
+  gets no new replicas: it is cordoned (KIP-1066).
 
-* A directory that an operator has **demoted** (`odradek disk demote`) is listed too, so that replicas elsewhere lead.
-  All else about it stays as it is.
+* A directory that an operator has **demoted** (`odradek disk demote`) is listed too, so that other replicas
+  lead. Nothing else about it changes.
 
-The list is compared with the metadata until both agree. This also covers a lost answer, a new controller, and an old
-list that a restarted broker finds in the metadata.
+The list is compared with the metadata until both agree. This also covers a lost answer, a new controller, and
+an old list that a restarted broker finds in the metadata.
 """
 
 from __future__ import annotations
@@ -52,12 +53,14 @@ from odradek.wire.messages.incremental_alter_configs import (
 
 RETRY_SECONDS = 1.0
 SHOWN_SECONDS_MAX = 60.0
-"""Seconds that the metadata may take to show the list that the controller has stored; then the list is sent again."""
+"""The time in seconds after which the list is sent again, if the controller has accepted it but the metadata
+does not show it.
+"""
 _SET, _DELETE = 0, 1
 
 
 class TroublesHost(BrokerHost, Protocol):
-    """The part of its broker that `DirectoryTroubles` uses."""
+    """The interface of the broker that `DirectoryTroubles` uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -81,27 +84,29 @@ class TroublesHost(BrokerHost, Protocol):
         """Called when a device that hung has answered again."""
 
     def run_woken(self) -> None:
-        """Serve the requests that something has woken."""
+        """Answer the parked requests that an event has woken."""
 
 
 class DirectoryTroubles:
-    """A broker's report of its disks."""
+    """Reports this broker's directories in trouble to the controller."""
 
     def __init__(self, broker: TroublesHost) -> None:
         self._broker = broker
         self._log = broker.log
         self._given_up: dict[bytes, None] = {}
-        """Ids of hung directories that are reported as offline."""
+        """The ids of hung directories that this broker reports as offline."""
         self._demoted_since: dict[str, int] = {}
-        """Wall-clock milliseconds at which a directory was first seen as demoted."""
+        """The wall-clock time, in milliseconds, at which each demoted directory was first seen as demoted; by
+        path.
+        """
         self._wake = broker.env.event()
         self.heartbeat_now: Callable[[], None] = lambda: None
-        """Sends a heartbeat at once."""
+        """A function that sends a heartbeat at once."""
 
     # -- what heartbeats and registrations say ----------------------------------------------------------------------
 
     def given_up(self) -> tuple[bytes, ...]:
-        """List ids of the hung directories that are to be reported as offline, in order."""
+        """Return the ids, sorted, of the hung directories that heartbeats must report as offline."""
         found: dict[bytes, None] = {}
         for log_dir in self._broker.log_dirs:
             if log_dir.trouble is Trouble.HUNG and log_dir.offline_reason is None:
@@ -117,7 +122,7 @@ class DirectoryTroubles:
 
     @property
     def full(self) -> tuple[bytes, ...]:
-        """Ids of the full directories, in order."""
+        """The ids of the full directories, sorted."""
         return tuple(
             sorted(each.directory_id for each in self._broker.log_dirs if each.trouble is Trouble.FULL)
         )
@@ -126,7 +131,9 @@ class DirectoryTroubles:
         return next(each.path for each in self._broker.log_dirs if each.directory_id == directory)
 
     def _may_go(self, directory: bytes) -> bool:
-        """True if every partition of the directory has another replica in sync that can lead it."""
+        """True if the directory may be reported as offline: every partition in it has another in-sync replica
+        that can lead.
+        """
         broker = self._broker
         me = broker.node_id
         image = broker.newest.image
@@ -150,7 +157,7 @@ class DirectoryTroubles:
     # -- what stands in the metadata --------------------------------------------------------------------------------
 
     def changed(self, log_dir: LogDir) -> None:
-        """Called when a trouble of a directory begins or ends."""
+        """Called when a directory gets into trouble, or its trouble ends."""
         if log_dir.trouble is None:
             self._broker.disk_answers(log_dir)
         self._wake.set()
@@ -158,11 +165,13 @@ class DirectoryTroubles:
         self._broker.run_woken()
 
     def config_changed(self) -> None:
-        """Called when the metadata has other configurations of this broker."""
+        """Called when the metadata has a new configuration of this broker."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Report troubles until cancelled. To be started when the controller knows this broker."""
+        """Send the list of troubles to the controller whenever it changes, until cancelled. Start this once
+        the controller knows this broker.
+        """
         clock = self._broker.clock
         while True:
             self._wake = self._broker.env.event()
@@ -174,7 +183,7 @@ class DirectoryTroubles:
                 await self._wake.wait()
 
     def text(self) -> str:
-        """Write this broker's present report of its disks; empty if all are sound."""
+        """Return the list of this broker's directories in trouble as text; empty if all are sound."""
         demoted = self._demoted()
         found = []
         for each in self._broker.log_dirs:
@@ -188,7 +197,9 @@ class DirectoryTroubles:
         return troubles_text(found)
 
     def _demoted(self) -> frozenset[str]:
-        """Find the directories on which replicas should not lead, as an operator wants (`odradek disk demote`)."""
+        """Return the paths of the directories whose replicas should not lead, because an operator has demoted
+        them (`odradek disk demote`).
+        """
         broker = self._broker
         text = broker.newest.image.broker_configs(broker.node_id).get(DEMOTED_LOG_DIRS, "")
         paths = frozenset(demoted_paths(text))
@@ -201,7 +212,7 @@ class DirectoryTroubles:
         return broker.newest.image.broker_configs(broker.node_id).get(TROUBLED_LOG_DIRS, "")
 
     async def _report(self) -> bool:
-        """Send the list of troubled directories; true if the controller has stored it."""
+        """Send the list of directories in trouble. Returns true if the controller has stored it."""
         broker = self._broker
         wanted = self.text()
         config = AlterableConfig(TROUBLED_LOG_DIRS, _SET if wanted else _DELETE, wanted or None)

@@ -1,4 +1,5 @@
-"""Log lines about disks that refuse requests: some at once, the others counted (`line_budget`). PURE.
+"""Log lines about requests that fail because of a disk: the first are written, the rest only counted
+(`line_budget`). PURE.
 
 While a disk is full, or the process is short of descriptors, every request to it fails.
 """
@@ -12,7 +13,7 @@ from odradek.env.ports import Clock, Log
 
 
 class DiskErrors:
-    """The log lines about disk errors, for all requests of a broker."""
+    """Writes the log lines about disk errors, for all requests of a broker."""
 
     __slots__ = ("_budget", "_log", "errors")
 
@@ -22,7 +23,9 @@ class DiskErrors:
         self.errors = 0
 
     def note(self, event: str, **fields: Any) -> None:
-        """Log a request that was answered with KAFKA_STORAGE_ERROR; `fields` name the request and the reason."""
+        """Log that a request was answered with KAFKA_STORAGE_ERROR; `fields` name the request and the reason.
+        Too frequent lines are only counted.
+        """
         self.errors += 1
         held_back = self._budget.take()
         if held_back is not None:

@@ -1,23 +1,24 @@
-"""Watches for disks that hang or are full, logs them for the operator, and decides when their leaderships should
-move. PORTED.
+"""Watches for disks that hang or are full, logs them for the operator, and decides when their leaderships
+should move. PORTED.
 
-* **Suspected.** A call that the loop makes is not answered for `odradek.disk.write.wait.ms`. Then the logs of the
-  directory refuse appends and reads at once, until the device answers (`LogDir.is_suspected`,
-  `odradek.env.bounded_calls`). That holds for all of the loop's calls: with several disks it never waits longer.
-* **Hung.** When a device leaves a call unanswered for `WARN_SECONDS`, a line is logged for the operator. After
-  `hung_seconds` its directory is in trouble. In a node with several directories, its logs then refuse appends and
-  reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop stays away from the device and does not hang with it.
-  All of that ends when the call comes back.
-* **Full.** A directory is in trouble from `full_seconds` after a write that found no room, until there is enough room
-  again. A write finds no room when only the reserve is left (`odradek.data_plane.log.directory.room`). Enough means two
-  things. Beyond the reserve a twentieth of the device or `ROOM_BYTES` is free, whichever is less; and no write was
-  refused for `full_seconds`. With a lower bar, a disk on the brink would take leaderships and lose them every few
-  seconds.
+* **Suspected.** A call by the event loop is not answered within `odradek.disk.write.wait.ms`. Then the logs
+  of the directory refuse appends and reads at once, until the device answers (`LogDir.is_suspected`,
+  `odradek.env.bounded_calls`). This holds for all calls by the loop: with several disks it never waits
+  longer.
+* **Hung.** When a device leaves a call unanswered for `WARN_SECONDS`, a line is logged for the operator.
+  After `hung_seconds` its directory is in trouble. In a node with several directories, its logs then refuse
+  appends and reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop avoids the device and
+  does not hang with it. The directory is sound again when the call returns.
+* **Full.** A directory is in trouble from `full_seconds` after a write that found no room, until there is
+  enough room again. A write finds no room when only the reserve is left
+  (`odradek.data_plane.log.directory.room`). Enough means two things. Beyond the reserve a twentieth of the
+  device or `ROOM_BYTES` is free, whichever is less; and no write was refused for `full_seconds`. With a lower
+  bar, an almost full disk would take leaderships and lose them every few seconds.
 
 `DirectoryTroubles` reports each trouble to the controller.
 
-Deliberately absent: bounds for the only directory of a node. It also holds the metadata log, for which the node has
-to wait anyway.
+Deliberately absent: bounds for the only directory of a node. It also holds the metadata log, for which the
+node has to wait anyway.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ HUNG_SECONDS = 15.0
 FULL_SECONDS = 5.0
 ROOM_BYTES = 1 << 30
 ROOM_SHARE = 20
-"""A device has room again when one part in this many is free, or `ROOM_BYTES`."""
+"""The share of a device that must be free before it counts as not full: one part in this many. `ROOM_BYTES`
+suffice, if they are less.
+"""
 
 
 class DiskWatch:
-    """The watch over all directories: once a second it looks for disks that hang or are full."""
+    """Checks all log directories once a second for disks that hang or are full."""
 
     def __init__(
         self,
@@ -51,7 +54,9 @@ class DiskWatch:
         hung_seconds: float = HUNG_SECONDS,
         full_seconds: float = FULL_SECONDS,
     ) -> None:
-        """`changed` is called when a directory has got into a trouble or out of it."""
+        """Take the directories and the limits in seconds. `changed` is called when a directory gets into
+        trouble, or its trouble ends.
+        """
         self._log_dirs = log_dirs
         self._clock = clock
         self._log = log
@@ -61,14 +66,14 @@ class DiskWatch:
         self._logged: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Check all directories every second, until cancelled."""
+        """Check all directories once a second, until cancelled."""
         while True:
             await self._clock.sleep_until(self._clock.monotonic() + LOOK_SECONDS)
             for log_dir in self._log_dirs:
                 self.look(log_dir)
 
     def look(self, log_dir: LogDir) -> None:
-        """Check one directory."""
+        """Check whether the disk of one directory hangs or is full."""
         hung_seconds, call = self._look_for_hang(log_dir)
         full_seconds = self._look_for_room(log_dir)
         trouble, seconds = None, 0.0
@@ -94,12 +99,12 @@ class DiskWatch:
         self._changed(log_dir)
 
     def _look_for_hang(self, log_dir: LogDir) -> tuple[float, str]:
-        """Return the age in seconds and the name of the oldest unanswered call, made by the loop or by a worker."""
+        """Return the age in seconds, and the name, of the oldest call to the device that is still unanswered."""
         seconds, call = 0.0, ""
         if log_dir.offline_reason is None:
             seconds, call = log_dir.workers.oldest() or (0.0, "")
             if log_dir.unanswered is not None:
-                # Compute the age here: the upkeep task that waits for this call may be late, because of long
+                # Compute the age here: the upkeep task that waits for this call may run late, because of long
                 # work.
                 since, name = log_dir.unanswered
                 seconds, call = max((seconds, call), (self._clock.monotonic() - since, name))
@@ -114,7 +119,7 @@ class DiskWatch:
         return seconds, call
 
     def _look_for_room(self, log_dir: LogDir) -> float:
-        """Compute the seconds since a write found no room; 0 where there is enough."""
+        """Return the seconds since a write first found no room; 0 if there is enough room."""
         since = log_dir.full_since
         if since is None or log_dir.offline_reason is not None:
             return 0.0

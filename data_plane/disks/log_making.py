@@ -1,19 +1,21 @@
-"""Makes the logs of many new replicas without holding up the loop.
+"""Makes the logs of many new replicas without blocking the event loop.
 
 Theory of operation
 -------------------
-Making a log is a directory and two files: a fraction of a millisecond on a quiet disk, several on a busy one. A few
-are made at once, when their metadata is applied. Logs beyond `INLINE_LOGS_MAX` of one change wait here, in a queue of
-their directory. A task works it off, a few dozen logs at a time in a worker. Then the broker looks at the metadata of
-that moment, finds the logs and hosts them. Until then requests for the replica get NOT_LEADER_OR_FOLLOWER, which
-clients retry.
+Making a log means making a directory and two files: a fraction of a millisecond on a quiet disk, several on a
+busy one. A few logs are made at once, when their metadata is applied. Logs beyond `INLINE_LOGS_MAX` of one
+change wait here, in a queue of their directory. A task makes them, a few dozen logs at a time in a worker.
+Then the broker reads the newest metadata, finds the logs and hosts them. Until then requests for the replica
+get NOT_LEADER_OR_FOLLOWER, which clients retry.
 
 Rules
 * A directory that hangs delays only its own queue.
-* While a worker makes a log of some name, no other task does: replicas of that name wait here as well.
-* A log that is not wanted any more when it is made (deleted, or moved away meanwhile) is removed again.
-* The placement tries once more on the loop what a worker could not make. It skips full directories and decides
-  finally.
+* While a worker makes a log, no other task makes a log of the same name. Other replicas with the name
+  wait here as well.
+* A log that is no longer wanted once it is made (its replica was deleted, or moved away meanwhile) is removed
+  again.
+* If a worker could not make a log, the broker tries once more on the loop. It skips full directories, and its
+  result is final.
 
 PORTED.
 """
@@ -37,13 +39,15 @@ from odradek.wire.topic_partition import TopicIdPartition, TopicPartition
 __all__ = ["INLINE_LOGS_MAX", "LogMaker"]
 
 INLINE_LOGS_MAX = 16
-"""The number of logs that one change of metadata may make on the loop: 4 ms on a quiet disk, 50 on a busy one."""
+"""The most logs that one change of metadata may make on the event loop. They take 4 ms on a quiet disk, 50 on
+a busy one.
+"""
 LOGS_PER_STEP = 64
 
 
 @attrs.frozen
 class _Wanted:
-    """A log that a worker is to make."""
+    """A log that a worker must make."""
 
     replica: TopicIdPartition
     topic: str
@@ -51,7 +55,9 @@ class _Wanted:
 
 
 class LogMaker:
-    """The tasks that make logs, one per directory. `hosted(topics)` has the broker check these partitions again."""
+    """Tasks that make logs, one task per directory. Calls `hosted(topics)` after each step, so that the
+    broker hosts the partitions of these topics.
+    """
 
     def __init__(
         self,
@@ -70,13 +76,15 @@ class LogMaker:
         self._config_for = config_for
         self._hosted = hosted
         self._waiting: dict[TopicIdPartition, bool] = {}
-        """Replicas without a log; True for new ones."""
+        """Replicas that wait for their log. The value is true for a new replica."""
         self._queues: dict[str, dict[TopicIdPartition, None]] = {}
-        """The same replicas, by the path of the directory that gets them. One task works at each directory."""
+        """The replicas of `_waiting`, by the path of the directory for their log. One task works on each
+        directory.
+        """
         self._making: dict[TopicPartition, None] = {}
-        """Names that workers are making."""
+        """The partitions whose logs workers are making now."""
         self._hosting: dict[TopicIdPartition, bool] = {}
-        """The replicas that the broker is to host now; as in `_waiting`."""
+        """The replicas that the broker is asked to host now. The value is true for a new replica."""
         self._inline_left = INLINE_LOGS_MAX
         self._is_stopped = False
 
@@ -84,18 +92,22 @@ class LogMaker:
         return replica in self._waiting
 
     def begin_change(self) -> None:
-        """Begin another change of metadata."""
+        """Begin a new change of metadata, which may again make `INLINE_LOGS_MAX` logs on the loop."""
         self._inline_left = INLINE_LOGS_MAX
 
     def may_make_now(self, topic: str, index: int) -> bool:
-        """True if the log may be made on the loop, now; a log that may is counted at once."""
+        """True if the caller may make this log now, on the event loop. The log then counts toward
+        `INLINE_LOGS_MAX`.
+        """
         if self._inline_left <= 0 or TopicPartition(topic, index) in self._making:
             return False
         self._inline_left -= 1
         return True
 
     def make_later(self, replica: TopicIdPartition, topic: str, assigned: bytes, *, is_new: bool) -> None:
-        """Request the making of a log, as soon as its turn comes. Raises the errors of `ReplicaPlacement.candidates`."""
+        """Put the log of a replica in the queue of its directory. Raises the errors of
+        `ReplicaPlacement.candidates`.
+        """
         if replica in self._waiting or self._is_stopped:
             return
         log_dir = self._placement.candidates(topic, replica.partition, assigned, is_new=is_new)[0]
@@ -108,11 +120,11 @@ class LogMaker:
         queue[replica] = None
 
     def is_new(self, replica: TopicIdPartition) -> bool:
-        """True if a replica that waits, or has just waited, came into being while this process looked on."""
+        """True if this process has seen the creation of the replica, which waits here or has just been made."""
         return self._hosting.get(replica, False) or self._waiting.get(replica, False)
 
     def stop(self) -> None:
-        """Make no more: the directories are about to be closed."""
+        """Stop making logs, because the directories are about to be closed."""
         self._is_stopped = True
 
     async def _work_off(self, log_dir: LogDir, queue: dict[TopicIdPartition, None]) -> None:
@@ -128,7 +140,9 @@ class LogMaker:
         del self._queues[log_dir.path]
 
     def _wanted(self, replica: TopicIdPartition) -> _Wanted | None:
-        """Describe the log to make for a replica; None if the replica is gone, or already has its log."""
+        """Return a description of the log to make for a replica; None if the replica is gone, or already has
+        its log.
+        """
         topic = self._newest.image.topics_by_id.get(replica.topic_id)
         partition = None if topic is None else topic.partitions.get(replica.partition)
         if topic is None or partition is None or self._node_id not in partition.replicas:
@@ -177,7 +191,7 @@ class LogMaker:
         return partition is not None and self._node_id in partition.replicas
 
     def _host(self, step: list[TopicIdPartition]) -> None:
-        """Let the broker host the logs of this step; it makes missing ones on the loop."""
+        """Let the broker host the replicas of this step. The broker itself makes logs that are still missing."""
         image = self._newest.image
         topics: dict[str, list[int]] = {}
         for topic_id, index in step:
@@ -190,5 +204,5 @@ class LogMaker:
             del self._hosting[replica]
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics."""
+        """Return figures about waiting logs, for metrics."""
         return {"logs_to_make": len(self._waiting)}

@@ -1,24 +1,27 @@
-"""Moves of replicas between the disks of one broker, while they are served (AlterReplicaLogDirs, KIP-113, KIP-858).
+"""Moves replicas between the disks of one broker, while they are served (AlterReplicaLogDirs, KIP-113,
+KIP-858).
 
 Theory of operation
 -------------------
     requested -> copying -> caught up: reported to the controller -> its record names the new directory -> swapped
         '----------'-------------------'--- given up: the copy is removed
 
-A move makes a future replica in the other directory (`log/directory/future_logs`). A task per target directory copies
-one replica after the other: a worker reads from the live log, the loop appends as a follower does. If the live log is
-cut, the copy is cut by leader epochs, like a follower's. When it has caught up, the broker reports the new directory
-to the controller (AssignReplicasToDirs), and goes on copying. The swap comes after the record. So a swapped replica
-is always in the directory that the metadata names, and a restart makes no empty log elsewhere.
+A move makes a future replica in the other directory (`log/directory/future_logs`). A task per target
+directory copies one replica after the other: a worker reads from the live log, the loop appends as a follower
+does. If the live log is truncated, the copy is truncated by leader epochs, like a follower's. When it has
+caught up, the broker reports the new directory to the controller (AssignReplicasToDirs), and continues to
+copy. The swap comes after the controller's record in the metadata log. So a swapped replica is always in the
+directory that the metadata names, and a restart makes no empty log elsewhere.
 
 Rules
-* The live log is the truth until the swap, whatever the metadata says. A move that is given up after that report is
-  followed by a report of the old directory.
+* The live log is the truth until the swap, whatever the metadata says. If a move is given up after the report
+  of the new directory, the old directory is reported again.
 * The last records are copied in the turn of the swap, so the replica is served without a gap.
 * The cleaner leaves the live log alone meanwhile (Kafka's rule).
 * A restart continues with the copied part. A future replica whose topic is gone is removed.
-* The metadata may name a directory that has only a future replica, while no directory has the log. Then the log is on
-  a disk that is away. The replica is reported as LOST to the controller, and nothing is made in its place.
+* The metadata may name a directory that has only a future replica, while no directory has the log. Then the
+  log is on a disk that is offline. The replica is reported as LOST to the controller, and nothing is made in
+  its place.
 
 PORTED.
 """
@@ -56,17 +59,17 @@ from odradek.wire.topic_partition import TopicPartition
 RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 CHUNK_BYTES = 1 << 20
 LAST_BYTES_MAX = 4 << 20
-"""Bytes that the loop copies itself in the turn of the swap."""
+"""The most bytes that the event loop itself copies in the turn of the swap."""
 RETRY_SECONDS = 1.0
-"""A disk that refuses, hangs or is offline is tried again after this time."""
+"""The time in seconds after which a disk that refuses, hangs or is offline is tried again."""
 LOOK_SECONDS = 0.1
-"""The time between two looks for the controller's record, and for new records to copy meanwhile."""
+"""The time in seconds between two checks for the controller's record, and for new records to copy."""
 THROTTLE_SECONDS = 1.0
-"""The rate holds over windows of this length."""
+"""The length, in seconds, of the window over which the copy rate is averaged."""
 
 
 class MovesHost(BrokerHost, Protocol):
-    """The part of its broker that `ReplicaMoves` uses."""
+    """The interface of the broker that `ReplicaMoves` uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -84,22 +87,22 @@ class MovesHost(BrokerHost, Protocol):
     def config_layers(self) -> BrokerConfigLayers: ...
 
     def run_woken(self) -> None:
-        """Serve the requests that something has woken."""
+        """Answer the parked requests that an event has woken."""
 
 
 @attrs.define(eq=False)
 class Move:
-    """One replica that is being moved to `target`."""
+    """A replica that is being moved to the directory `target`."""
 
     partition: Partition
     target: LogDir
     name: str
     """The name of the future replica's directory."""
     future: PartitionLog | None = None
-    """The copy; None until the move's turn comes."""
+    """The log of the future replica (the copy); None until the move begins."""
     truncations_seen: int = -1
     is_near: bool = False
-    """True if the last chunk was a small one: the copy may have caught up."""
+    """True if the last copied chunk was small, so the copy may have caught up."""
     is_reported: bool = False
     """True if the controller has accepted the report that the replica is in `target`."""
     is_over: bool = False
@@ -111,25 +114,29 @@ class Move:
 
     @property
     def lag(self) -> int:
-        """Offsets that the copy is behind the live log."""
+        """The number of offsets that the copy still lacks."""
         end = 0 if self.future is None else self.future.log_end_offset
         return max(0, self.partition.log.log_end_offset - end)
 
 
 class MoveThrottle:
-    """The rate of all moves of one broker, in bytes a second (`replica.alter.log.dirs.io.max.bytes.per.second`)."""
+    """Limits the rate of all moves of one broker, in bytes a second
+    (`replica.alter.log.dirs.io.max.bytes.per.second`).
+    """
 
     def __init__(self, now: float) -> None:
         self._owed_bytes = 0.0
-        """Bytes that were copied ahead of the rate. If negative, so many more may be copied at once."""
+        """The bytes copied beyond the rate so far. If negative, so many bytes may be copied without delay."""
         self._at = now
 
     def spend(self, count: int) -> None:
-        """Note copied bytes."""
+        """Count `count` copied bytes."""
         self._owed_bytes += count
 
     def delay(self, rate: int | None, now: float) -> float:
-        """Compute the seconds to wait until the debt of bytes is 0, at the present rate."""
+        """Return the seconds to wait until the copied bytes are within `rate` (bytes a second; None:
+        unlimited).
+        """
         elapsed, self._at = now - self._at, now
         if rate is None:
             self._owed_bytes = 0.0
@@ -140,7 +147,7 @@ class MoveThrottle:
 
 
 class ReplicaMoves:
-    """The moves of one broker between its directories."""
+    """All moves of one broker's replicas between its directories."""
 
     def __init__(self, broker: MovesHost, assignments: DirectoryAssignments) -> None:
         self._broker = broker
@@ -148,11 +155,13 @@ class ReplicaMoves:
         self._throttle = MoveThrottle(broker.clock.monotonic())
         self.moves: dict[TopicPartition, Move] = {}
         self._queues: dict[str, list[Move]] = {}
-        """The moves by the path of their target; a task works at each, in order."""
+        """The moves in order, by the path of their target. One task works on each queue."""
         self._found: dict[tuple[str, TopicPartition], tuple[str, bytes]] = {}
-        """Future replicas that the start has found: directory name and topic id."""
+        """The future replicas found at the start: (directory path, partition) -> (name of the replica's
+        directory, topic id).
+        """
         self._unsynced: dict[str, LogDir] = {}
-        """The directories in which moves were given up since the last `sync_given_up`, by their paths."""
+        """The directories, by path, in which moves were given up since the last `sync_given_up`."""
         self._is_stopped = False
         self.bytes_copied = 0
         self.swapped = 0
@@ -161,7 +170,8 @@ class ReplicaMoves:
     # -- what clients ask for ---------------------------------------------------------------------------------------
 
     def ask(self, partition: Partition, target: LogDir) -> None:
-        """Move a replica to this directory; if it is there, give up its move.
+        """Begin to move a replica to this directory. If the replica is already there, give up its move to
+        another directory.
 
         Raises:
             KafkaError: INVALID_TOPIC_EXCEPTION for a name that is too long, KAFKA_STORAGE_ERROR.
@@ -184,9 +194,11 @@ class ReplicaMoves:
         self._begin(Move(partition, target, name))
 
     def sync_given_up(self) -> None:
-        """Sync the removal of given-up moves before the client gets its answer, so that no restart continues them.
-        If a device is slow, its sync ends after the answer. If the broker dies before, the move continues at the
-        next start.
+        """Sync the removal of given-up moves to disk before the client gets its answer, so that no restart
+        resumes them.
+
+        If a device is slow, the answer does not wait for its sync. If the broker then dies before the sync
+        ends, the move resumes at the next start.
         """
         unsynced, self._unsynced = self._unsynced, {}
         for target in unsynced.values():
@@ -205,13 +217,15 @@ class ReplicaMoves:
             )
 
     def in_directory(self, log_dir: LogDir) -> list[Move]:
-        """List the moves to this directory."""
+        """List the moves whose target is this directory."""
         return [move for move in self.moves.values() if move.target is log_dir]
 
     # -- events from the broker -------------------------------------------------------------------------------------
 
     def resume(self, partition: Partition) -> None:
-        """Resume the move that the last process has left, if any. Called when the replica is hosted."""
+        """Resume the move of this replica that the last process has left unfinished, if any. Called when the
+        replica is hosted.
+        """
         log = partition.log
         key = TopicPartition(log.topic, log.partition)
         for target in self._broker.log_dirs:
@@ -226,8 +240,9 @@ class ReplicaMoves:
                 self._begin(Move(partition, target, found[0]))
 
     def remove_unknown(self) -> None:
-        """Remove the future replicas that the metadata lacks, or that lie beside their log. Called at the start, once
-        the logs are hosted."""
+        """Remove the future replicas that the metadata lacks, or whose directory already has the log. Called
+        at the start, once the logs are hosted.
+        """
         for (path, key), (name, topic_id) in list(self._found.items()):
             target = next(each for each in self._broker.log_dirs if each.path == path)
             partition = self._broker.hosted.partition(key.topic, key.partition)
@@ -241,7 +256,7 @@ class ReplicaMoves:
         return image is not None and self._broker.node_id in image.replicas
 
     async def find_futures(self) -> None:
-        """Find the future replicas in the directories, at the start."""
+        """Search the directories for future replicas, at the start."""
         for log_dir in self._broker.log_dirs:
             if log_dir.offline_reason is None:
                 try:
@@ -252,7 +267,7 @@ class ReplicaMoves:
                 self._found.update({(log_dir.path, key): each for key, each in found.items()})
 
     def has_only_future(self, topic: str, index: int, topic_id: bytes, assigned: bytes) -> bool:
-        """True if the directory that the metadata names for a replica has only a future replica of it."""
+        """True if the directory that the metadata names for a replica has a future replica of it, but no log."""
         key = TopicPartition(topic, index)
         return any(
             log_dir.directory_id == assigned
@@ -262,18 +277,18 @@ class ReplicaMoves:
         )
 
     def explains(self, partition: Partition, directory_id: bytes) -> bool:
-        """True if the metadata names this directory for the replica because it is about to move there."""
+        """True if the metadata names this directory because the replica is about to move there."""
         move = self.moves.get(TopicPartition(partition.log.topic, partition.log.partition))
         return move is not None and move.is_reported and move.target.directory_id == directory_id
 
     def directory_offline(self, log_dir: LogDir) -> None:
-        """Give up all moves from and to a directory that failed."""
+        """Give up all moves from or to a directory that has failed."""
         for move in list(self.moves.values()):
             if move.target is log_dir or move.partition.log.owner is log_dir:
                 self._give_up(move, f"{log_dir.path} is offline")
 
     def stop(self) -> None:
-        """Copy no more: the directories are about to be closed. The next start goes on."""
+        """Stop copying, because the directories are about to be closed. The next start resumes the moves."""
         self._is_stopped = True
         for move in self.moves.values():
             if move.future is not None:
@@ -307,7 +322,7 @@ class ReplicaMoves:
                 await self._carry_out(move)
             queue.remove(move)
             if not move.is_over and not self._is_stopped:
-                # This move waits for a disk; other moves may go on.
+                # This move waits for a disk; meanwhile other moves in the queue continue.
                 queue.append(move)
         self._queues.pop(path, None)
 
@@ -315,12 +330,12 @@ class ReplicaMoves:
         return not self._is_stopped and not move.is_over and self._broker.hosted.holds(move.partition)
 
     async def _carry_out(self, move: Move) -> None:
-        """Copy and swap; returns early where a disk has to be waited for."""
+        """Copy a replica and swap it with its copy. Returns early if a disk does not answer or has no room."""
         clock = self._broker.clock
         while self._is_wanted(move):
             owed_seconds = self._owed_seconds()
             if owed_seconds:
-                # In parts, since the rate may be changed meanwhile.
+                # Sleep in short parts, since the rate may change meanwhile.
                 await clock.sleep_until(clock.monotonic() + min(owed_seconds, THROTTLE_SECONDS))
                 continue
             try:
@@ -356,7 +371,9 @@ class ReplicaMoves:
             )
 
     async def _step(self, move: Move) -> float:
-        """Take the next step; returns the seconds until another one. Raises `DiskError`, `KafkaError`."""
+        """Take the next step of a move. Returns the seconds to wait before the following step. Raises
+        `DiskError`, `KafkaError`.
+        """
         current = move.partition.log
         if current.offline or move.target.is_stalled:
             return RETRY_SECONDS
@@ -395,8 +412,8 @@ class ReplicaMoves:
         return 0
 
     def _match(self, move: Move, current: PartitionLog, future: PartitionLog) -> None:
-        """Cut the copy wherever the live log was cut. If the live log now starts beyond the copy's end, restart the
-        copy there.
+        """Truncate the copy wherever the live log was truncated. If the live log now starts beyond the copy's
+        end, restart the copy from there.
         """
         if current.log_start_offset > future.log_end_offset:
             future.truncate_fully_and_start_at(current.log_start_offset)
@@ -421,7 +438,7 @@ class ReplicaMoves:
             future.truncate_fully_and_start_at(current.log_start_offset)
 
     async def _copy(self, move: Move, current: PartitionLog, future: PartitionLog) -> float:
-        """Copy one chunk. Return the seconds until the next one."""
+        """Copy one chunk of records. Returns the seconds to wait before the next chunk."""
         offset, truncations = future.log_end_offset, current.truncations
         offset = max(offset, current.log_start_offset)
         owner = current.owner
@@ -444,7 +461,7 @@ class ReplicaMoves:
         return 0
 
     def _owed_seconds(self) -> float:
-        """Compute the seconds by which the throttle delays the next chunk."""
+        """Return the seconds by which the throttle delays the next chunk."""
         rate = broker_value(RATE_KEY, self._broker.config_layers)
         return self._throttle.delay(rate if isinstance(rate, int) else None, self._broker.clock.monotonic())
 
@@ -453,7 +470,7 @@ class ReplicaMoves:
         self.bytes_copied += len(data)
 
     def _copy_rest(self, current: PartitionLog, future: PartitionLog) -> bool:
-        """Copy the last records on the loop; false if there are too many."""
+        """Copy the last records on the event loop. Returns false if there are too many."""
         copied = 0
         while future.log_end_offset < current.log_end_offset:
             data = current.read_bytes(
@@ -471,11 +488,11 @@ class ReplicaMoves:
         return True
 
     def _swap(self, move: Move, current: PartitionLog, future: PartitionLog) -> None:
-        """Put the copy in the place of the live log, all in this turn of the loop."""
+        """Replace the live log by the copy, within this turn of the event loop."""
         source = current.owner
         assert isinstance(source, LogDir)
         swap = Swap(current, source, future, move.target, move.name)
-        # From here on the move can no longer be given up, and other parts do not see it.
+        # From here on the move can no longer be given up, and other parts of the broker cannot find it.
         key = TopicPartition(current.topic, current.partition)
         del self.moves[key]
         move.is_over = True
@@ -506,7 +523,7 @@ class ReplicaMoves:
             self._swap_failed(swap, error)
 
     def _swapped(self, move: Move, swap: Swap, moved: PartitionLog) -> None:
-        """Serve the copy instead of the live log, unless the replica is gone by now."""
+        """Serve the copy instead of the live log, unless the replica has been removed meanwhile."""
         current, target = swap.current, move.target
         target.names.free(f"{current.topic}-{current.partition}")
         current.home.settle()
@@ -529,7 +546,7 @@ class ReplicaMoves:
         self._broker.run_woken()
 
     def _not_swapped(self, swap: Swap, error: DiskError) -> None:
-        """Keep serving the live log, since the swap has failed before the point of no return."""
+        """Continue to serve the live log, since the swap has failed before the point of no return."""
         current, target = swap.current, swap.target
         self._log_not_moved(swap, error)
         swap.future.abandon()
@@ -551,7 +568,9 @@ class ReplicaMoves:
             self._assignments.note(current.topic_id, current.partition, current.owner.directory_id)
 
     def _swap_failed(self, swap: Swap, error: Exception) -> None:
-        """Take a disk offline: the replica is complete, under one name or the other, and cannot be opened."""
+        """Take the target disk offline after a failed swap: the replica is complete, under the old or the new
+        name, but cannot be opened.
+        """
         if not isinstance(error, DiskError):
             raise error
         current, target = swap.current, swap.target
@@ -595,7 +614,7 @@ class ReplicaMoves:
         )
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics; bytes and numbers of moves are since the start."""
+        """Return figures for metrics. Bytes and numbers of moves count from the start of the process."""
         return {
             "replicas_moving": len(self.moves),
             "moved_bytes": self.bytes_copied,

@@ -1,25 +1,29 @@
-"""The disk of a replica: found, chosen, or left alone because it is away.
+"""Finds the disk of a replica's log, or chooses one for a new log. Makes no log if the replica's disk may be
+offline.
 
 Theory of operation
 -------------------
-The metadata log has the directory of each replica (KIP-858). A broker with several directories chooses one when it
-makes the log, and reports it to the controller (`DirectoryAssignments`).
+The metadata log has the directory of each replica (KIP-858). A broker with several directories chooses one
+when it makes the log, and reports it to the controller (`DirectoryAssignments`).
 
-* **The rule for a new log**: only directories with at least half as much free room as the roomiest one count. Of
-  these the one with the fewest logs gets it (Kafka's rule); among equals, the roomiest. With equal disks this spreads
-  logs evenly; a disk that has filled up gets no more, and a new empty one is filled first. A disk that turns out to
-  be full is skipped.
-* **Nothing is made twice.** A replica whose directory is offline, or may be, is not served: KAFKA_STORAGE_ERROR. It
-  may be where the replica is unassigned and existed before this process, while some directory is away. An empty log
-  in its place would forget the records on the other disk.
-* If a replica's directory is no longer configured, and all configured directories are there, then its disk has been
-  replaced. The replica begins anew, with an error in the log. The controller takes it out of the eligible leaders
-  when it learns of the new directory, and until then the replica is offline.
-* **No empty log takes the place of an unreadable one.** A damaged `partition.metadata` leaves open whose log it is. The
-  metadata then calls the replica LOST: another replica leads, or the partition waits for an operator.
-* Where two directories hold the same replica, the assigned one counts, and the other copy is set aside as a stray.
+* **The rule for a new log**: only directories with at least half as much free room as the roomiest one are
+  candidates. Of these the one with the fewest logs gets it (Kafka's rule); among equals, the roomiest. With
+  equal disks this spreads logs evenly; a disk that has filled up gets no more, and a new empty one is filled
+  first. A disk that turns out to be full is skipped.
+* **Nothing is made twice.** A replica whose directory is offline, or may be, is not served:
+  KAFKA_STORAGE_ERROR. The directory may be offline if the metadata names none, the replica existed before
+  this process, and some directory is offline. An empty log in its place would lose the records on the offline
+  disk.
+* If a replica's directory is no longer configured, and all configured directories are there, then its disk
+  has been replaced. The replica begins anew, with an error in the log. The controller takes it out of the
+  eligible leaders when the new directory is reported, and until then the replica is offline.
+* **No empty log takes the place of an unreadable one.** If `partition.metadata` is damaged, nobody knows
+  which topic the log belongs to. The metadata then calls the replica LOST: another replica leads, or the
+  partition waits for an operator.
+* Where two directories hold the same replica, the copy in the assigned one is used, and the other is set
+  aside as a stray.
 
-PURE but for the logs' own files.
+PURE except for the logs' own files.
 """
 
 from __future__ import annotations
@@ -44,28 +48,34 @@ _UNDECIDED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 
 
 class DirectoryAway(Exception):
-    """Raised if the replica's directory is offline, or may be one of the offline directories."""
+    """Raised if the directory of a replica is offline, or may be one of the offline directories."""
 
 
 class LogUnreadable(DirectoryAway):
-    """Raised if a directory has a log of the replica's name whose topic id is unreadable."""
+    """Raised if a directory has a log of the replica's name whose topic id cannot be read."""
 
 
 class ReplicaPlacement:
-    """Finds and makes the logs of one broker."""
+    """Finds and makes the logs of one broker's replicas."""
 
     def __init__(self, log_dirs: Sequence[LogDir], unavailable: Mapping[str, str], log: Log) -> None:
         self.log_dirs = log_dirs
         self.unavailable = unavailable
-        """Directories of the configuration that could not be opened at the start: path and reason."""
+        """The configured directories that could not be opened at the start: path -> reason."""
         self.cordoned: tuple[bytes, ...] = ()
-        """Ids of directories that take no new replicas while others can (`cordoned.log.dirs`, KIP-1066)."""
+        """The ids of directories that get no new replicas while others can take them (`cordoned.log.dirs`,
+        KIP-1066).
+        """
         self.preferred: dict[TopicPartition, bytes] = {}
-        """Directories that AlterReplicaLogDirs has named for future replicas (KIP-113)."""
+        """The directory that AlterReplicaLogDirs has named for a replica that does not exist yet, by
+        partition (KIP-113).
+        """
         self._log = log
 
     def prefer(self, topic: str, index: int, directory_id: bytes) -> None:
-        """Note the directory for a future replica of this broker; the oldest of too many notes is dropped."""
+        """Remember the directory for a replica that this broker may get later. If too many are remembered,
+        the oldest is dropped.
+        """
         self.preferred.pop(TopicPartition(topic, index), None)
         if len(self.preferred) >= PREFERRED_MAX:
             del self.preferred[next(iter(self.preferred))]
@@ -76,18 +86,20 @@ class ReplicaPlacement:
         return [log_dir for log_dir in self.log_dirs if log_dir.offline_reason is None]
 
     def is_away(self, directory_id: bytes) -> bool:
-        """True if this broker once had a directory of that id, and has none now that is online."""
+        """True if no online directory of this broker has this id. Reserved ids (unassigned, lost) give False."""
         return directory_id not in RESERVED_DIRECTORIES and all(
             log_dir.directory_id != directory_id for log_dir in self.online
         )
 
     @property
     def usable(self) -> list[LogDir]:
-        """The directories that the loop may touch now."""
+        """The online directories that the event loop may touch now, because they do not hang."""
         return [log_dir for log_dir in self.online if not log_dir.is_stalled]
 
     def find(self, topic: str, index: int, topic_id: bytes, assigned: bytes) -> LogDir | None:
-        """Find the directory that holds the replica's log. Other copies are set aside."""
+        """Return the directory that holds the replica's log; None if there is none. Further copies of the log
+        are set aside as strays.
+        """
         holders = [log_dir for log_dir in self.online if _holds(log_dir, topic, index, topic_id)]
         if len(holders) > 1:
             holders.sort(key=lambda log_dir: log_dir.directory_id != assigned)
@@ -106,10 +118,11 @@ class ReplicaPlacement:
     def create(
         self, topic: str, index: int, topic_id: bytes, config: LogConfig, assigned: bytes, *, is_new: bool
     ) -> LogDir:
-        """Make the replica's log. `is_new` is true if this process has seen the creation of the partition.
+        """Make the replica's log, and return its directory. `is_new` is true if this process has seen the
+        creation of the partition.
 
         Raises:
-            DirectoryAway: the log must not be made, because its directory is not there.
+            DirectoryAway: the log must not be made, because its directory is offline.
             DiskRefused: no directory has room.
             DiskError: no directory is online.
         """
@@ -131,7 +144,7 @@ class ReplicaPlacement:
         """List the directories in which a new log may be made, the best first.
 
         Raises:
-            DirectoryAway: the log must not be made, because its directory is not there.
+            DirectoryAway: the log must not be made, because its directory is offline.
             DiskHung: the replica's directory does not answer now.
             DiskError: no directory is online.
         """
@@ -165,7 +178,7 @@ class ReplicaPlacement:
             "partition.begun_anew",
             topic=topic,
             partition=index,
-            reason="the replica's disk was replaced, or its log directory is not in log.dirs any more",
+            reason="its disk was replaced, or its log directory was taken out of log.dirs",
         )
         return directories_for_new_log(self._open_to_new)
 
@@ -184,7 +197,9 @@ def _holds(log_dir: LogDir, topic: str, index: int, topic_id: bytes) -> bool:
 
 
 def directories_for_new_log(online: Sequence[LogDir]) -> list[LogDir]:
-    """Sort the directories in the order in which a new log should be tried: see the rule above."""
+    """Sort the directories into the order in which to try them for a new log, by the rule in the module's
+    docstring.
+    """
     if not online:
         return []
     half = max(log_dir.space.free_bytes for log_dir in online) / 2
@@ -197,7 +212,7 @@ def directories_for_new_log(online: Sequence[LogDir]) -> list[LogDir]:
 
 
 def log_of(log_dir: LogDir, topic: str, index: int) -> PartitionLog:
-    """Return the log that `find` or `create` has named."""
+    """Return a partition's log in a directory that `find` or `create` has returned."""
     log = log_dir.get(topic, index)
     assert log is not None
     return log

@@ -1,16 +1,19 @@
-"""Searches the logs of a broker for silent rot: each is read once per `odradek.scrub.interval.ms`. PORTED.
+"""Searches the logs of a broker for silently damaged bytes: each log is read once per
+`odradek.scrub.interval.ms`. PORTED.
 
 Theory of operation
 -------------------
-A disk may return other bytes than were written to it. Readers check what they ask for
-(`odradek.data_plane.replication.rotten_replicas`), and all else stays unchecked. So each disk has a task that reads
-all of its logs, one after the other, past the page cache (`odradek.data_plane.log.directory.scrub`).
+A disk may return other bytes than were written to it. Readers check only the bytes that they ask for
+(`odradek.data_plane.replication.rotten_replicas`), and all other bytes stay unchecked. So each disk has a
+task that reads all of its logs, one after the other, past the page cache
+(`odradek.data_plane.log.directory.scrub`).
 
-* **Slow on purpose.** The rate follows from the bytes there and the interval, so that a round takes most of an
-  interval. It is at least `BYTES_PER_SECOND_MIN`.
-* **A round survives a restart.** A checkpoint in the directory says where it is, as of a minute ago.
-* **Findings** are treated as every rotten replica: it is replaced if other replicas are in sync, else it stays and
-  is reported. A finding does not count once a truncation or deletion has overtaken it.
+* **Slow on purpose.** The rate follows from the bytes on the disk and the interval, so that a round takes
+  most of an interval. It is at least `BYTES_PER_SECOND_MIN`.
+* **A round survives a restart.** A checkpoint in the directory, at most a minute old, says how far the round
+  is.
+* **Findings** are treated as every rotten replica: it is replaced if other replicas are in sync, else it
+  stays and is reported. A finding does not count if a truncation or deletion has removed the bytes meanwhile.
 * A disk that is hung, offline or closing is left alone.
 """
 
@@ -38,28 +41,30 @@ CHECKPOINT_FILE = "odradek-scrub-checkpoint"
 CHECKPOINT_SECONDS = 60.0
 BYTES_PER_SECOND_MIN = 1 << 20
 FIRST_ROUND_SECONDS = 3600.0
-"""The wait of a directory without a checkpoint for its first round: a start has more important reads."""
+"""The time in seconds before the first round in a directory without a checkpoint: right after a start, other
+reads matter more.
+"""
 _HASTE = 1.25
-"""A round is planned to take four fifths of an interval."""
+"""The factor by which a round is planned faster than the interval: it takes four fifths of an interval."""
 _LOOK_SECONDS = 10.0
 
 
 @attrs.define
 class ScrubState:
-    """Progress and findings in one directory. Times are of the wall clock, in milliseconds."""
+    """Progress and findings of the scrub in one directory. Times are of the wall clock, in milliseconds."""
 
     began_ms: int = -1
-    """The begin of the round under way; -1 between rounds."""
+    """The time at which the current round began; -1 between rounds."""
     ended_ms: int = -1
-    """The end of the last whole round; -1 if there was none."""
+    """The time at which the last complete round ended; -1 if there was none."""
     after: TopicPartition | None = None
-    """The last log that this round is done with."""
+    """The last log that the current round has finished."""
     bytes_read: int = 0
-    """Bytes read since the start."""
+    """The number of bytes read since the process started."""
     logs_done: int = 0
-    """Logs of this round that were read since the start."""
+    """The number of logs of this round that were read since the process started."""
     rotten: int = 0
-    """Rotten logs that were found since the start."""
+    """The number of rotten logs found since the process started."""
 
     def text(self) -> bytes:
         """Encode the checkpoint as JSON."""
@@ -67,7 +72,7 @@ class ScrubState:
         return json.dumps({"began_ms": self.began_ms, "ended_ms": self.ended_ms, "after": after}).encode()
 
     def load(self, text: bytes) -> None:
-        """Load a checkpoint. A malformed one is ignored: a round begins."""
+        """Load a checkpoint. If it is malformed, it is ignored, and a new round begins."""
         try:
             stored = json.loads(text)
             began_ms, ended_ms, after = int(stored["began_ms"]), int(stored["ended_ms"]), stored["after"]
@@ -80,14 +85,14 @@ class ScrubState:
 
 
 class RotSink(Protocol):
-    """The receiver of a scrub's findings."""
+    """The receiver of damage that a scrub has found."""
 
     def note_rot(self, partition: Partition, rot: Rot) -> None:
-        """Called when this replica's bytes differ from the written ones."""
+        """Called when bytes of this replica differ from the bytes that were written."""
 
 
 class ScrubHost(BrokerHost, Protocol):
-    """The part of its broker that a scrubber uses."""
+    """The interface of the broker that a scrubber uses."""
 
     @property
     def log_dirs(self) -> Sequence[LogDir]: ...
@@ -100,10 +105,12 @@ class ScrubHost(BrokerHost, Protocol):
 
 
 class Scrubber:
-    """The scrub of all directories of one broker."""
+    """Scrubs all directories of one broker."""
 
     def __init__(self, broker: ScrubHost, sink: RotSink, interval_ms: int) -> None:
-        """`interval_ms` 0: no scrub."""
+        """Take the broker, the receiver of damage, and the interval in milliseconds. An interval of 0
+        disables the scrub.
+        """
         self._broker = broker
         self._sink = sink
         self._interval_ms = interval_ms
@@ -111,17 +118,19 @@ class Scrubber:
         self.states = {log_dir.path: ScrubState() for log_dir in broker.log_dirs}
 
     def run(self) -> None:
-        """Start a task for each directory."""
+        """Start one scrub task for each directory."""
         if self._interval_ms > 0:
             for log_dir in self._broker.log_dirs:
                 self._broker.tasks.start_soon(self._run_directory, log_dir)
 
     def stop(self) -> None:
-        """End all scrubs: the directories are about to be closed."""
+        """End all scrubs, because the directories are about to be closed."""
         self._is_stopped = True
 
     def statistics(self) -> dict[str, dict[str, float]]:
-        """Return figures by directory. `progress` is the finished share of logs in the present round, else 1 or 0."""
+        """Return figures by directory. `progress` is the finished share of the logs in the current round,
+        from 0 to 1.
+        """
         return {log_dir.path: self._figures(log_dir) for log_dir in self._broker.log_dirs}
 
     def _figures(self, log_dir: LogDir) -> dict[str, float]:
@@ -144,7 +153,7 @@ class Scrubber:
         return self._is_stopped or not log_dir.is_served
 
     async def _rest(self, log_dir: LogDir, until: float) -> None:
-        """Sleep until then (monotonic seconds), or until the scrub is over."""
+        """Sleep until `until` (monotonic seconds), or until the scrub is stopped."""
         clock = self._broker.clock
         while not self._is_over(log_dir) and (now := clock.monotonic()) < until:
             await clock.sleep_until(min(until, now + _LOOK_SECONDS))
@@ -172,7 +181,7 @@ class Scrubber:
             await self._round(log_dir, state)
 
     async def _round(self, log_dir: LogDir, state: ScrubState) -> None:
-        """Read every log that this round has not read yet."""
+        """Read every log that the current round has not read yet."""
         clock = self._broker.clock
         state.logs_done = 0
         saved_at = clock.monotonic()
@@ -237,7 +246,9 @@ class Scrubber:
                 return
 
     async def _scrub_segment(self, log_dir: LogDir, piece: SegmentScrub, state: ScrubState) -> Rot | None:
-        """Read one segment at the pace of the interval; returns the first damage. Raises `DiskError`."""
+        """Read one segment, as fast as the interval requires. Returns the first damage, or None. Raises
+        `DiskError`.
+        """
         clock, workers = self._broker.clock, log_dir.workers
         buffer = bytearray(min(CHUNK_BYTES, max(piece.end, 1)))
         rate = self._bytes_per_second(log_dir)

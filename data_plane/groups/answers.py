@@ -1,4 +1,4 @@
-"""The answer of each request that has only an error. PURE."""
+"""Error responses: for each kind of request, the response that holds only an error code. PURE."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from odradek.wire.structure import Message
 
 
 def refused_like(response: Any, code: ErrorCode) -> Any:
-    """Make the answer to a member that waited, with an error in place of `response`."""
+    """Build a response of the same type as `response`, which a member waited for, but with an error."""
     if isinstance(response, JoinGroupResponse):
         return join_refused(UNKNOWN_MEMBER, code, 0)
     if isinstance(response, ConsumerGroupHeartbeatResponse):
@@ -39,10 +39,11 @@ def refused_like(response: Any, code: ErrorCode) -> Any:
 
 
 def refusal(ask: Ask, code: ErrorCode) -> Any:
-    """Make the answer to `ask` instead of a decision."""
+    """Build the response that refuses `ask` with `code`, as no decision was made."""
     request = ask.request
     if isinstance(request, HeartbeatRequest) and code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        # As in Kafka: no member loses its session to a coordinator that is still loading.
+        # As in Kafka, a heartbeat succeeds while the coordinator is loading, so that no member loses its
+        # session.
         reached("groups.heartbeat_answered_while_loading")
         code = ErrorCode.NONE
     if isinstance(request, JoinGroupRequest):

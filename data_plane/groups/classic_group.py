@@ -8,12 +8,12 @@ A group is in one of four states:
       ^                 |        ^                                      |                                     |
       +---nobody left---+        +------join, leave, lost member--------+-------------------------------------+
 
-Members and their metadata are soft state while a rebalance goes on. The generation that a rebalance produced becomes
-replicated when its leader hands in the assignment, and when the group becomes empty. A coordinator that takes over
-begins with that. Members keep their ids; their sessions start anew.
+While a rebalance goes on, members and their metadata are soft state. A generation is written to the log when
+the group's leader sends the assignment, and when the group becomes empty. A new coordinator begins with the
+generation in the log. Members keep their ids; their sessions start again.
 
 Requests that wait for other members (JoinGroup, SyncGroup) leave their reply in the member: `join_reply`,
-`sync_reply`. Deliberately absent are deadlines and records, which are the machine's (`membership`, `machine`).
+`sync_reply`. Deadlines and records are deliberately absent here: `membership` and `machine` handle them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NEVER = float("inf")
 
 
 class GroupPhase(Enum):
-    """Kafka's states; clients get the values."""
+    """The states of a group, with the names that Kafka's clients see."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -54,14 +54,14 @@ _FROM = {
     GroupPhase.STABLE: (GroupPhase.COMPLETING_REBALANCE,),
     GroupPhase.DEAD: tuple(GroupPhase)[:-1],
 }
-"""The phases from which each phase can be reached."""
+"""For each phase, the phases from which a group may change to it."""
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""(name, metadata) in the order of a member's preference."""
+"""The assignment protocols of a member: (name, metadata), in the member's order of preference."""
 
 
 class Member:
-    """One member. Times in monotonic milliseconds."""
+    """One member of a classic group. All its times are monotonic milliseconds."""
 
     __slots__ = (
         "_subscription",
@@ -99,14 +99,16 @@ class Member:
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocols = protocols
         self._subscription: tuple[bytes, tuple[str, ...] | None] | None = None
-        """The metadata that was decoded last, and its topics."""
+        """The subscription that was decoded last: the encoded metadata, and its topics (None where they are
+        malformed).
+        """
         self.assignment = b""
         self.join_reply: Reply | None = None
         self.sync_reply: Reply | None = None
         self.is_new = False
         self.is_gone = False
         self.deadline_ms: float = NEVER
-        """The end of the session, unless the member is heard of before."""
+        """The time when the session ends, unless the member sends a request before."""
         self.timer_ms: float = NEVER
         """The time when the machine checks `deadline_ms` again; it is never later than `deadline_ms`."""
 
@@ -118,22 +120,29 @@ class Member:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def subscribed_topics(self, protocol: str) -> tuple[str, ...] | None:
-        """Decode the topics of its subscription, once; None where the metadata is malformed."""
+        """Return the topics in the member's metadata for this protocol; None if it is malformed.
+
+        The decoded topics are cached.
+        """
         metadata = self.metadata_for(protocol)
         if self._subscription is None or self._subscription[0] != metadata:
             self._subscription = (metadata, _topics_of(metadata))
         return self._subscription[1]
 
     def owes_rejoin(self, protocol: str) -> bool:
-        """True if the member's assignment lacks partitions that it claimed when it joined. In the cooperative
-        protocol (KIP-429) the member gives them up and joins once more. They have no owner until then.
+        """True if the member must soon join again: its assignment lacks partitions that it owned when it
+        joined. In the cooperative protocol (KIP-429) the member then revokes them and rejoins; until then
+        they have no owner.
         """
         claimed = _claimed_partitions(self.metadata_for(protocol))
         return bool(claimed) and not claimed <= _given_partitions(self.assignment)
 
 
 def _claimed_partitions(metadata: bytes) -> set[tuple[str, int]]:
-    """Decode the partitions that a member claims in its metadata. None in version 0, or if it is malformed."""
+    """Decode the partitions that a member says it owns, from its metadata.
+
+    Empty for version 0 and for malformed metadata.
+    """
     try:
         subscription = decode_bounded(ConsumerProtocolSubscription, _version_of(metadata), metadata, 2)
     except ProtocolError:
@@ -142,7 +151,7 @@ def _claimed_partitions(metadata: bytes) -> set[tuple[str, int]]:
 
 
 def _given_partitions(assignment: bytes) -> set[tuple[str, int]]:
-    """Decode the partitions in an assignment; none if it is malformed."""
+    """Decode the partitions in an assignment. Empty for a malformed assignment."""
     try:
         given = decode_bounded(ConsumerProtocolAssignment, _version_of(assignment), assignment, 2)
     except ProtocolError:
@@ -151,7 +160,10 @@ def _given_partitions(assignment: bytes) -> set[tuple[str, int]]:
 
 
 def _version_of(data: bytes) -> int:
-    """Choose the version for reading a member's metadata or assignment. Newer versions only append fields."""
+    """Return the version with which to decode a member's metadata or assignment.
+
+    A newer version only appends fields, so it is read as the newest known one.
+    """
     newest = ConsumerProtocolSubscription.VALID_VERSIONS[1]
     return max(0, min(int.from_bytes(data[:2], "big", signed=True), newest))
 
@@ -159,7 +171,8 @@ def _version_of(data: bytes) -> int:
 def _topics_of(metadata: bytes) -> tuple[str, ...] | None:
     """Decode the topics in a member's metadata.
 
-    All versions begin with the fields of version 0, which a coordinator reads.
+    Returns None if it is malformed. Every version begins with the fields of version 0, and the coordinator
+    needs only these.
     """
     if int.from_bytes(metadata[:2], "big", signed=True) < 0:
         return None
@@ -170,7 +183,7 @@ def _topics_of(metadata: bytes) -> tuple[str, ...] | None:
 
 
 class ClassicGroup:
-    """One group in memory. Members are kept in the order in which they joined."""
+    """One classic group in memory. Its members are in the order in which they joined."""
 
     __slots__ = (
         "awaiting_join",
@@ -204,7 +217,9 @@ class ClassicGroup:
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
         self.pending_members: dict[str, float] = {}
-        """Ids that were given out and have not joined yet (KIP-394), with their deadlines."""
+        """Member ids that were assigned but have not joined yet (KIP-394), each with its deadline in
+        monotonic milliseconds.
+        """
         self.pending_sync: dict[str, None] = {}
         self.awaiting_join = 0
         self.new_member_added = False
@@ -213,14 +228,14 @@ class ClassicGroup:
         self.state_timestamp_ms = -1
         """Wall-clock time of the last change of phase."""
         self.subscribed_topics: frozenset[str] | None = None
-        """The topics that the members read. None where they are unknown: another group than a consumer group, or
-        malformed metadata.
+        """The topics that the members read. None where they are unknown: the group does not consume topics,
+        or its metadata is malformed.
         """
         self.is_gone = False
 
     @classmethod
     def restore(cls, group_id: str, stored: GroupMetadataValue | None) -> ClassicGroup:
-        """Make the group from its record; None for a group that has only offsets."""
+        """Build the group from its record in the log. `stored` is None for a group that has only offsets."""
         group = cls(group_id)
         if stored is None:
             return group
@@ -249,7 +264,7 @@ class ClassicGroup:
         return group
 
     def stored(self) -> GroupMetadataValue:
-        """Make the record's value for the present group."""
+        """Build the value of the group's record from its present state."""
         protocol = self.protocol
         members = [
             MemberMetadata(
@@ -274,7 +289,7 @@ class ClassicGroup:
         )
 
     def transition_to(self, phase: GroupPhase, wall_ms: int) -> None:
-        """Change the phase. Raises `AssertionError` for a step that is not in the table."""
+        """Change the group's phase. Raises `AssertionError` if `_FROM` does not allow the change."""
         if self.phase not in _FROM[phase]:
             raise AssertionError(
                 f"group {self.group_id} cannot go from state {self.phase.value} to {phase.value}"
@@ -283,7 +298,7 @@ class ClassicGroup:
         self.phase = phase
         self.state_timestamp_ms = wall_ms
 
-    # -- questions ------------------------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------------------
 
     @property
     def can_rebalance(self) -> bool:
@@ -295,12 +310,14 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member asks for."""
+        """The longest rebalance timeout among the members, in milliseconds."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check a member; returns UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for an instance that has joined under
-        another id (KIP-345).
+        """Check a member's id.
+
+        Returns UNKNOWN_MEMBER_ID for an unknown id, FENCED_INSTANCE_ID if its instance has joined under
+        another id (KIP-345), otherwise NONE.
         """
         if instance_id is not None:
             existing = self.static_members.get(instance_id)
@@ -312,8 +329,8 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports_protocols(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """True if a member may join with these protocols: they have the group's type, and every member knows one of
-        them.
+        """True if a member with these protocols may join: they have the group's type, and every member
+        supports one of them.
         """
         if self.phase is GroupPhase.EMPTY:
             return bool(protocol_type) and bool(names)
@@ -332,8 +349,8 @@ class ClassicGroup:
         return common or {}
 
     def select_protocol(self) -> str:
-        """Choose the protocol: each member votes for its first protocol that all members support. The protocol with
-        the most votes wins.
+        """Choose the protocol with the most votes: each member votes for the first of its protocols that all
+        members support.
         """
         candidates = self._common_protocols()
         votes = dict.fromkeys(candidates, 0)
@@ -349,19 +366,24 @@ class ClassicGroup:
         return max(votes, key=lambda name: votes[name])
 
     def can_keep_generation(self, replaced: Member) -> bool:
-        """True if a static member with a new id may stay in this generation, with its assignment."""
+        """True if the static member `replaced` may return under a new id without a rebalance: the generation
+        and the assignment stay.
+        """
         if self.select_protocol() != self.protocol:
             return False
         return self.protocol_type != CONSUMER_PROTOCOL or not replaced.owes_rejoin(self.protocol or "")
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """True if a member may read the topic; a consumer group whose subscriptions are unreadable may read any."""
+        """True if some member may read the topic.
+
+        For a consumer group with unreadable subscriptions this is True for every topic.
+        """
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed_topics
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """Compute the union of the members' subscriptions in the chosen protocol of a consumer group."""
+        """Compute the union of the topics in the members' subscriptions; None if they are unknown."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -375,7 +397,7 @@ class ClassicGroup:
         return frozenset(topics)
 
     def described_members(self) -> list[JoinGroupResponseMember]:
-        """List the members with their metadata, from which a leader makes the assignment."""
+        """List the members with their metadata. The group's leader computes the assignment from this list."""
         protocol = self.protocol or ""
         return [
             JoinGroupResponseMember(each.member_id, each.group_instance_id, each.metadata_for(protocol))
@@ -396,7 +418,10 @@ class ClassicGroup:
         self.set_join_reply(member, reply)
 
     def remove(self, member_id: str) -> Member | None:
-        """Forget a member, and choose another leader if it led. The caller answers its waiting requests."""
+        """Remove a member, and choose another leader if it was the leader.
+
+        The caller answers the member's waiting requests.
+        """
         self.pending_members.pop(member_id, None)
         self.pending_sync.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -411,13 +436,19 @@ class ClassicGroup:
         return member
 
     def set_join_reply(self, member: Member, reply: Reply | None) -> Reply | None:
-        """Let `reply` wait in the member; returns the reply that waited before."""
+        """Store `reply` as the member's waiting JoinGroup, None if none waits any more.
+
+        Returns the reply that waited before.
+        """
         before, member.join_reply = member.join_reply, reply
         self.awaiting_join += (reply is not None) - (before is not None)
         return before
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, otherwise take the first member that has; False when there is none."""
+        """Choose a leader that has joined: the present leader if it has, otherwise the first member that has.
+
+        Returns False if no member has joined.
+        """
         if self.leader is None:
             return False
         leader = self.members.get(self.leader)
@@ -432,8 +463,9 @@ class ClassicGroup:
         return False
 
     def replace_static_member(self, instance_id: str, new_id: str) -> tuple[Member, Member]:
-        """Replace a static member that returns under a new id (KIP-345): (old, new). The new one has the old one's
-        assignment.
+        """Replace a static member that returns under a new id (KIP-345).
+
+        Returns (old member, new member); the new member has the assignment of the old one.
         """
         old = self.members[self.static_members[instance_id]]
         led = self.leader == old.member_id

@@ -1,7 +1,7 @@
 """The group coordinators of a broker: one shard per led partition of `__consumer_offsets`. PORTED.
 
-The shard appends the transaction markers of its partition. A marker settles the offsets that its transaction has
-committed.
+A shard also appends the transaction markers of its partition. A marker makes the offsets of its transaction
+valid, or drops them.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from odradek.wire.messages.sync_group import SyncGroupRequest
 from odradek.wire.messages.write_txn_markers import WritableTxnMarker
 
 _WRITES = (CommitOffsets, DeleteOffsets, DeleteGroup, EndTransaction)
-"""Requests that wait for the log alone."""
+"""Requests whose answers only wait until the log has committed the decision."""
 _NEEDS_REPLICAS = (*_WRITES, JoinGroupRequest, SyncGroupRequest)
-"""Requests that lead to records, at once or later."""
+"""Requests that lead to records in the log, at once or later."""
 
 
 class Shard(CoordinatorShard[GroupsState, None]):
-    """The coordinator of the groups of one partition."""
+    """The coordinator of the groups of one partition of `__consumer_offsets`."""
 
     NAME: ClassVar[str] = "groups"
 
@@ -81,9 +81,12 @@ class Shard(CoordinatorShard[GroupsState, None]):
             commit_timeout_ms=settings.offsets_commit_timeout_ms,
         )
         self._deleted_topics: dict[str, None] = {}
-        """Topics deleted while the log is read."""
+        """Topics that were deleted while the log was being read. Their offsets are removed once it is read.
+        """
         self._hashes_for: list[Ask] | None = None
-        """Heartbeats that wait for the hashes of topics, the first of them for the run under way; None without a run."""
+        """Heartbeats that wait until topics are hashed; the worker hashes the topics of the first one. None
+        if no hashing runs.
+        """
         self._reads = ReadBarrier(broker, partition)
 
     def read_state(self, latest: Latest, skipped: list[str]) -> GroupsState:
@@ -114,7 +117,11 @@ class Shard(CoordinatorShard[GroupsState, None]):
         return state.group_count
 
     def submit(self, ask: Ask) -> None:
-        """Let the machine decide. Refuse first whatever the log would refuse of a transaction."""
+        """Pass a request to the machine, after two kinds of checks and waits.
+
+        A transaction that the log would refuse is refused; heartbeats may wait for hashes, reads for the read
+        barrier.
+        """
         code = None if self.is_loading else self._refused_by_log(ask.request)
         if isinstance(ask.request, FetchOffsets) and ask.request.is_confirmed and not self.is_loading:
             _ConfirmedRead(self, ask).begin()
@@ -123,7 +130,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
                 self._hashes_for = [ask]
                 self._broker.tasks.start_soon(self._submit_hashed, unhashed)
             else:
-                # One run at a time: many members may join at once, and read the same topics.
+                # Only one run at a time: when many members join at once, they mostly read the same topics.
                 self._hashes_for.append(ask)
         elif code is None:
             self._decide(ask)
@@ -131,24 +138,30 @@ class Shard(CoordinatorShard[GroupsState, None]):
             ask.reply.complete(refusal(ask, code))
 
     def _decide(self, ask: Ask) -> None:
-        """Let the machine decide, and workers do what decisions have left."""
+        """Pass the request to the machine, and start the work for workers that its decision requests."""
         super().submit(ask)
         for work in self.machine.consumers.take_wanted():
             self._broker.tasks.start_soon(self._do_in_worker, work)
 
     def _unhashed(self, request: Any) -> HashTopics | None:
-        """Find the large topics that must be hashed before a heartbeat is decided."""
+        """Find the large topics that a worker must hash before this heartbeat is decided.
+
+        None for other requests, or if there are none.
+        """
         if self.is_loading or not isinstance(request, ConsumerGroupHeartbeatRequest):
             return None
         group = self.newest_state.consumers.get(request.group_id)
         return self.machine.consumers.unhashed(group, request)
 
     async def _submit_hashed(self, work: HashTopics) -> None:
-        """Let a worker hash topics, then decide the heartbeat that needs the hashes; and submit those that came meanwhile."""
+        """Let a worker hash topics.
+
+        Then decide the first waiting heartbeat, and submit those that have arrived since.
+        """
         try:
             self.machine.consumers.hashes.keep(await self._broker.env.workers.run(work.values))
         except Exception:
-            # The decision hashes them itself, which takes the loop's time.
+            # Without the worker's hashes, the decision computes them, at the cost of the loop's time.
             self._broker.log.exception("groups.topics_not_hashed")
         waiting, self._hashes_for = self._hashes_for or [], None
         if not self._stopped:
@@ -164,16 +177,18 @@ class Shard(CoordinatorShard[GroupsState, None]):
                 ask.reply.complete(refusal(ask, ErrorCode.NOT_COORDINATOR))
 
     async def _do_in_worker(self, work: WorkerWork) -> None:
-        """Let a worker do what decisions have left, and the machine decide the requests that come of it."""
+        """Run one piece of work in a worker thread, and submit the requests that it returns to the machine,
+        one by one.
+        """
         requests: Sequence[Any] = ()
         try:
             requests = await self._broker.env.workers.run(work.requests)
         except Exception:
-            # One group's work must not end the node. A later heartbeat asks for it again.
+            # A failure of one group's work must not end the node. A later heartbeat requests the work again.
             self._broker.log.exception("groups.work_failed", group=work.group_id, work=type(work).__name__)
         for number, request in enumerate(requests):
             if number:
-                # Others have a turn between two parts.
+                # Let other tasks run between two parts.
                 await self._broker.clock.sleep_until(0.0)
             if self._stopped:
                 return
@@ -182,7 +197,9 @@ class Shard(CoordinatorShard[GroupsState, None]):
         self.machine.consumers.work_ended(work)
 
     def _refused_by_log(self, request: Any) -> ErrorCode | None:
-        """Find the log's error for a transactional batch or a marker, None if the log accepts it."""
+        """Return the error with which the log would refuse this transactional commit or marker; None if it
+        would accept it.
+        """
         log = self.partition.log
         try:
             if isinstance(request, CommitOffsets) and request.producer is not None:
@@ -197,15 +214,17 @@ class Shard(CoordinatorShard[GroupsState, None]):
         return None
 
     def confirm(self, done: Callable[[bool], None]) -> None:
-        """Call `done` with True if this coordinator still was one at the time of this call."""
+        """Call `done` with True if this broker still was the coordinator when `confirm` was called, otherwise
+        with False.
+        """
         self._reads.add(done)
 
     def forget_read(self, done: Callable[[bool], None]) -> None:
-        """Drop a pending read."""
+        """Drop a read that waits for confirmation."""
         self._reads.forget(done)
 
     def timer(self, action: Callable[[], None]) -> Timer:
-        """Start a timer for the time when a request has waited too long."""
+        """Start a timer that calls `action` when a request has waited for the commit timeout."""
         at = self._broker.clock.monotonic() + self._commit_timeout_ms / 1000
         return self._broker.timers.at(at, action)
 
@@ -214,14 +233,17 @@ class Shard(CoordinatorShard[GroupsState, None]):
         super().stop()
 
     def forget_topics(self, topics: frozenset[str]) -> None:
-        """Delete the offsets that were committed in deleted topics."""
+        """Delete the offsets committed for these deleted topics.
+
+        While the log is still being read, this waits for its end.
+        """
         if self.is_loading:
             self._deleted_topics.update(dict.fromkeys(sorted(topics)))
         else:
             self.submit(Ask(ForgetTopics(topics), 0, None, self._broker.agreed_clock.latest_ms()))
 
     def topics_changed(self, topics: Sequence[str]) -> None:
-        """Let the groups that read these topics look at them."""
+        """Mark the groups that read these topics, so that their next heartbeat compares the topics."""
         if not self.is_loading:
             self.machine.topics_changed(topics, self.newest_state)
 
@@ -230,7 +252,10 @@ class Shard(CoordinatorShard[GroupsState, None]):
 
 
 def _says_something(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """True if a heartbeat says more than that the member lives. The answer may need a record then."""
+    """True if a heartbeat reports something: it joins, leaves, or names partitions or subscriptions.
+
+    The decision may then need a record.
+    """
     return (
         request.member_epoch <= 0
         or request.topic_partitions is not None
@@ -240,7 +265,7 @@ def _says_something(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 class _ConfirmedRead:
-    """A read of offsets that waits until its coordinator's leadership is confirmed."""
+    """A fetch of offsets that waits for proof that this broker still leads the coordinator's partition."""
 
     __slots__ = ("_ask", "_shard", "_timer")
 
@@ -270,7 +295,7 @@ class _ConfirmedRead:
         self._refuse()
 
     def _refuse(self) -> None:
-        """Answer NOT_COORDINATOR: after it, every client looks for the coordinator again."""
+        """Answer NOT_COORDINATOR. On this error, every client looks up the coordinator again."""
         assert self._ask.reply is not None
         self._ask.reply.complete(refusal(self._ask, ErrorCode.NOT_COORDINATOR))
 
@@ -280,11 +305,12 @@ _MARKER_CODES = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
 }
-"""Retriable errors of logs, as a coordinator of transactions knows them."""
+"""For each retriable error of this coordinator, the log's error that a transaction coordinator understands.
+"""
 
 
 class GroupCoordinator(Shards[Shard]):
-    """All shards of a broker, and which of them a group belongs to."""
+    """All group coordinator shards of a broker, and the choice of the shard for a group."""
 
     def __init__(self, broker: CoordinatorHost, settings: GroupSettings) -> None:
         super().__init__(broker, OFFSETS_TOPIC)
@@ -301,14 +327,17 @@ class GroupCoordinator(Shards[Shard]):
         return refusal(ask, code)
 
     def config_changed(self, layers: BrokerConfigLayers) -> None:
-        """Follow the broker's configuration. Of the groups' keys only the assignment interval can change."""
+        """Apply a change of the broker's configuration.
+
+        Among the keys of groups, only the assignment interval may change at run time.
+        """
         self.settings = settings_of(GroupSettings, layers)
         for _, shard in sorted(self.shards.items()):
             shard.machine.consumers.settings_changed(self.settings)
 
     def apply_metadata(self, delta: MetadataDelta) -> None:
-        """Begin and end shards as leadership comes and goes; forget the offsets of deleted topics; let consumer groups
-        look at topics that have changed.
+        """Follow a change of the metadata: start and stop shards, delete the offsets of deleted topics, and
+        mark groups whose topics have changed.
         """
         self.follow(delta)
         deleted = frozenset(topic.name for topic in delta.deleted_topics.values())
@@ -328,10 +357,12 @@ class GroupCoordinator(Shards[Shard]):
     def complete_transaction(
         self, partition: int, marker: WritableTxnMarker, done: Callable[[ErrorCode], None]
     ) -> None:
-        """Append the marker to this partition, which is led here, and settle the pending offsets.
+        """Append a transaction marker to a partition of `__consumer_offsets`, and apply or drop the
+        transaction's offsets.
 
-        `done` is called once, also within this call. NONE: the marker is committed, and its outcome applies to the
-        offsets.
+        `done` is called once with an error code, possibly during this call. NONE means that the marker is
+        committed and the offsets are applied or dropped. NOT_LEADER_OR_FOLLOWER: no shard for this partition
+        is ready here.
         """
         shard = self.shards.get(partition)
         if shard is None:
@@ -359,5 +390,5 @@ class GroupCoordinator(Shards[Shard]):
                 try:
                     shard.submit(Ask(ExpireOffsets(now.earliest_ms), 0, None, now.latest_ms))
                 except Exception:
-                    # A bug in one shard must not stop the other shards' turns.
+                    # A bug in one shard must not keep the other shards from expiring their offsets.
                     self._broker.log.exception("groups.expiry_failed", partition=index)

@@ -9,12 +9,15 @@ import attrs
 from odradek.metadata_quorum.config.typed_settings import minutes_as_milliseconds, setting
 
 ASSIGNOR_NAMES = ("uniform", "range")
-"""The assignors that there are; the first is the default."""
+"""The supported assignors; the first is the default."""
 _ASSIGNOR_CLASSES = "org.apache.kafka.coordinator.group.assignor."
 
 
 def _offered_assignors(names: Sequence[str]) -> tuple[str, ...]:
-    """List those of the named assignors that there are, by name or by Kafka's class; all if none of them is."""
+    """List the supported assignors among `names`, which are short names or Kafka's class names.
+
+    If none is supported, return all assignors.
+    """
     known = {f"{_ASSIGNOR_CLASSES}{name.capitalize()}Assignor": name for name in ASSIGNOR_NAMES}
     found = (known.get(name, name) for name in names)
     return tuple(dict.fromkeys(name for name in found if name in ASSIGNOR_NAMES)) or ASSIGNOR_NAMES
@@ -22,7 +25,7 @@ def _offered_assignors(names: Sequence[str]) -> tuple[str, ...]:
 
 @attrs.frozen(kw_only=True)
 class GroupSettings:
-    """Times in milliseconds, sizes in bytes."""
+    """The settings of a broker's group coordinators. Times are in milliseconds, sizes in bytes."""
 
     session_timeout_ms_min: int = setting("group.min.session.timeout.ms")
     session_timeout_ms_max: int = setting("group.max.session.timeout.ms")
@@ -33,9 +36,12 @@ class GroupSettings:
     offsets_retention_check_interval_ms: int = setting("offsets.retention.check.interval.ms")
     offsets_commit_timeout_ms: int = setting("offsets.commit.timeout.ms")
     new_member_join_timeout_ms: int = 5 * 60_000
-    """Milliseconds that a new member may wait for its first rebalance to end (a constant of Kafka's)."""
+    """The time limit, in milliseconds, of a new member's wait for its first rebalance (a constant in Kafka).
+    """
     append_bytes_max: int = setting("message.max.bytes")
-    """The largest batch of coordinator records (Kafka: `max.message.bytes` of the topic)."""
+    """The largest size of a batch of coordinator records, in bytes (Kafka uses the topic's
+    `max.message.bytes`).
+    """
     consumer_session_timeout_ms: int = setting("group.consumer.session.timeout.ms")
     consumer_session_timeout_ms_min: int = setting("group.consumer.min.session.timeout.ms")
     consumer_session_timeout_ms_max: int = setting("group.consumer.max.session.timeout.ms")
@@ -47,9 +53,11 @@ class GroupSettings:
     consumer_assignment_interval_ms_max: int = setting("group.consumer.max.assignment.interval.ms")
     consumer_group_size_max: int = setting("group.consumer.max.size")
     consumer_assignors: tuple[str, ...] = setting("group.consumer.assignors", _offered_assignors)
-    """The assignors that members may name; the first is used where none does."""
+    """The assignors that members may name. The first is used if no member names one."""
+    consumer_members_per_partition_max: int = 100_000
+    """`odradek.group.consumer.members.max.per.partition`: the `consumer_weight` above which members are refused."""
     migration_policy: str = setting("group.consumer.migration.policy")
-    """`group.consumer.migration.policy`, in any case: disabled, upgrade, downgrade, bidirectional."""
+    """`group.consumer.migration.policy`: disabled, upgrade, downgrade or bidirectional, in upper or lower case."""
     consumer_regex_refresh_interval_ms: int = setting("group.consumer.regex.refresh.interval.ms")
     rebalance_protocols: tuple[str, ...] = setting("group.coordinator.rebalance.protocols")
     topic_partitions: int = setting("offsets.topic.num.partitions")

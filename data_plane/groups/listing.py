@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups, DeleteGroups: the requests of administrators about groups. PURE."""
+"""ListGroups, DescribeGroups and DeleteGroups: administrators' requests about groups. PURE."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
 
 @attrs.frozen
 class ListGroups:
-    """All groups of one coordinator. Answered by a list of `ListedGroup`, by name."""
+    """A request to list all groups of one coordinator.
+
+    It is answered with a list of `ListedGroup`, sorted by name.
+    """
 
 
 @attrs.frozen
 class DescribeGroup:
-    """A coordinator's request to describe one group. Answered by a `DescribedGroup`."""
+    """A request to describe one group. It is answered with a `DescribedGroup`."""
 
     group_id: str
 
 
 @attrs.frozen
 class DescribeConsumerGroup:
-    """A coordinator's request for one group of the consumer protocol. Answered by the `ConsumerGroup`, or by
-    ConsumerGroupDescribe's `DescribedGroup` with an error.
+    """A request for one group of the consumer protocol.
+
+    It is answered with the `ConsumerGroup`, or with ConsumerGroupDescribe's `DescribedGroup` if there is an
+    error.
     """
 
     group_id: str
@@ -42,13 +47,13 @@ class DescribeConsumerGroup:
 
 @attrs.frozen
 class DeleteGroup:
-    """A coordinator's request to delete one group. Answered by an error code."""
+    """A request to delete one group. It is answered with an error code."""
 
     group_id: str
 
 
 class Listing:
-    """The administrator's view of one coordinator's groups."""
+    """The decisions on administrators' requests about the groups of one coordinator."""
 
     def __init__(self, membership: Membership, offsets: OffsetStore) -> None:
         self._membership = membership
@@ -102,12 +107,15 @@ class Listing:
 def describe(
     group_id: str, group: ClassicGroup | None, version: int, is_of_other_kind: bool = False
 ) -> DescribedGroup:
-    """Describe a group; only a stable one has protocol and metadata. A group that does not exist is `Dead`, and so is
-    one of another kind; from version 6 on that is an error (KIP-1043).
+    """Describe a classic group; only a stable group has a protocol and metadata.
+
+    If the group is missing or of another kind, its state is `Dead`. From version 6 on this is also an error
+    (KIP-1043).
     """
     if group is None:
         if version >= DESCRIBE_GROUPS_NOT_FOUND:
-            # An id may be as long as a string. An error's text is cut, so that it fits with the words around the id.
+            # A group id may have the largest length of a string. So the error text is cut to fit into a
+            # string.
             fault = "is not a classic group" if is_of_other_kind else "not found"
             message = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {fault}.").message
             return DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, message, group_id, GroupPhase.DEAD.value)

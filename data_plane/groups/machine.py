@@ -1,9 +1,9 @@
-"""The group coordinator of one partition of `__consumer_offsets`, as a machine for the replicated runtime. PURE.
+"""The state machine of the groups in one partition of `__consumer_offsets`. PURE.
 
-`decide` takes an `Ask` and first handles due deadlines. It lets one of the parts (`membership`, `offsets`, `listing`)
-decide. It returns the records, and the answers to give once these are committed. The answers of a turn may be to much
-earlier requests. `GroupsState` is replicated; members in a rebalance, sessions and timers are soft state and begin
-anew with a new coordinator.
+`decide` takes an `Ask`. It first handles due deadlines, then one of the parts (`membership`, `offsets`,
+`listing`) decides. It returns records, and answers that are sent once the records are committed. Some answers
+may be to much earlier requests. `GroupsState` is replicated. Members in a rebalance, sessions and timers are
+soft state, and a new coordinator starts them again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ from odradek.wire.messages.sync_group import SyncGroupRequest
 
 
 def is_of_transaction(request: object) -> bool:
-    """True if a decision is separate in the log, as one batch of a transaction or as its marker."""
+    """True if the request needs a decision that is a batch of its own in the log: a transaction's offsets, or
+    its marker.
+    """
     return isinstance(request, EndTransaction) or (
         isinstance(request, CommitOffsets) and request.producer is not None
     )
@@ -68,7 +70,10 @@ class GroupMachine:
         image: Callable[[], MetadataImage] = MetadataImage,
         hashes: TopicHashes | None = None,
     ) -> None:
-        """`image` returns the newest metadata: topics, and the configuration of groups. `hashes` may be shared."""
+        """`image` returns the newest metadata image: topics, and the configuration of groups.
+
+        `hashes` is a cache that several machines may share.
+        """
         self.deadlines = Deadlines()
         self.membership = Membership(settings, self.deadlines)
         self.consumers = ConsumerMembership(
@@ -100,7 +105,7 @@ class GroupMachine:
         }
 
     def restore(self, state: GroupsState, now_ms: int, new_uuid: Callable[[], bytes]) -> None:
-        """Take over: sessions of the members in the log begin now."""
+        """Prepare the soft state of a new coordinator: the sessions of the members in the log start now."""
         turn = Turn(state, now_ms, 0, new_uuid)
         self.membership.restore(turn)
         self.consumers.restore(turn)
@@ -112,7 +117,7 @@ class GroupMachine:
             while (action := deadlines.pop_due(turn.now_ms)) is not None:
                 done = len(turn.records)
                 action(turn)
-                # The next action, and the request, must see what this one has changed.
+                # The next deadline's action, and the request, must see these records as applied.
                 turn.catch_up(done)
         self._deciders[type(request.request)](turn, request)
         return Decision(turn.records, turn.answers)
@@ -127,13 +132,20 @@ class GroupMachine:
         return state.replay(records, base_offset), None
 
     def refuse(self, request: Ask, code: ErrorCode) -> Answers:
-        """Refuse a request; NOT_CONTROLLER of the runtime is NOT_COORDINATOR here."""
+        """Build the answer that refuses a request.
+
+        The runtime's code NOT_CONTROLLER becomes NOT_COORDINATOR.
+        """
         return refused(request, code, refusal)
 
     def withdraw(
         self, state: GroupsState, request: Ask, decision: Decision, context: DecisionContext
     ) -> Answers:
-        """Reset the groups whose records fit no log to their state in the log. Their members join anew."""
+        """Withdraw a decision whose records do not fit into the log.
+
+        Its groups are reset to their state in the log, and their members join again. Returns error responses
+        for all its requests.
+        """
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         turn = Turn(state, context.now_ms, request.wall_ms, context.new_uuid)
         for reply, response in decision.response:
@@ -148,15 +160,15 @@ class GroupMachine:
         return turn.answers
 
     def topics_created(self, offset: int) -> None:
-        """Let patterns be resolved anew: the metadata at this offset has new topics."""
+        """Record that the metadata at this offset has new topics, so that patterns are searched again."""
         self.consumers.topics_created(offset)
 
     def topics_changed(self, topics: Sequence[str], state: GroupsState) -> None:
-        """Let the consumer groups that read these topics look at them, each at its next heartbeat."""
+        """Mark the consumer groups that read these topics, so that their next heartbeat compares the topics."""
         self.consumers.topics_changed(list(state.consumers.values()), topics)
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics."""
+        """Return the numbers of groups, of members and of timers, for metrics."""
         groups = self.membership.groups.values()
         return {
             "groups_in_memory": len(groups),

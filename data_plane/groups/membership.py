@@ -2,18 +2,19 @@
 
 Theory of operation
 -------------------
-A rebalance begins when a member joins with news, leaves or is lost. It has two halves. In the first the coordinator
-gathers JoinGroups. It waits for all members that it knows, or until the longest rebalance timeout among them has
-passed. A member that has not joined by then is dropped, but a static one stays until its session ends. A group that
-was empty waits `group.initial.rebalance.delay.ms` for more to come. Then all are answered with the new generation,
-the leader with everybody's metadata. In the second half the leader sends the assignments with its SyncGroup. They are
-written to the log. When that is committed, the waiting SyncGroups are answered.
+A rebalance begins when a member joins, changes its metadata, leaves or is lost. It has two halves. In the
+first half the coordinator collects JoinGroups. It waits for all members that it knows, at most for the
+longest rebalance timeout among them. A dynamic member that has not joined by then is removed. A static member
+stays until its session ends. A group that was empty waits `group.initial.rebalance.delay.ms` for further
+members. Then all JoinGroups are answered with the new generation; the leader also gets the metadata of all
+members. In the second half the leader sends the assignments with its SyncGroup. The coordinator writes them
+to the log. When they are committed, it answers the waiting SyncGroups.
 
 Rules
-* A dynamic member first gets an id and joins with it again (KIP-394, from version 4). Until it does, it is pending,
-  and a rebalance waits for it as for a member.
-* A static member (KIP-345) that joins without an id takes the place of its old self. In a stable group whose chosen
-  protocol stays the same, the other members do not notice. If the old self had still to join once
+* A dynamic member first gets an id and joins with it again (KIP-394, from version 4). Until it does, it is
+  pending, and a rebalance waits for it as for a member.
+* A static member (KIP-345) that joins without a member id replaces its old entry. In a stable group whose
+  chosen protocol stays the same, the other members do not notice. If the old self had still to join once
   more, to give partitions up (KIP-429), there is a rebalance. Apache Kafka has no such rule.
 * A member that waits in a rebalance need not send heartbeats; its session goes on when it is answered.
 * Every check is in Kafka's order, since clients see which error comes first.
@@ -53,13 +54,18 @@ from odradek.wire.schema.versions import (
 
 UNKNOWN_MEMBER = ""
 STATIC_WAIT_MS_MIN = 1_000
-"""The shortest wait of a rebalance that no member has joined, before it looks again. A member's timeout may be 0."""
+"""The shortest time, in milliseconds, after which a rebalance that no member has joined is checked again. The
+members' rebalance timeout may be 0.
+"""
 PREPARING, COMPLETING = GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE
 EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
 
 
 def join_refused(member_id: str, code: ErrorCode, version: int) -> JoinGroupResponse:
-    """Make the answer to a refused JoinGroup. Before version 7 the protocol's name could not be null."""
+    """Build the response to a refused JoinGroup.
+
+    Before version 7 the protocol's name must not be null, so it is empty.
+    """
     return JoinGroupResponse(
         error_code=code,
         member_id=member_id,
@@ -73,23 +79,29 @@ def sync_refused(code: ErrorCode) -> SyncGroupResponse:
 
 @attrs.frozen
 class LeaveMembers:
-    """A LeaveGroup of very many members. The answer is an error code, and if that is NONE, a code for each member."""
+    """A LeaveGroup with very many members.
+
+    It is answered with an error code, and if this is NONE, with a code for each member.
+    """
 
     group_id: str
     members: Sequence[MemberIdentity]
 
 
 class Membership:
-    """The members of all groups of one coordinator."""
+    """The classic groups of one coordinator, with the decisions on JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
 
     def __init__(self, settings: GroupSettings, deadlines: Deadlines) -> None:
         self._settings = settings
         self._deadlines = deadlines
         self.groups: dict[str, ClassicGroup] = {}
-        """Groups in memory: all that have members, and further groups that requests named."""
+        """The groups in memory: all groups with members, and other groups that requests have named."""
 
     def find(self, turn: Turn, group_id: str) -> ClassicGroup | None:
-        """Find the group in memory, or restore it from its record; None for a group of another kind."""
+        """Return the classic group, from memory or restored from its record.
+
+        None if it does not exist or is a consumer group.
+        """
         group = self.groups.get(group_id)
         if group is None and turn.state.has_classic_group(group_id):
             group = ClassicGroup.restore(group_id, turn.state.metadata.get(group_id))
@@ -115,13 +127,13 @@ class Membership:
             self._prepare_rebalance(turn, group)
 
     def begin_anew(self, turn: Turn, group_id: str, code: ErrorCode) -> None:
-        """Reset the group to its state in the log, and drop the members' later requests. Waiting ones get `code`."""
+        """Reset the group to its state in the log. Requests that wait get `code`."""
         if group_id in self.groups:
             self._drop(turn, group_id, code)
         self._restore_members(turn, group_id)
 
     def _drop(self, turn: Turn, group_id: str, code: ErrorCode) -> None:
-        """Forget the group in memory. Waiting requests of its members get `code`."""
+        """Remove the group from memory. Its members' waiting requests get `code`."""
         group = self.groups[group_id]
         self.forget_group(group_id)
         for member in group.members.values():
@@ -129,12 +141,15 @@ class Membership:
             turn.answer(member.sync_reply, sync_refused(code))
 
     def hand_over(self, turn: Turn, group_id: str) -> None:
-        """Forget a group that another kind of group has replaced. Its waiting members join again."""
+        """Remove a classic group that a consumer group has replaced.
+
+        Members whose requests wait are answered so that they join again.
+        """
         if group_id in self.groups:
             self._drop(turn, group_id, ErrorCode.REBALANCE_IN_PROGRESS)
 
     def take_over(self, turn: Turn, group: ClassicGroup, *, rebalances: bool) -> None:
-        """Take a stable group that was of another kind so far; the caller makes its record."""
+        """Add a stable group that was a consumer group so far. The caller writes its record."""
         self.groups[group.group_id] = group
         for member in group.members.values():
             self._renew_session(turn, group, member)
@@ -142,7 +157,7 @@ class Membership:
             self._prepare_rebalance(turn, group)
 
     def forget_group(self, group_id: str) -> None:
-        """Forget a deleted group. Timers that still name it do nothing."""
+        """Remove a deleted group from memory. Timers that still refer to it do nothing."""
         group = self.groups.pop(group_id, None)
         if group is not None:
             group.is_gone = True
@@ -150,7 +165,10 @@ class Membership:
     # -- JoinGroup ------------------------------------------------------------------------------------------------
 
     def refuse_join(self, ask: Ask, request: JoinGroupRequest) -> JoinGroupResponse | None:
-        """Refuse a JoinGroup that is wrong whatever the group is; None for any other."""
+        """Check the fields of a JoinGroup that are independent of the group.
+
+        Returns the error response, or None if they are valid.
+        """
         settings = self._settings
         member_id = request.member_id
         if not request.group_id:
@@ -168,7 +186,7 @@ class Membership:
         return None
 
     def join(self, turn: Turn, ask: Ask) -> None:
-        """Join. The caller has asked `refuse_join` before."""
+        """Handle a JoinGroup that has passed `refuse_join`."""
         request: JoinGroupRequest = ask.request
         member_id = request.member_id
         group = self.find(turn, request.group_id)
@@ -237,8 +255,8 @@ class Membership:
             and (group.phase is COMPLETING or group.leader != member_id)
         ):
             reached("groups.join_repeated")
-            # The same metadata again: the first answer was lost. (But the leader of a stable group asks for a
-            # rebalance in this way.)
+            # The member sent the same metadata again, since it lost the first answer. (But if the leader of a
+            # stable group does this, it wants a rebalance.)
             self._renew_session(turn, group, member)
             return turn.answer(ask.reply, self._joined(group, member))
         self._update(turn, member, group, ask, request)
@@ -260,8 +278,8 @@ class Membership:
         if group.phase is PREPARING and group.previous_phase is EMPTY:
             group.new_member_added = True
         group.add(member, request.protocol_type, ask.reply)
-        # The member has no id yet, so it cannot send heartbeats. It gets as much time as a first rebalance may
-        # take.
+        # The member has no id yet, so it cannot send heartbeats. Its first rebalance may take this long, so
+        # its session lasts as long.
         self._set_deadline(group, member, turn.now_ms + self._settings.new_member_join_timeout_ms)
         self._rebalance_or_complete(turn, group)
 
@@ -274,7 +292,7 @@ class Membership:
         before = group.set_join_reply(member, ask.reply)
         if before is not None:
             reached("groups.joined_twice")
-            # The member joined twice; only the later JoinGroup takes part.
+            # The member sent a second JoinGroup; only the later one takes part in the rebalance.
             turn.answer(before, join_refused(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS, 0))
 
     def _replace_static(
@@ -283,7 +301,8 @@ class Membership:
         assert request.group_instance_id is not None
         joining = max((len(each.metadata) for each in request.protocols), default=0)
         if group.phase is STABLE and self._is_too_large(group, joining, {}):
-            # The new member's metadata goes into the group's record, at once; the old member stays.
+            # The new member's metadata would go into the group's record at once, but it does not fit. So the
+            # old member stays.
             code = ErrorCode.UNKNOWN_SERVER_ERROR
             return turn.answer(ask.reply, join_refused(UNKNOWN_MEMBER, code, ask.version))
         leader_before = group.leader or ""
@@ -303,10 +322,11 @@ class Membership:
     def _keep_generation(
         self, turn: Turn, group: ClassicGroup, member: Member, ask: Ask, leader_before: str
     ) -> None:
-        """Let a static member with a new id keep its assignment.
+        """Answer a static member that returns under a new id: it stays in the generation and keeps its
+        assignment.
 
-        From version 9 (KIP-814) a leader gets all members, and a flag that says not to assign anew. Before that
-        version, the answer must not name it as the leader.
+        From version 9 on (KIP-814) a returning leader gets all members, and a flag against a new assignment.
+        In earlier versions the answer names the leader before it, so that the member does not assign.
         """
         turn.records.append(group_metadata_record(group.group_id, group.stored()))
         group.set_join_reply(member, None)
@@ -336,7 +356,9 @@ class Membership:
             self._complete_if_all_joined(turn, group)
 
     def _complete_if_all_joined(self, turn: Turn, group: ClassicGroup) -> None:
-        """Complete the join if all members have joined. The first rebalance of a group also waits for its delay."""
+        """Complete the join phase if all members have joined, except in a group's first rebalance, which
+        waits for its delay.
+        """
         if group.phase is PREPARING and group.has_all_members_joined and group.previous_phase is not EMPTY:
             self._complete_join(turn, group)
 
@@ -363,8 +385,9 @@ class Membership:
         token = group.join_timer = self._deadlines.at(turn.now_ms + delay_ms, expire)
 
     def _wait_for_newcomers(self, turn: Turn, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
-        """Wait `group.initial.rebalance.delay.ms`, and again as long as members have joined meanwhile. The rebalance
-        timeout bounds the whole wait.
+        """Wait `delay_ms` for new members, and then again while members keep joining.
+
+        `left_ms` bounds the further waits by the rebalance timeout.
         """
 
         def expire(later: Turn) -> None:
@@ -388,10 +411,10 @@ class Membership:
                 group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
             reached("groups.waits_for_static_members")
-            # Only static members are left and none has returned: their sessions decide.
+            # Only static members remain, and none has returned. They stay until their sessions end.
             self._set_join_timer(turn, group, max(group.rebalance_timeout_ms, STATIC_WAIT_MS_MIN))
             return
-        # Numbers start again after the largest one, which only another program's log can hold.
+        # Generations start again at 1 after the largest number, which only a log of another program can have.
         group.generation = group.generation % INT32_MAX + 1
         group.pending_sync.clear()
         if not group.members:
@@ -426,8 +449,8 @@ class Membership:
         )
 
     def _set_sync_timer(self, turn: Turn, group: ClassicGroup) -> None:
-        """Start the timer for SyncGroups: a member that has joined must sync within the rebalance timeout, or is
-        dropped.
+        """Start the time limit for SyncGroups: a member that does not sync within the rebalance timeout is
+        removed.
         """
 
         def expire(later: Turn) -> None:
@@ -443,7 +466,7 @@ class Membership:
         token = group.sync_timer = self._deadlines.at(turn.now_ms + group.rebalance_timeout_ms, expire)
 
     def _fail_syncs(self, turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
-        """Give up the assignment in the making: all waiting SyncGroups get the error."""
+        """Drop all assignments: every waiting SyncGroup gets the error `code`."""
         for member in group.members.values():
             member.assignment = b""
             if member.sync_reply is not None:
@@ -473,14 +496,15 @@ class Membership:
             self._take_assignment(turn, group, request)
 
     def _is_too_large(self, group: ClassicGroup, more_bytes: int, given: Mapping[str, bytes]) -> bool:
-        """True if the group's record, with these assignments instead of its own, would exceed the size of a batch."""
+        """True if the group's record with the assignments in `given` would exceed the size limit of a batch."""
         return group_bytes(group, given) + more_bytes > self._settings.append_bytes_max
 
     def _take_assignment(self, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> None:
         given = {each.member_id: each.assignment for each in request.assignments}
         if self._is_too_large(group, 0, given):
             reached("groups.assignment_too_large")
-            # A record that large cannot be written. The members try again with less, or an operator raises the limit.
+            # A record of this size cannot be written. The members may retry with smaller metadata, or an
+            # operator raises the limit.
             self._fail_syncs(turn, group, ErrorCode.UNKNOWN_SERVER_ERROR)
             return self._prepare_rebalance(turn, group)
         for member in group.members.values():
@@ -533,7 +557,9 @@ class Membership:
         turn.answer(ask.reply, LeaveGroupResponse(0, ErrorCode.NONE, results))
 
     def leave_many(self, turn: Turn, ask: Ask) -> None:
-        """Do what `leave` does, for `LeaveMembers`: the caller makes the response from the error codes."""
+        """Handle a `LeaveMembers` as `leave` handles a LeaveGroup, but answer with error codes, from which
+        the caller builds the response.
+        """
         request: LeaveMembers = ask.request
         turn.answer(ask.reply, self._leave_all(turn, request.group_id, request.members))
 
@@ -553,7 +579,7 @@ class Membership:
     def _leave(self, turn: Turn, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if member_id == UNKNOWN_MEMBER:
-            # An administrator removes a static member, of which only the instance id is known.
+            # The administrator who removes a static member knows only its instance id.
             current = None if instance_id is None else group.static_members.get(instance_id)
             if current is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
@@ -566,7 +592,7 @@ class Membership:
         return ErrorCode.NONE
 
     def _forget(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
-        """Remove a member. If it waits for a rebalance, it gets UNKNOWN_MEMBER_ID."""
+        """Remove a member. If its JoinGroup or SyncGroup waits, it gets UNKNOWN_MEMBER_ID."""
         member = group.remove(member_id)
         if member is not None:
             turn.answer(member.join_reply, join_refused(UNKNOWN_MEMBER, ErrorCode.UNKNOWN_MEMBER_ID, 0))
@@ -581,7 +607,7 @@ class Membership:
     # -- sessions -------------------------------------------------------------------------------------------------
 
     def renew_session(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
-        """Renew a member's session: an offset commit counts as a heartbeat."""
+        """Renew a member's session; called for an offset commit, which counts as a heartbeat."""
         member = group.members.get(member_id)
         if member is not None:
             self._renew_session(turn, group, member)

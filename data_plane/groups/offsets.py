@@ -1,9 +1,9 @@
 """Committed offsets: commit, fetch, delete, expiry. PURE.
 
-Offsets depend on replicated state alone. Members matter only for the right to commit: a member of the generation may,
-and any client while the group is empty. An offset expires `offsets.retention.minutes` after its group has become
-empty. In a consumer group with members, it expires that long after its commit, if no member reads its topic any more
-(KIP-211).
+Offsets depend on replicated state only. Members matter only for the permission to commit: members of the
+present generation may commit, and any client while the group is empty. An offset expires
+`offsets.retention.minutes` after its group has become empty. In a group with members it expires that long
+after its commit, if no member reads its topic any more (KIP-211).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 class PartitionCommit(NamedTuple):
-    """One offset to commit. It is a tuple, because a request may have many thousands."""
+    """One offset to commit. It is a plain tuple for speed, because a request may have many thousands."""
 
     topic: str
     topic_id: bytes
@@ -55,37 +55,45 @@ class PartitionCommit(NamedTuple):
 
 @attrs.frozen
 class CommitOffsets:
-    """An OffsetCommit whose partitions exist. Answered by the error code of each partition, in order."""
+    """An OffsetCommit, or a part of one, for partitions that exist.
+
+    It is answered with the error code of each partition, in order.
+    """
 
     group_id: str
     member_id: str
     group_instance_id: str | None
     generation: int
     retention_ms: int
-    """-1: the coordinator's own."""
+    """The retention of these offsets, in milliseconds. -1: the coordinator's setting."""
     partitions: tuple[PartitionCommit, ...]
     bytes_of_all: int = 0
-    """The bytes that the whole request takes in the log, if this is a part of it: one limit applies to the whole
-    request.
+    """The size of the whole request in the log, in bytes, if this is only a part of it. The size limit
+    applies to the whole request.
     """
     producer: RecordProducer | None = None
-    """The producer of the transaction at whose end the offsets count; None if they count at once."""
+    """The transactional producer, if the offsets take effect only when its transaction commits. None: they
+    take effect at once.
+    """
 
 
 def record_bytes(group_bytes: int, commit: PartitionCommit) -> int:
-    """Estimate the bytes that a committed offset takes in the log; a close upper bound."""
+    """Estimate the size of a committed offset's record in the log, in bytes.
+
+    The result is a close upper bound.
+    """
     return group_bytes + len(commit.topic) + utf8_size(commit.metadata) + RECORD_OVERHEAD_BYTES
 
 
 @attrs.frozen
 class FetchOffsets:
-    """One group of an OffsetFetch. Answered by `FetchedOffsets`."""
+    """One group of an OffsetFetch. It is answered with `FetchedOffsets`."""
 
     group_id: str
     member_id: str | None = None
     member_epoch: int = -1
     is_confirmed: bool = False
-    """True: answer only if this broker still was the coordinator at the time of the request."""
+    """True: answer only after the read barrier has confirmed that this broker still is the coordinator."""
 
 
 NONE_PENDING: frozenset[OffsetKey] = frozenset()
@@ -93,20 +101,19 @@ NONE_PENDING: frozenset[OffsetKey] = frozenset()
 
 @attrs.frozen
 class FetchedOffsets:
-    """An error, or all offsets of the group by (topic, partition)."""
+    """The answer to `FetchOffsets`: an error, or all offsets of the group by (topic, partition)."""
 
     code: ErrorCode
     offsets: Mapping[OffsetKey, OffsetCommitValue]
     pending: frozenset[OffsetKey] = NONE_PENDING
-    """The offsets that an open transaction may change."""
+    """Offsets that an open transaction may still change."""
 
 
 @attrs.frozen
 class EndTransaction:
-    """A marker for this partition: the offsets that the producer has committed to groups here count now, or never.
-    Answered by an error code.
+    """A request to append a transaction marker to this partition.
 
-    Answered by an error code.
+    The offsets of that transaction then take effect, or are dropped. It is answered with an error code.
     """
 
     end: TransactionEnd
@@ -114,7 +121,10 @@ class EndTransaction:
 
 @attrs.frozen
 class DeleteOffsets:
-    """An OffsetDelete whose partitions exist. Answered by (error code, error code of each partition)."""
+    """An OffsetDelete for partitions that exist.
+
+    It is answered with a pair: an error code, and the error codes of all partitions.
+    """
 
     group_id: str
     partitions: tuple[OffsetKey, ...]
@@ -122,7 +132,7 @@ class DeleteOffsets:
 
 @attrs.frozen
 class ForgetTopics:
-    """Topics were deleted: so are the offsets committed in them. Not answered."""
+    """A request to delete all offsets in these deleted topics. It has no answer."""
 
     topics: frozenset[str]
 
@@ -135,7 +145,7 @@ class ExpireOffsets:
 
 
 class OffsetStore:
-    """The offsets of all groups of one coordinator."""
+    """The committed offsets of one coordinator's groups, with the decisions on requests about them."""
 
     def __init__(
         self, settings: GroupSettings, membership: Membership, consumers: ConsumerMembership
@@ -221,13 +231,15 @@ class OffsetStore:
             return ErrorCode.ILLEGAL_GENERATION
         if group.phase is GroupPhase.COMPLETING_REBALANCE:
             reached("groups.commit_without_assignment_refused")
-            # The member knows the new generation from its JoinGroup, but not its assignment yet.
+            # The member knows the new generation from its JoinGroup, but does not have its assignment yet.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def _may_commit_in_transaction(self, group: ClassicGroup | None, request: CommitOffsets) -> ErrorCode:
-        """Check a commit in a transaction. Members are fenced by their generation (KIP-447). Old producers name
-        none, and are not fenced.
+        """Return the error for a commit in a transaction, or NONE.
+
+        A member with an old generation is fenced (KIP-447). Producers of old versions send no generation, and
+        are accepted.
         """
         generation = request.generation
         if group is None:
@@ -299,7 +311,7 @@ class OffsetStore:
         self._remove_group(turn, group_id)
 
     def _remove_group(self, turn: Turn, group_id: str) -> None:
-        """Write the tombstones of an empty group of either kind, and forget it."""
+        """Write the tombstone of an empty group, classic or consumer, and remove it from memory."""
         consumers = turn.state.consumers.get(group_id)
         if consumers is None:
             turn.records.append(group_metadata_tombstone(group_id))

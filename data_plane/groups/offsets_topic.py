@@ -1,4 +1,4 @@
-"""The topic behind group coordinators, and how it is created at the first need. PURE."""
+"""The internal topic `__consumer_offsets`: the request that creates it when it is first needed. PURE."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def offsets_topic(settings: GroupSettings) -> CreatableTopic:
-    """Describe the topic by the `offsets.topic.*` keys; it is compacted, since only the latest value of each key
-    counts.
+    """Build the request to create the topic, from the `offsets.topic.*` keys.
+
+    The topic is compacted, since only the latest value of each key counts.
     """
     configs = [
         CreatableTopicConfig("cleanup.policy", "compact"),

@@ -1,7 +1,7 @@
-"""The size of a group's records: a batch has a limit, and so has each string. PURE.
+"""Sizes of a group's records, to be checked against the limits of a batch and of a string. PURE.
 
-Kafka finds a record too large when it encodes or appends it. Here sizes are checked before the decision, so that only
-the one request fails.
+Kafka detects a too large record only when it encodes or appends the record. Here the size is checked before
+the decision, so that only one request fails.
 """
 
 from __future__ import annotations
@@ -12,34 +12,38 @@ from odradek.data_plane.groups.classic_group import ClassicGroup
 from odradek.wire.messages.join_group import JoinGroupRequest
 
 STRING_BYTES_MAX = 32_767
-"""The bytes of a string in any record or answer."""
+"""The largest size of a string in a record or a response, in bytes."""
 GROUP_OVERHEAD_BYTES = 160
-"""A batch's header, a record's frame, the fixed fields of a group."""
+"""The bytes of a batch's header, a record's frame, and a group's fields of fixed size."""
 MEMBER_OVERHEAD_BYTES = 32
 PROTOCOL_OVERHEAD_BYTES = 64
 DASHED_UUID_BYTES = 36
 
 
 def utf8_size(text: str) -> int:
-    """Count the bytes that a text has in a record."""
+    """Return the size of a text in UTF-8, in bytes."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def stem_of(client_id: str, request: JoinGroupRequest) -> str:
-    """Return the beginning of a new member's id: a dash and a random id follow."""
+    """Return the first part of a new member's id. A dash and a random UUID are appended to it."""
     return client_id if request.group_instance_id is None else request.group_instance_id
 
 
 def has_too_long_id(client_id: str, request: JoinGroupRequest) -> bool:
-    """True if a new member's id would be longer than a string may be. Kafka's answer is UNKNOWN_SERVER_ERROR then."""
+    """True if the id that a new member would get is longer than a string may be.
+
+    The answer then is UNKNOWN_SERVER_ERROR, as in Kafka.
+    """
     if request.member_id:
         return False
     return utf8_size(stem_of(client_id, request)) + 1 + DASHED_UUID_BYTES > STRING_BYTES_MAX
 
 
 def protocols_bytes(request: JoinGroupRequest) -> int:
-    """Count the bytes of all protocols that a member offers. They stay in memory as long as the member lives; only
-    the chosen protocol goes into the group's record.
+    """Count the bytes of all protocols that a member offers.
+
+    All of them stay in memory while the member exists; only the chosen one is part of the group's record.
     """
     return sum(
         utf8_size(each.name) + len(each.metadata) + PROTOCOL_OVERHEAD_BYTES for each in request.protocols
@@ -47,8 +51,9 @@ def protocols_bytes(request: JoinGroupRequest) -> int:
 
 
 def group_bytes(group: ClassicGroup, given: Mapping[str, bytes]) -> int:
-    """Estimate the size of a group's record as a batch; a close upper bound. `given` are assignments in place of
-    its own.
+    """Estimate the size of a group's record as a batch, in bytes.
+
+    The result is a close upper bound. Assignments in `given`, if there are any, replace the present ones.
     """
     protocol = group.protocol or ""
     of_group = (group.group_id, group.protocol_type or "", protocol, group.leader or "")

@@ -1,4 +1,4 @@
-"""Coordinator records as `__consumer_offsets` holds them, and the versions that values are written at. PURE."""
+"""The records in `__consumer_offsets`, and the versions in which values are written. PURE."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ OFFSET_COMMIT_VERSION_WITH_EXPIRY = 1
 def offset_commit_record(
     group: str, topic: str, partition: int, value: OffsetCommitValue, producer: RecordProducer | None = None
 ) -> CoordinatorRecord:
-    """Make the record of a committed offset. Only version 1 has its expiry (a request of versions 2 to 4)."""
+    """Make the record of a committed offset.
+
+    An expiry time, from a request of version 2 to 4, is written in value version 1; later versions have none.
+    """
     version = OFFSET_COMMIT_VERSION if value.expire_timestamp < 0 else OFFSET_COMMIT_VERSION_WITH_EXPIRY
     return CoordinatorRecord(OffsetCommitKey(group, topic, partition), value, version, producer)
 
@@ -41,7 +44,7 @@ def group_metadata_tombstone(group: str) -> CoordinatorRecord:
 def decode_key(data: bytes) -> Message | None:
     """Decode the key of a coordinator record.
 
-    None for an empty one, and for an unknown type (a newer version's, which Kafka skips too). Raises
+    Returns None for an empty key, and for a type that only newer versions know (Kafka skips it, too). Raises
     `MalformedMessage`.
     """
     try:

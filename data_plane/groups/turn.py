@@ -1,4 +1,7 @@
-"""One turn of the group machine: the state that it sees, its records and its answers. PURE."""
+"""One turn of the group machine: the state before it, and the records and answers that it has produced.
+
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from odradek.data_plane.groups.state import GroupsState
 
 
 class Turn:
-    """One decision in the making: the state before the decision, the time, its records and its answers."""
+    """A decision while it is being made: the state before it, the time, and the records and answers so far."""
 
     __slots__ = ("answers", "new_uuid", "now_ms", "records", "state", "wall_ms")
 
@@ -24,11 +27,14 @@ class Turn:
         self.answers: Answers = []
 
     def catch_up(self, done: int) -> None:
-        """Replay the records from the number `done` on, so that what follows in this turn sees them."""
+        """Apply the records from index `done` on to `state`, so that later steps of this turn see them."""
         if len(self.records) > done:
             self.state = self.state.replay(self.records[done:])
 
     def answer(self, reply: Reply | None, response: Any) -> None:
-        """Give `response` once everything that this turn decides is committed."""
+        """Add an answer: `response` is sent to `reply` once all records of this turn are committed.
+
+        None as `reply` is ignored.
+        """
         if reply is not None:
             self.answers.append((reply, response))

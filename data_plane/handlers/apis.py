@@ -1,4 +1,7 @@
-"""The APIs of a broker's listener in one table: the handler of each, and its door. No other API is advertised."""
+"""The APIs of a broker's listener in one table, each with its handler and its door.
+
+Other APIs are not advertised.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,7 @@ __all__ = ["APIS", "Api", "Place"]
 
 @attrs.frozen
 class Place:
-    """The listener of a broker for which handlers are made."""
+    """The broker for whose listener handlers are built, with the objects that they need."""
 
     broker: Broker
     authorizer: Authorizer | None
@@ -114,32 +117,31 @@ class Place:
 
     @property
     def forwarder(self) -> Forwarder:
-        """The client for requests to the active controller."""
+        """A new forwarder of requests to the active controller."""
         return Forwarder(self.broker, self.broker.controller)
 
     def image(self) -> MetadataImage:
-        """Return the newest image."""
+        """Return the newest metadata image."""
         return self.broker.image
 
 
 @attrs.frozen
 class Api:
-    """One API of a broker."""
+    """One API of a broker: how its handler is built, its door, and how rights are checked."""
 
     handler: Callable[[Place], Handler]
     door: Door
     decisions: Decisions | None = None
-    """The number of decisions that its door makes, if they may be many."""
+    """Counts the access decisions that the door makes for a request; None if there are always few."""
     again: Again | None = None
-    """Checks the answer of a request that had to wait. A parked Fetch reads again later, so its rights are checked
-    again.
+    """Checks the rights again for the answer of a request that had to wait. Fetch has none: when a parked
+    Fetch reads again, it checks them itself.
     """
     is_forwarded: bool = False
-    """True if the broker forwards the request unchanged. The controller checks rights by the client's principal and
-    address.
+    """True if the broker forwards the request unchanged. The controller then checks the rights of the client.
     """
     is_of_cluster: bool = False
-    """True if the API's versions depend on the controller's release, not on this broker's."""
+    """True if the controller's release decides which versions of the API are served, not this broker's."""
 
 
 def _forwarded(refuse: Refuse, kind: type[ForwardingHandler] = ForwardingHandler) -> Api:
@@ -150,7 +152,7 @@ def _forwarded(refuse: Refuse, kind: type[ForwardingHandler] = ForwardingHandler
 
 
 def _about_topics(at: Place) -> Handler:
-    # A request about topics has a field for how long its client waits.
+    # These requests have a timeout, for which their client waits.
     return ForwardingHandler(at.forwarder, refuse, waits_as_asked=True).handle
 
 
@@ -171,7 +173,7 @@ APIS: Mapping[ApiKey, Api] = {
         needing(each=on_topic(Operation.DESCRIBE)),
         decisions.of_each("topics"),
     ),
-    # If Metadata creates no topics, `build_table` installs another door.
+    # For brokers that create topics on Metadata, `build_table` installs another door.
     ApiKey.METADATA: Api(
         lambda at: MetadataHandler(at.broker, at.broker.controller, at.broker.own_config).handle,
         topics.metadata_door(lambda: True),
@@ -369,4 +371,6 @@ APIS: Mapping[ApiKey, Api] = {
     ApiKey.ADD_RAFT_VOTER: _forwarded(refuse),
     ApiKey.REMOVE_RAFT_VOTER: _forwarded(refuse),
 }
-"""The handlers of DescribeAcls, and of the requests about delegation tokens, check rights themselves."""
+"""The APIs of a broker. The handlers of DescribeAcls and of the requests about delegation tokens check rights
+themselves.
+"""

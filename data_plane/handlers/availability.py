@@ -1,4 +1,6 @@
-"""Availability as clients see it: an error while the leader is away, and the replicas that are offline. PURE."""
+"""The availability of a partition as clients see it: an error while it has no leader, and its offline
+replicas. PURE.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from odradek.wire.errors import ErrorCode
 
 
 def _is_offline(node_id: int, partition: PartitionImage, brokers: Mapping[int, BrokerImage]) -> bool:
-    """True if a replica's broker is unregistered or fenced, or the replica's directory is offline."""
+    """True if this broker's replica of the partition is offline: the broker is unregistered or fenced, or the
+    replica's directory is offline.
+    """
     broker = brokers.get(node_id)
     return broker is None or broker.fenced or not partition.is_online(node_id, broker)
 
@@ -17,7 +21,10 @@ def _is_offline(node_id: int, partition: PartitionImage, brokers: Mapping[int, B
 def availability(
     partition: PartitionImage, brokers: Mapping[int, BrokerImage]
 ) -> tuple[ErrorCode, list[int]]:
-    """Return LEADER_NOT_AVAILABLE while the leader is away, and the ids of the brokers whose replicas are offline."""
+    """Return an error code and the ids of the brokers whose replicas are offline.
+
+    The code is LEADER_NOT_AVAILABLE without an online leader, otherwise NONE.
+    """
     offline = [node_id for node_id in partition.replicas if _is_offline(node_id, partition, brokers)]
     led = partition.leader >= 0 and partition.leader not in offline
     return ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE, offline

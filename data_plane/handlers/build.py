@@ -1,4 +1,4 @@
-"""The handlers of a broker, each called by its door."""
+"""The API table of a broker: each handler behind its door."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from odradek.serving.contract import Handler
 from odradek.wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
 
 BETWEEN_BROKERS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.WRITE_TXN_MARKERS)
-"""APIs between brokers. Brokers use them without negotiation, in the newest version that the cluster's level
-allows.
+"""The APIs that brokers call on each other. They use the newest version that the cluster's feature level
+allows, without negotiation.
 """
 
 
 def build_table(
     broker: Broker, kraft_version: Callable[[], int] = lambda: 0, authorizer: Authorizer | None = None
 ) -> ApiTable:
-    """Build the API table of a broker's client listener. With an authorizer each handler is called by its door."""
+    """Build the API table of a broker's client listener.
+
+    With an authorizer, each handler is behind its door, which checks rights.
+    """
     release = broker.settings.release
     served = {
         int(key): api_versions(key) if api.is_of_cluster else release.client_versions(key)

@@ -1,4 +1,6 @@
-"""GetTelemetrySubscriptions and PushTelemetry (KIP-714): what clients push, and the list of clients for operators. PORTED."""
+"""GetTelemetrySubscriptions and PushTelemetry (KIP-714): the metrics that clients push, and a list of clients
+for operators. PORTED.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,25 @@ from odradek.wire.structure import ZERO_UUID
 __all__ = ["GetTelemetrySubscriptionsHandler", "PushTelemetryHandler"]
 
 _Made: TypeAlias = Callable[[bytes], None]
-"""Gets the id of a client instance that was made."""
+"""A function that is called with the id of a client instance that was created."""
 
 SMALL_BYTES = 2 * 1024
-"""A push of at most so many bytes is read on the loop, unless it inflates to more than `SMALL_INFLATED_BYTES`."""
+"""The largest push, in bytes, that is read on the event loop, unless it decompresses to more than
+`SMALL_INFLATED_BYTES`.
+"""
 SMALL_INFLATED_BYTES = 8 * 1024
 INFLATED_TIMES = 16
-"""A push may inflate to so many times `telemetry.max.bytes`, but not beyond `INFLATED_BYTES_MAX`."""
+"""The most that a push may decompress to, as a multiple of `telemetry.max.bytes`. `INFLATED_BYTES_MAX` is a
+second limit.
+"""
 INFLATED_BYTES_MAX = 32 << 20
 
 
 class GetTelemetrySubscriptionsHandler:
-    """API 71. With our own field it lists the clients that this broker knows instead, and makes no instance."""
+    """Handler of GetTelemetrySubscriptions (API 71).
+
+    A request with Odradek's own field gets a list of the broker's clients instead, and creates no instance.
+    """
 
     def __init__(self, telemetry: ClientTelemetry, long_work: LongWork) -> None:
         self._telemetry = telemetry
@@ -88,7 +97,7 @@ class GetTelemetrySubscriptionsHandler:
 
 
 class PushTelemetryHandler:
-    """API 72."""
+    """Handler of PushTelemetry (API 72)."""
 
     def __init__(self, telemetry: ClientTelemetry, long_work: LongWork) -> None:
         self._telemetry = telemetry
@@ -125,7 +134,10 @@ class PushTelemetryHandler:
         metrics: bytes,
         inflated_max: int,
     ) -> Steps[ErrorCode]:
-        """Read the numbers of a push, and keep them. A large one is read in a worker."""
+        """Read the numbers of a push, and store them.
+
+        A large push is read in a worker. Returns NONE or the error code.
+        """
         try:
             pushed = _small(compression_type, metrics)
             if pushed is None:
@@ -140,7 +152,7 @@ class PushTelemetryHandler:
 
 
 def _small(compression_type: int, metrics: bytes) -> Pushed | None:
-    """Read a small push at once; None if it is large."""
+    """Read a push at once if it is small; None if it is large."""
     if len(metrics) > SMALL_BYTES:
         return None
     try:
@@ -166,7 +178,7 @@ def _asker(context: Context) -> Asker:
 def _forget_at_end(
     telemetry: ClientTelemetry, long_work: LongWork, connection: Context, instance_id: bytes
 ) -> None:
-    """Let an instance go when the connection ends on which it came, as Kafka does."""
+    """Drop the instance when its connection ends, as Kafka does."""
     connection.on_end = lambda: telemetry.forget(instance_id, long_work.clock.monotonic())
 
 

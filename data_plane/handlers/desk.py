@@ -1,6 +1,6 @@
 """The desk of a broker's handlers: the objects that nearly every request needs. PORTED.
 
-A handler gets the desk, and the one part of the broker that its requests are about.
+A handler is built with the desk, and with the one part of the broker that its requests concern.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Desk"]
 
 
 class Desk(BrokerHost, Protocol):
-    """The broker as all of its handlers see it."""
+    """The broker as all of its handlers see it: settings, metadata, clock, tasks and timers."""
 
     @property
     def settings(self) -> BrokerSettings: ...
@@ -38,7 +38,7 @@ class Desk(BrokerHost, Protocol):
 
     @property
     def steps(self) -> StepDriver:
-        """The driver of handlers that are generators."""
+        """The driver that runs handlers which are generators (`Steps`)."""
 
     @property
     def tasks(self) -> TaskGroup: ...
@@ -51,7 +51,10 @@ class Desk(BrokerHost, Protocol):
 
     @property
     def woken(self) -> list[Callable[[], None]]:
-        """Parked requests that are served after the turn. Each serving begins a new list."""
+        """Requests that were parked and are to be served at the end of this turn.
+
+        After each serving this is a new list.
+        """
 
     def run_woken(self) -> None:
-        """Serve the parked requests that were woken."""
+        """Serve the woken requests now."""

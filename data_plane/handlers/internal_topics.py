@@ -1,4 +1,4 @@
-"""The topics of coordinators as this broker's configuration describes them."""
+"""The internal topics of coordinators, with the settings from this broker's configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.wire.messages.create_topics import CreatableTopic
 
 
 def internal_topic(settings: BrokerSettings, name: str) -> CreatableTopic | None:
-    """Make the request that creates the internal topic; None for any other name."""
+    """Build the request that creates the internal topic `name`; None if there is no such internal topic."""
     if name == OFFSETS_TOPIC:
         return offsets_topic(settings.groups)
     if name == TRANSACTIONS_TOPIC:

@@ -1,4 +1,4 @@
-"""KIP-951: if this broker refuses a request because it does not lead, its answer names the leader and the leader's
+"""Leader hints (KIP-951): a broker that refuses a request because it does not lead names the leader and its
 address.
 """
 
@@ -18,7 +18,7 @@ def leader_endpoints(
     leader_ids: Iterable[int],
     endpoint_class: Callable[[int, str, int, str | None], T],
 ) -> list[T]:
-    """Make one `NodeEndpoint` (of the request's message) for each broker that is named as a leader; -1 names none."""
+    """Make a `NodeEndpoint` of class `endpoint_class` for each leader in `leader_ids`; -1 means no leader."""
     endpoints = []
     for node_id in sorted(set(leader_ids)):
         broker = image.brokers.get(node_id)

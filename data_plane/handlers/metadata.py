@@ -1,4 +1,7 @@
-"""Metadata and DescribeCluster: answered from the broker's image of the metadata log; topics created on first use."""
+"""Handlers of Metadata and DescribeCluster.
+
+They answer from the broker's metadata image; Metadata may create missing topics.
+"""
 
 from __future__ import annotations
 
@@ -43,23 +46,29 @@ from odradek.wire.schema.versions import METADATA_EMPTY_MEANS_NONE, METADATA_QUE
 from odradek.wire.structure import ZERO_UUID
 
 CREATED_PER_REQUEST_MAX = 100
-"""The most topics that one Metadata request creates; the next requests create the rest."""
+"""The most topics that one Metadata request creates. Further topics are created by the next requests."""
 CREATED_AT_ONCE_MAX = 500
-"""The most topics that may wait for the controller at once, for all clients together."""
+"""The most topics, over all clients, whose creation by the controller may be pending at the same time."""
 
 
 class MetadataHandler:
-    """Handler of Metadata (API 3): describes topics, and has missing ones created where that is allowed."""
+    """Handler of Metadata (API 3).
+
+    It describes topics, and asks the controller to create missing ones if that is allowed.
+    """
 
     def __init__(self, desk: Desk, controller: ControllerPort, own: OwnConfig) -> None:
         self._desk = desk
         self._controller = controller
         self._own = own
         self._creating: dict[str, None] = {}
-        """Topics that the controller was asked to create, without an answer yet."""
+        """Topics whose creation was requested from the controller, and is still pending."""
 
     def handle(self, context: Context, request: MetadataRequest) -> Result:
-        """Answer the request. Most clients ask about one small topic, which needs no slices."""
+        """Answer the request.
+
+        The most frequent request, about one small topic, is answered without slices.
+        """
         desk, version = self._desk, context.api_version
         image, asked_topics = desk.image, request.topics
         if asked_topics is None or (version < METADATA_EMPTY_MEANS_NONE and not asked_topics):
@@ -92,8 +101,9 @@ class MetadataHandler:
         request: MetadataRequest,
         listener: str,
     ) -> Work[MetadataResponse]:
-        """Describe each topic in `wanted`. A ready answer is passed on, and `None` (a topic that was named before)
-        adds nothing.
+        """Describe each topic in `wanted`, and build the response.
+
+        An answer in `wanted` is used as it is; `None` (a topic that was described before) is skipped.
         """
         topics: list[MetadataResponseTopic] = []
         for found in wanted:
@@ -143,9 +153,10 @@ class MetadataHandler:
         version: int,
         sender: Sender,
     ) -> Iterator[TopicImage | MetadataResponseTopic | None]:
-        """Find each requested topic; `None` stands for a topic that was found before, by name or by id.
+        """Yield each requested topic, or the answer for a missing one. `None` stands for a topic that the
+        request named before.
 
-        Unknown topics are created where the request allows it.
+        At the end, ask the controller to create unknown topics, if the request allows this.
         """
         named_before: set[tuple[str | None, bytes]] = set()
         unknown: dict[str, None] = {}
@@ -165,7 +176,7 @@ class MetadataHandler:
         version: int,
         unknown: dict[str, None],
     ) -> TopicImage | MetadataResponseTopic:
-        """Find a topic, or make the answer about a missing one."""
+        """Return the requested topic, or the answer for a missing one."""
         name = asked.name
         if name is None or (asked.topic_id != ZERO_UUID and version >= METADATA_QUERY_BY_ID):
             by_id = image.topics_by_id.get(asked.topic_id)
@@ -176,7 +187,7 @@ class MetadataHandler:
     def _missing(
         self, key: str | bytes, request: MetadataRequest, unknown: dict[str, None]
     ) -> MetadataResponseTopic:
-        """Make the answer about a missing topic; a topic that may be created is noted in `unknown`."""
+        """Build the answer for a missing topic. If the topic may be created, add its name to `unknown`."""
         if isinstance(key, bytes):
             return _missing(None, key, ErrorCode.UNKNOWN_TOPIC_ID)
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
@@ -187,11 +198,11 @@ class MetadataHandler:
         return _missing(key, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations)
 
     def _create_some(self, unknown: Mapping[str, None], sender: Sender) -> None:
-        """Ask the controller to create the unknown topics, in the client's name (KIP-590). The client asks for
-        metadata again, as with Kafka.
+        """Start to create unknown topics through the controller, on behalf of the client (KIP-590). As with
+        Kafka, the client then requests metadata again.
 
-        One request creates all of them. A topic is never in two requests at a time, and topics beyond the limit wait
-        for the next Metadata.
+        One request creates all topics. A topic whose creation is pending is left out, and topics beyond the
+        limits wait for the next Metadata request.
         """
         names = [name for name in unknown if name not in self._creating]
         partitions = broker_value("num.partitions", self._own.layers)
@@ -232,7 +243,10 @@ class MetadataHandler:
 
 
 def _controller_id(desk: Desk) -> int:
-    """Name a broker that forwards requests to the controller: this one, as soon as it may serve."""
+    """Return the broker id that clients get as the controller's.
+
+    It is this broker, which forwards requests; -1 while it is fenced.
+    """
     own = desk.image.brokers.get(desk.settings.node_id)
     return -1 if own is None or own.fenced else desk.settings.node_id
 
@@ -266,7 +280,7 @@ def _describe_all(
 
 
 class DescribeClusterHandler:
-    """API 60 (KIP-700), for brokers; controllers have no listener of their own yet."""
+    """Handler of DescribeCluster (API 60, KIP-700), for brokers. Requests about controllers are refused."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk

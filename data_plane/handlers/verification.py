@@ -1,5 +1,5 @@
-"""A partition's leader asks a transaction's coordinator, and repeats the question while the transaction before
-ends.
+"""Verification of a transaction's partitions by its coordinator, repeated while the coordinator ends the
+previous transaction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from odradek.wire.errors import ErrorCode
 
 
 class VerifyingDesk(Desk, Protocol):
-    """The desk of a leader that asks coordinators of transactions."""
+    """The desk for handlers that verify transactions: it also has the `TransactionVerifier`."""
 
     @property
     def transaction_verifier(self) -> TransactionVerifier: ...
@@ -31,13 +31,14 @@ def verified(
     adds: bool,
     renew_guards: Callable[[], bool],
 ) -> Steps[Mapping[VerifiedPartition, ErrorCode]]:
-    """Ask the coordinator about each partition.
+    """Ask the transaction's coordinator to verify the partitions, or with `adds` to add them. Returns an
+    error code for each partition.
 
-    While the coordinator ends the transaction before this one, a leader that adds partitions asks again for a short
-    time (`add.partitions.to.txn.retry.backoff.max.ms`). A repetition by the client would cost more. The marker of
-    that end makes the guards void. `renew_guards` replaces void guards; if it returns True, the coordinator is
-    asked with the new guards. Guards are renewed only where epochs grow with each transaction. Elsewhere the answer
-    may be about another transaction of the same producer.
+    While the coordinator ends the previous transaction, a leader that adds partitions repeats the request for
+    a short time (`add.partitions.to.txn.retry.backoff.max.ms`). A retry by the client would cost more. The
+    marker of the previous transaction invalidates the guards. `renew_guards` replaces invalid guards; if it
+    returns True, the coordinator is asked again. This is done only with `adds`, when the epoch grows with
+    each transaction. Otherwise the answer could be about another transaction of the same producer.
     """
     clock, settings = desk.clock, desk.settings
     codes: Mapping[VerifiedPartition, ErrorCode]

@@ -1,1 +1,1 @@
-"""Partition logs in Kafka's file formats. Start reading at `partition_log`."""
+"""Partition logs in Kafka's file formats. The main module is `partition_log`."""

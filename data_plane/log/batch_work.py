@@ -1,5 +1,5 @@
-"""The costly checks of a client's batch, and who does them: the event loop up to a limit per turn, a worker beyond
-it.
+"""The costly checks of a client's batch: the event loop makes them up to a limit per turn, a worker thread
+beyond it.
 
 Theory of operation
 ===================
@@ -7,13 +7,15 @@ Theory of operation
 Two steps of an append cost more than writing the bytes. One is to decompress the records
 (`odradek.wire.record_batch.Inflation`). The other is to parse each record where a rule needs it. A request of
 kilobytes can decompress to 128 MiB, or have a quarter of a million records. The caller of an append passes a
-`BatchWork`, which says who does this:
+`BatchWork`, which decides where this work is done:
 
-- `AT_ONCE`: the caller of the append. For tests and for worlds without a loop.
-- `LoopWork`: the loop, up to a ration for each turn. Work beyond it raises `OffLoop` before anything has changed.
-- `HandedOff`: a worker has done it for this one batch, and the append gets the outcome. All else is checked anew.
+- `AT_ONCE`: in the calling thread. For tests and for programs without an event loop.
+- `LoopWork`: on the event loop, up to a ration for each turn. Work beyond it raises `OffLoop` before anything
+  has changed.
+- `HandedOff`: a worker has done the work for this one batch, and the append gets the results. The append
+  makes all other checks again.
 
-`RequestBudget` bounds what workers do for one request, however often it names a partition.
+`RequestBudget` bounds what workers do for one request, however often the request names a partition.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ from odradek.wire.record_batch import parse_produced
 from odradek.wire.schema.versions import PRODUCE_ZSTD
 
 RATION = 2 << 20
-"""The number of bytes of one batch that the loop handles in a turn, for the cheapest codecs: 1 to 3 ms (measured).
+"""The work that the loop does for batches in a turn, in decompressed bytes of the cheapest codecs: 1 to 3 ms
+(measured).
 
-Beyond that number the loop begins no further batch, so a turn costs at most twice as much.
+Once it is used up the loop begins no further batch, so a turn costs at most twice as much.
 """
 CODEC_COSTS: dict[int, int] = {
     CompressionType.GZIP: 4,
@@ -43,42 +46,54 @@ CODEC_COSTS: dict[int, int] = {
     CompressionType.LZ4: 1,
     CompressionType.ZSTD: 1,
 }
-"""The cost of one decompressed byte, in bytes of the budget for work, by codec."""
+"""The cost of one decompressed byte by codec, as bytes of the ration or of a request's budget."""
 RATIO_MAX = 16.0
-"""A higher ratio counts as this one: otherwise bombs would make small batches of other clients look large."""
+"""The highest compression ratio that counts for the estimate. Otherwise decompression bombs would make small
+batches of other clients look large.
+"""
 RECORD_COST = 1024
-"""The cost of one parsed record, in bytes of the budget for work (about 1.2 us)."""
+"""The cost of one parsed record, as bytes of the ration or of a request's budget (about 1.2 us)."""
 REQUEST_BYTES_MIN = 128 << 20
 REQUEST_RATIO = 16
-"""One request's batches may decompress to `REQUEST_BYTES_MIN` plus `REQUEST_RATIO` times their size."""
+"""The allowed compression ratio of a request: its batches may decompress to `REQUEST_BYTES_MIN` plus this
+many times their size.
+"""
 RECORD_BYTES = 16
-"""Bytes of a request for each record that is checked, on top of the records that one batch may have."""
+"""The number of request bytes that allow one more record to be checked, beyond the records that one batch may
+have.
+"""
 SMALL_BYTES_MAX = 16 << 20
-"""The decompressed size up to which a batch counts as small."""
+"""The largest decompressed size, in bytes, of a batch that counts as small."""
 
 
 class OffLoop(Exception):
-    """Raised if the loop may not do this work now. Nothing has changed."""
+    """Raised if this work must not be done on the event loop now. Nothing has changed; a worker can do the
+    work.
+    """
 
 
 class LargerThanThought(Exception):
-    """Raised if records decompress to more bytes than the caller allows."""
+    """Raised if records decompress to more bytes than the caller has allowed."""
 
 
 class BatchWork(Protocol):
-    """The way in which the costly parts of a batch's checks are done."""
+    """A port that makes the costly checks of a batch, or refuses to make them on the event loop."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
-        """Do what `odradek.wire.batches.compression.decompressed_size` does, or raise `OffLoop`."""
+        """Return the records' size after decompression, or raise `OffLoop`. Arguments and errors as for
+        `odradek.wire.batches.compression.decompressed_size`.
+        """
 
     def check_records(
         self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
     ) -> int:
-        """Do what `odradek.data_plane.log.record_rules.check_records` does, or raise `OffLoop`."""
+        """Check each record, and return the newest timestamp; or raise `OffLoop`. Arguments and errors as for
+        `odradek.data_plane.log.record_rules.check_records`.
+        """
 
 
 class _AtOnce:
-    """The caller does the work at once."""
+    """A `BatchWork` that does all work in the calling thread."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
         return decompressed_size(compression_type, data, size_max)
@@ -93,8 +108,10 @@ AT_ONCE: BatchWork = _AtOnce()
 
 
 class LoopWork:
-    """Work on the loop, within the ration: `at_end_of_turn` gets the function that restores the ration. It
-    estimates sizes by the codec's recent ratio, because work given up half-way is lost.
+    """A `BatchWork` that does the work on the event loop, within the ration of a turn. `at_end_of_turn`
+    receives the function that restores the ration.
+
+    It estimates sizes by the codec's recent compression ratio, because an abandoned decompression is wasted.
     """
 
     __slots__ = ("_at_end_of_turn", "_inflated", "_left", "_ratios", "_size")
@@ -104,14 +121,14 @@ class LoopWork:
         self._inflated = Inflated()
         self._left = RATION
         self._size = 0
-        """The decompressed size of the last batch; its append checks single records after it has asked for this
-        size.
+        """The decompressed size of the last batch. An append first asks for this size and then lets its
+        records be checked.
         """
         self._ratios: dict[int, float] = dict.fromkeys(CODEC_COSTS, 1.0)
 
     @property
     def bytes_inflated(self) -> int:
-        """Bytes that the loop has decompressed, those of refused batches included."""
+        """The number of bytes that the loop has decompressed, including those of refused batches."""
         return self._inflated.bytes_made
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
@@ -134,7 +151,7 @@ class LoopWork:
         return size
 
     def note_size(self, compression_type: int, compressed: int, size: int) -> None:
-        """Note the compressed and the decompressed size of a batch."""
+        """Update the estimate of a codec's ratio with the compressed and the decompressed size of a batch."""
         ratio = self._ratios.get(compression_type, 1.0)
         self._ratios[compression_type] = ratio + (min(size / (compressed + 1), RATIO_MAX) - ratio) / 4
 
@@ -161,9 +178,9 @@ class LoopWork:
 
 
 class RequestBudget:
-    """The work that workers may still do for one request of `size` bytes of batches.
+    """Limits the work of worker threads for one request, whose batches have `size` bytes.
 
-    `inflated` counts for the node.
+    `inflated` counts the decompressed bytes of the whole node.
     """
 
     __slots__ = (
@@ -185,11 +202,11 @@ class RequestBudget:
 
     @property
     def is_unusual(self) -> bool:
-        """True if the request's batches have decompressed to more than batches usually do."""
+        """True if the request's batches have decompressed to far more bytes than batches usually do."""
         return self.bytes_inflated > self.bytes_usual
 
     def inflate(self, compression_type: int, data: memoryview, size_max: int, at_once_max: int) -> int:
-        """Do what `decompressed_size` does, within the budget.
+        """Return the size after decompression like `decompressed_size`, but within the budget.
 
         Raises:
             LargerThanThought: the data would take more than `at_once_max` bytes.
@@ -218,7 +235,9 @@ class RequestBudget:
             self._of_node.bytes_made += counted.bytes_made
 
     def take_records(self, count: int) -> None:
-        """Count records to check. Raises `KafkaError`: MESSAGE_TOO_LARGE beyond the budget."""
+        """Subtract records that are to be checked from the budget. Raises `KafkaError`: MESSAGE_TOO_LARGE
+        beyond the budget.
+        """
         if count > self.records_left:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -228,31 +247,37 @@ class RequestBudget:
 
 
 def _kept(error: KafkaError) -> KafkaError:
-    """Remove the traceback from the error: its frames refer to decompressed chunks, and to the object that keeps
-    the error.
+    """Remove the traceback from an error that is stored: its frames would keep decompressed chunks and the
+    storing object in memory.
     """
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
 class HandedOff:
-    """One batch whose costly checks workers do, between attempts to append it. Used by one thread at a time."""
+    """A `BatchWork` for one batch, whose costly checks workers make between attempts to append it. Only one
+    thread uses it at a time.
+    """
 
     __slots__ = ("_budget", "_check", "_newest_ms", "_refusal", "config", "loop_work", "records", "size")
 
     def __init__(
         self, records: memoryview, config: LogConfig, budget: RequestBudget, loop_work: LoopWork
     ) -> None:
-        """`records` is the request's own copy, `config` that of the topic now."""
+        """Take `records`, the request's own copy of the batch, and the present `config` of the topic."""
         self.records = records
         self.config = config
         self.loop_work = loop_work
         self.size: int | KafkaError | None = None
-        """The decompressed size of the records, or why they were refused; None while it is unknown."""
+        """The decompressed size of the records in bytes, or the error that refused them; None while it is
+        unknown.
+        """
         self._budget = budget
         self._check: Callable[[], int] | None = None
         self._newest_ms: int | None = None
-        """The outcome of the check: the newest timestamp of the records. None while it is unknown, or they were refused."""
+        """The result of the check: the newest timestamp of the records. None before the check, or if it
+        refused them.
+        """
         self._refusal: KafkaError | None = None
 
     # -- on the loop
@@ -285,7 +310,7 @@ class HandedOff:
             raise
 
     def note_size(self) -> None:
-        """Note the results for the loop's estimates of such batches."""
+        """Report the batch's sizes to `LoopWork`, which estimates later batches by them."""
         if isinstance(self.size, int):
             self.loop_work.note_size(codec_of(self.records), len(self.records), self.size)
 
@@ -295,26 +320,27 @@ class HandedOff:
 
     @property
     def is_small(self) -> bool:
-        """True if the batch's decompressed size, as far as it is known, needs little room."""
+        """True if the decompressed batch needs little memory, or its decompressed size is still unknown."""
         return not isinstance(self.size, int) or self.size <= SMALL_BYTES_MAX
 
     @property
     def wants_check(self) -> bool:
-        """True if an append has asked for a check of each record."""
+        """True if an append has requested a check of each record."""
         return self._check is not None
 
     # -- in a worker
 
     @property
     def may_be_appended(self) -> bool:
-        """True if the batch should be decompressed before an append asks for it: its size is unknown, and small
-        enough to be appended.
+        """True if a worker should decompress the batch before the first append. It is compressed, its size is
+        unknown, and it is small enough to be appended.
         """
         is_asked = self.is_compressed and self.size is None
         return is_asked and len(self.records) <= self.config.max_message_bytes
 
     def inflate(self, at_once_max: int) -> None:
-        """Compute the decompressed size, though the append may still refuse the batch for another reason.
+        """Compute the decompressed size, or store the error that refuses the records. The append may still
+        refuse the batch for another reason.
 
         Raises `LargerThanThought`.
         """
@@ -330,7 +356,7 @@ class HandedOff:
             self.size = _kept(error)
 
     def check(self) -> None:
-        """Check each record, as the append has asked for."""
+        """Check each record, after an append has requested it. Stores the result for the next append."""
         check, self._check = self._check, None
         assert check is not None, "this append did not ask to check its records"
         try:
@@ -352,11 +378,12 @@ def check_rare(
     *,
     is_unsure: bool,
 ) -> BatchHeader:
-    """Run the checks that most batches do not need: transactions, each record, an unexpected timestamp type.
+    """Make the checks that most batches do not need: of transactions, of each record, of an unexpected
+    timestamp type.
 
-    Returns the header that the batch has afterwards: its newest timestamp is that of the checked records, as in
-    Kafka. `is_unsure`: the newest timestamp in the header cannot be right, or is out of bounds. `log` is named in
-    messages. Raises `KafkaError`, and what `work` raises.
+    Returns the header that the batch has afterwards: its newest timestamp is that of the checked records, as
+    in Kafka. `is_unsure`: the newest timestamp in the header cannot be right, or is out of bounds. `log` is
+    named in messages. Raises `KafkaError`, and what `work` raises.
     """
     if header.is_transactional and guard is None:
         raise KafkaError(
@@ -367,7 +394,7 @@ def check_rare(
     if config.checks_records or is_unsure:
         newest = work.check_records(batch, header, config, now_ms, str(log))
     if not config.uses_append_time and (newest != header.max_timestamp or header.timestamp_type):
-        # With another timestamp type, consumers would take the newest timestamp for that of every record.
+        # With timestamp type LogAppendTime, consumers would use the newest timestamp for every record.
         set_max_timestamp(batch, 0, newest, 0)
         return parse_header(batch)
     return header

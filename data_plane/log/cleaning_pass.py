@@ -1,17 +1,17 @@
-"""One pass of the cleaner over one log: reading segments, writing cleaned ones and swapping them in.
+"""One pass of the cleaner over one log: reads segments, writes cleaned ones and swaps them in.
 
 Theory of operation
 -------------------
-A pass is made by `begin_cleaning` and goes through groups of neighbouring segments, the oldest first. Each group
-becomes one segment, swapped in at once: on the disk there is never more than one group's copy. The contract with the
-cleaner's runtime, step by step, is in the README of `parts/`.
+`begin_cleaning` makes a pass. It handles groups of neighbouring segments, the oldest first. Each group
+becomes one segment, which is swapped in at once: the disk never has more than one group's copy. The README of
+`parts/` lists step by step how the cleaner's runtime must use a pass.
 
 Rules
-* Only durable records are cleaned: `end_offset` is at most the recovery point. A record goes because a later one has
-  its key, so a power loss must spare the later one, too.
+* Only durable records are cleaned: `end_offset` is at most the recovery point. A record is removed because a
+  later one has its key. So a power loss must not remove the later one.
 * Only committed records are cleaned, below the last stable offset, in finished segments.
-* A truncation, DeleteRecords, another policy, or the log's end aborts the pass. If retention has removed segments
-  of a group, the group is left as it is.
+* A truncation, DeleteRecords, another policy, or closing the log aborts the pass. If retention has removed
+  segments of a group, the group is left as it is.
 * If the disk is full, nothing is lost: the cleaned files are removed, the sources stay.
 """
 
@@ -32,7 +32,9 @@ __all__ = ["Cleaning", "CleaningAborted", "Group", "Source", "begin_cleaning", "
 
 @attrs.frozen(eq=False)
 class Source:
-    """A segment to be read: the first `size` bytes of a file that stays readable until the group is released."""
+    """A segment to be cleaned: the first `size` bytes of its file, which stays readable until the group is
+    released.
+    """
 
     base_offset: int
     size: int
@@ -41,7 +43,9 @@ class Source:
 
 @attrs.define(eq=False)
 class Group:
-    """Neighbouring segments that become one segment. A worker reads `sources`; `release` unpins their files, once."""
+    """Neighbouring segments that will become one segment. A worker reads `sources`; `release` must be called
+    once to unpin their files.
+    """
 
     _segments: tuple[Segment, ...]
     sources: tuple[Source, ...]
@@ -67,14 +71,16 @@ class Group:
 
 @attrs.define(eq=False)
 class Cleaning:
-    """A pass under way. The loop makes it, swaps and ends it; workers write."""
+    """A cleaning pass over one log. The loop makes it, swaps segments and ends it; workers write the cleaned
+    segments.
+    """
 
     _log: PartitionLog
     _token: PassToken
     end_offset: int
-    """The offset before which the pass may clean."""
+    """The offset below which the pass may clean records."""
     _doomed: list[str] = attrs.field(factory=list)
-    """Files of swapped sources that are still to be removed."""
+    """Names of files of replaced segments that are still to be removed."""
     _is_prepared: bool = False
     _is_ended: bool = False
     bytes_before: int = 0
@@ -82,17 +88,18 @@ class Cleaning:
 
     @property
     def abort_reason(self) -> str | None:
-        """The reason why the pass is over; None while it may continue. Workers may read it."""
+        """The reason why the pass must end; None while it may continue. Workers may read it."""
         return self._token.abort_reason
 
     def is_over(self) -> bool:
-        """True if the pass is to end early."""
+        """True if the pass must end early."""
         return self.abort_reason is not None
 
     def take_group(self, base_offset: int, end_offset: int) -> Group | None:
-        """Take the segments from the one with this base offset up to the first that begins at `end_offset` or later.
+        """Return the group of segments from `base_offset` up to the first segment that begins at `end_offset`
+        or later.
 
-        None if there are none now: the pass is aborted, or retention has removed them. Raises `DiskError`.
+        None if the pass is aborted, or retention has removed the segments. Raises `DiskError`.
         """
         log = self._log
         if self.abort_reason is not None or end_offset > self.end_offset:
@@ -123,10 +130,10 @@ class Cleaning:
         return Group(segments, tuple(sources))
 
     def begin_segment(self, group: Group) -> CleanedSegment:
-        """Begin the segment that is to replace the group (blocking, in a worker).
+        """Create the cleaned segment that will replace the group (blocking, in a worker).
 
-        Before the first one, the recovery-point checkpoint is brought up to date. Recovery derives leader epochs
-        from the batches it reads, and must not read cleaned ones. Raises `CleaningAborted`, `DiskError`.
+        Before the first one, the recovery-point checkpoint is written. Recovery derives leader epochs from
+        the batches it reads, and must not read cleaned ones. Raises `CleaningAborted`, `DiskError`.
         """
         log = self._log
         if not self._is_prepared and self.abort_reason is None:
@@ -140,13 +147,14 @@ class Cleaning:
         )
 
     def swap(self, group: Group, cleaned: CleanedSegment) -> bool:
-        """Put a finished segment in the group's place, on the loop; then `settle` in a worker.
+        """Replace the group by its cleaned segment, on the loop; afterwards call `settle` in a worker.
 
-        False: the pass is aborted, or retention has removed segments of the group. Nothing has changed; discard
-        `cleaned`.
+        Returns False if the pass is aborted, or retention has removed segments of the group. Then nothing has
+        changed; discard `cleaned`.
 
         Raises:
-            DiskRefused: `cleaned` is to be discarded; nothing has changed, unless the device answers late (`DiskHung`).
+            DiskRefused: `cleaned` is to be discarded; nothing has changed, unless the device answers late
+                (`DiskHung`).
             DiskError: the directory is offline now. The next start finishes the swap or undoes it.
         """
         log = self._log
@@ -176,14 +184,15 @@ class Cleaning:
             self._doomed += names
 
     def settle(self) -> None:
-        """Make the swap durable and free the sources' room (blocking, in a worker). Raises `DiskError`."""
+        """Make the swap durable, and remove the files of the replaced segments (blocking, in a worker).
+        Raises `DiskError`.
+        """
         log = self._log
         if log.is_closed:
             return
         log.segment_list.sync_entry()
         pause()
-        # Take the whole list, so that the loop removes only files that a later swap adds, if the pass ends
-        # meanwhile.
+        # Take the whole list. If the pass ends meanwhile, the loop then removes only files that a later swap adds.
         doomed, self._doomed = self._doomed, []
         try:
             while doomed:
@@ -194,12 +203,14 @@ class Cleaning:
             self._doomed += doomed
 
     def note_unchanged(self, size: int) -> None:
-        """Count a segment that cleaning leaves as it is."""
+        """Count a segment of `size` bytes that the pass leaves as it is."""
         self.bytes_before += size
         self.bytes_after += size
 
     def complete(self, clean_end: int) -> None:
-        """Set the checkpoint: all below `clean_end` is clean, unless the pass was aborted."""
+        """Record in the checkpoint that all records below `clean_end` are clean. Does nothing if the pass was
+        aborted.
+        """
         if clean_end > self.end_offset:
             raise AssertionError(
                 f"{self._log}: the cleaning pass claims offset {clean_end} as its end, and only "
@@ -209,7 +220,7 @@ class Cleaning:
             self._log.cleaning.advance(clean_end)
 
     def end(self) -> None:
-        """End the pass, complete or not (on the loop, once)."""
+        """End the pass, whether it is complete or not (on the loop, once)."""
         log = self._log
         self._is_ended = True
         log.cleaning.end(self._token)
@@ -218,7 +229,7 @@ class Cleaning:
             log.home.remove_later(doomed)
 
     def check_end(self) -> None:
-        """Raise `AssertionError` if the pass would clean records that must stay."""
+        """Raise `AssertionError` if `end_offset` would let the pass clean records that must stay."""
         if self.end_offset > _bound(self._log):
             raise AssertionError(
                 f"{self._log}: the cleaning pass reaches up to offset {self.end_offset}, and only "
@@ -227,7 +238,7 @@ class Cleaning:
 
 
 def cleanable_end(log: PartitionLog) -> int:
-    """Compute the offset up to which a pass may clean now: the begin of a segment. A flush may raise it."""
+    """Return the offset up to which a pass may clean now: the base offset of a segment. A flush may raise it."""
     at = log.segment_list.index_of(_bound(log))
     return log.segments[max(at, 0)].base_offset
 
@@ -237,8 +248,8 @@ def _bound(log: PartitionLog) -> int:
 
 
 def begin_cleaning(log: PartitionLog, end_offset: int) -> Cleaning:
-    """Begin a pass that cleans below `end_offset`, which is at most `cleanable_end`. A log has one pass at a time
-    (on the loop).
+    """Begin a pass that cleans below `end_offset`, which is at most `cleanable_end` (on the loop). A log has
+    at most one pass at a time.
 
     The caller must call `Cleaning.end` once, even after an error.
     """

@@ -1,4 +1,4 @@
-"""Show and verify the files of a partition: what `odradek log dump` prints (PURE but for the reads).
+"""Shows and verifies the files of a partition: `odradek log dump` prints the result (PURE except for reads).
 
 Each item is a dict whose `kind` says what it is: `batch`, `record`, `index_entry`, `time_index_entry`,
 `producer`, `aborted_transaction`, `epoch`, or `damage` (with `file`, `position` and `reason`).
@@ -36,10 +36,11 @@ _DECOMPRESSED_BYTES_MAX = 1 << 30
 def dump_segment(
     directory: Dir, name: str, *, verify: bool = False, with_records: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield the contents of one file of a partition's directory, by its suffix.
+    """Yield the contents of one file in a partition's directory. The file's suffix decides how it is read.
 
     A `.log` file ends with a `damage` item at the first batch that cannot be read. `verify` also checks
-    checksums, going on behind a batch whose checksum alone is wrong, and compares the indexes with the batches.
+    checksums, and compares the indexes with the batches. It continues behind a batch whose checksum alone is
+    wrong.
 
     Raises:
         FileMissing, DiskError
@@ -100,7 +101,9 @@ def _dump_log(directory: Dir, name: str, *, verify: bool, with_records: bool) ->
 
 
 def _header_at(file: File, position: int, next_offset: int) -> BatchHeader | None:
-    """Parse the header of a batch with a wrong checksum if it is plausible, so that verification can go on behind it."""
+    """Parse the header of a batch with a wrong checksum. Returns None if the header is implausible, so that
+    verification cannot continue behind it.
+    """
     for _, header in SegmentScan(file, position, file.size, next_offset):
         return header
     return None
@@ -130,7 +133,9 @@ def _batch(position: int, header: BatchHeader) -> dict[str, Any]:
 
 
 def _marker(file: File, position: int, header: BatchHeader) -> dict[str, Any]:
-    """Return the outcome in a transaction's marker, and the epoch of its coordinator; nothing for other batches."""
+    """Return the outcome and the coordinator's epoch in a transaction's marker; an empty dict for other
+    batches.
+    """
     if not (header.is_control and header.is_transactional):
         return {}
     marker = parse_marker(file.pread(header.size, position))
@@ -162,8 +167,8 @@ def _records(file: File, name: str, position: int, header: BatchHeader) -> Itera
 def _compare_index(
     directory: Dir, base_offset: int, log_bytes: int, batches: dict[int, tuple[int, int, int]]
 ) -> Iterator[dict[str, Any]]:
-    """Compare an index with the log: each entry must point at a batch that ends at its offset, and no earlier
-    record may be newer than its time.
+    """Yield `damage` where an index contradicts the log. Each entry must point at a batch that ends at its
+    offset, and no earlier record may be newer than its time.
     """
     name, time_name = file_name(base_offset, INDEX_SUFFIX), file_name(base_offset, TIME_INDEX_SUFFIX)
     try:

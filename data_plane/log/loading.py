@@ -1,27 +1,32 @@
-"""Open a partition's directory: find its segments, recover from a crash, find its end.
+"""Opens a partition's directory: finds its segments, recovers from a crash, finds the log's end.
 
 Theory of operation
 -------------------
-After a clean shutdown, loading reads only the directory, two small files, the last segment's index, and the batch
-headers behind that index's last entry.
+After a clean shutdown, loading reads only the directory, two small files, the last segment's index, and the
+batch headers behind that index's last entry.
 
-After a crash everything below the recovery point is on the device and is not read again. Recovery starts with the
-segment that holds the offset before the recovery point, and reads it and all later ones from their starts. Every
-batch's checksum is checked, offsets must ascend, and a segment begins where its predecessor ends. Batches beyond the
-next segment's beginning are the rest of a truncation that the crash undid.
+After a crash everything below the recovery point is on the device and is not read again. Recovery starts with
+the segment that holds the offset before the recovery point, and reads it and all later ones from their
+starts. Every batch's checksum is checked, offsets must ascend, and a segment begins where its predecessor
+ends. Batches beyond the next segment's beginning are the rest of a truncation that the crash undid.
 
-Compaction leaves gaps between segments. A crash leaves one too, when it takes the tail of a finished segment exactly
-at a batch's end and spares the next segment. A log may have been compacted under another policy than its topic has
-today, so the log decides. A gap that begins below the recovery point was there when all of it was synced. A gap that
-begins below the first dirty offset is the cleaner's. Behind both, gaps within segments vouch for later ones between
-them. Where no checkpoint knows the log (its directory came from elsewhere), they vouch for earlier ones, too. Any
-other gap is a lost tail: the log ends before it, as a replica with a hole would never fetch its missing records.
-Sound batches behind it are kept beside the log. Batches behind the first damage are not a part of the log: the file
-is cut there and later segments are removed. Damage in synced bytes comes from no crash, so the cut bytes are kept
-beside the log (`salvage`). Indexes, leader epochs and producer state of that part are derived anew on the way.
+A gap between two segments has one of two causes. Compaction leaves gaps. A crash leaves a gap if it removes
+the last batches of a finished segment and spares the next segment. Which cause holds does not follow from the
+topic's policy, which may have changed. So the log itself decides:
 
-Foreign files and directories are left alone. An interrupted swap of a cleaner, ours or Kafka's, is finished or undone
-(`parts/swap_files.py`); `.deleted` files are removed.
+* A gap that begins below the recovery point is no loss: it existed when everything below was synced.
+* A gap that begins below the first dirty offset comes from the cleaner.
+* Above both, a gap is no loss if an earlier segment has gaps between its own batches. If no checkpoint names
+  the log (its directory was copied from elsewhere), gaps within later segments count as well.
+* Any other gap is a lost tail. The log ends before it, because a replica with a hole would never fetch the
+  missing records. Sound batches behind the gap are kept beside the log.
+
+Batches behind the first damage do not belong to the log: the file is cut there and later segments are
+removed. A crash does not damage synced bytes, so bytes cut from below the recovery point are kept beside the
+log (`salvage`). Indexes, leader epochs and producer state of the part that is read are derived anew.
+
+Foreign files and directories are left alone. An interrupted swap of a cleaner, ours or Kafka's, is finished
+or undone (`parts/swap_files.py`); `.deleted` files are removed.
 """
 
 from __future__ import annotations
@@ -74,8 +79,8 @@ __all__ = [
 
 
 class UnreadableId(Exception):
-    """Raised if the partition metadata file does not say whose records these are. After a loss of power it may be
-    empty, or full of zeros.
+    """Raised if `partition.metadata` does not show which topic the records belong to. After a loss of power
+    the file may be empty, or full of zeros.
     """
 
     def __init__(self, file: str) -> None:
@@ -145,7 +150,7 @@ def open_partition_log(
 
 
 def _topic_id(directory: Dir, names: list[str], found: list[Segment], options: LoadOptions) -> bytes:
-    """Read the id of the topic that the log belongs to; zero if none is known. Raises `UnreadableId`."""
+    """Return the id of the topic that the log belongs to; zeros if none is known. Raises `UnreadableId`."""
     topic_id = read_topic_id(directory, names)
     has_records = any(segment.size for segment in found)
     if options.must_know_id and has_records and topic_id == NO_TOPIC_ID and METADATA_FILE_NAME in names:
@@ -156,7 +161,7 @@ def _topic_id(directory: Dir, names: list[str], found: list[Segment], options: L
 
 
 def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segment]:
-    """Find all segments, ascending; index files without a segment are removed."""
+    """Return all segments, sorted by offset. Index files without a segment are removed."""
     bases = set()
     for name in names:
         if name.endswith(LOG_SUFFIX) and len(name) == _NAME_DIGITS + len(LOG_SUFFIX) and name[:-4].isdigit():
@@ -179,22 +184,21 @@ def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segmen
 
 
 def _name_offset(name: str) -> int:
-    """Parse the offset in a file's name; -1 for any other name."""
+    """Parse the offset in a file's name; -1 for a name without an offset."""
     stem = name.rpartition(".")[0]
     return int(stem) if len(stem) == _NAME_DIGITS and stem.isdigit() else -1
 
 
 def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) -> LeaderEpochs:
-    """Read the leader epochs; rewrite the file if it is unusable. A replica needs them to find where it diverges
-    from its leader.
+    """Read the leader epochs, and rewrite their file if it is unusable. A replica needs them to find where it
+    diverges from its leader.
     """
     if EPOCHS_FILE_NAME not in names:
         return LeaderEpochs()
     try:
         data = segments.home.directory.read_bytes(EPOCHS_FILE_NAME, _SMALL_FILE_BYTES)
         epochs = LeaderEpochs.decode(data)
-        # Kafka makes an empty file beside an empty log. If the log has records, a loss of power has emptied the
-        # file.
+        # Kafka makes an empty file for an empty log. If the log has records, a loss of power has emptied the file.
         if data or not any(segment.size for segment in segments.segments):
             return epochs
         reason = "the file is empty, although the log has records"
@@ -211,7 +215,9 @@ def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) 
 
 
 def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions) -> int:
-    """Find the log's end after a clean shutdown. Return -1 if the last segment shows that the shutdown was not clean."""
+    """Return the log end offset after a clean shutdown; -1 if the last segment shows that the shutdown was
+    not clean.
+    """
     active = segments.active
     end_offset = active.base_offset
     try:
@@ -237,7 +243,9 @@ def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions)
 
 
 def _split(segments: SegmentList, end_offset: int, options: LoadOptions) -> bool:
-    """Split the segments whose offsets lie too far apart for an index. Return True if there were any: the log must be opened again."""
+    """Split the segments whose offsets are too far apart for an index. Returns True if there were any: then
+    the log must be opened again.
+    """
     listed, directory = segments.segments, segments.home.directory
     ends = [*(each.base_offset for each in listed[1:]), end_offset]
     is_changed = False
@@ -256,11 +264,11 @@ def _split(segments: SegmentList, end_offset: int, options: LoadOptions) -> bool
 
 
 def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool) -> None:
-    """Reconcile the checkpoints with the files.
+    """Make the log's offsets consistent with its files and its checkpoints.
 
-    A log start offset beyond the log's end shows a power failure: records were deleted on request, and then the tail
-    of the log was lost. After a clean shutdown the checkpoint must be damaged, so the records count. It may also be
-    damaged after a crash, so removed records are kept beside the log.
+    If a log start offset lies beyond the log's end, a power failure has happened: records were deleted on
+    request, and then the tail of the log was lost. After a clean shutdown the checkpoint must be damaged, so
+    the records count. It may also be damaged after a crash, so removed records are kept beside the log.
     """
     segments = log.segment_list
     log_start_offset = max(options.log_start_offset, segments.base_offset)
@@ -286,8 +294,8 @@ def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool)
 
 
 def _find_producers(log: PartitionLog, names: list[str]) -> None:
-    """Find the producers' state. After a clean shutdown, read the snapshot at the log's end when it is first
-    needed; otherwise rebuild the state.
+    """Find the producers' state. After a clean shutdown, a snapshot at the log's end has it, which is read
+    when first needed. Otherwise the state is rebuilt.
     """
     directory, segments, end_offset = log.directory, log.segments, log.log_end_offset
     offsets = snapshot_offsets(names)
@@ -306,7 +314,9 @@ def _find_producers(log: PartitionLog, names: list[str]) -> None:
 
 
 def read_topic_id(directory: Dir, names: list[str]) -> bytes:
-    """Read the id in `partition.metadata`; zero if there is no file, or a crash has left only a part of it."""
+    """Read the topic id in `partition.metadata`; zeros if there is no file, or a crash has left only a part
+    of it.
+    """
     if METADATA_FILE_NAME not in names:
         return NO_TOPIC_ID
     try:
@@ -319,11 +329,13 @@ def read_topic_id(directory: Dir, names: list[str]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _shared_id(topic_id: bytes) -> bytes:
-    """Return the first equal id that was read, so that all logs of a topic share one object."""
+    """Return an equal id that was read before, if any, so that all logs of a topic share one object."""
     return topic_id
 
 
 def write_topic_id(directory: Dir, topic_id: bytes) -> None:
-    """Write `partition.metadata` as Kafka does; durable with the log's first flush."""
+    """Write the topic id to `partition.metadata` as Kafka does. The file is durable after the log's first
+    flush.
+    """
     text = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}"
     write_whole(directory, METADATA_FILE_NAME, text.encode())

@@ -1,6 +1,6 @@
 """The configuration of one topic's logs, as plain numbers. PURE.
 
-Names are Kafka's topic keys with underscores; times in milliseconds, sizes in bytes.
+Fields are Kafka's topic keys with underscores; times in milliseconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEEP_CODEC = -1
 
 @attrs.frozen
 class LogConfig:
-    """One topic's settings, shared by the logs of all its partitions."""
+    """The settings of one topic, which the logs of all its partitions share."""
 
     segment_bytes: int = topic_setting("segment.bytes")
     segment_ms: int = topic_setting("segment.ms")
@@ -32,9 +32,9 @@ class LogConfig:
     segment_index_bytes: int = topic_setting("segment.index.bytes")
     index_interval_bytes: int = topic_setting("index.interval.bytes")
     retention_ms: int = topic_setting("retention.ms")
-    """-1: records of any age are kept."""
+    """The age after which records are deleted, in milliseconds; -1 keeps records of any age."""
     retention_bytes: int = topic_setting("retention.bytes")
-    """-1: the log may grow without bound."""
+    """The size to which retention reduces the log, in bytes; -1 lets it grow without bound."""
     flush_messages: int = topic_setting("flush.messages")
     flush_ms: int = topic_setting("flush.ms")
     max_message_bytes: int = topic_setting("max.message.bytes")
@@ -54,24 +54,26 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = topic_setting("min.cleanable.dirty.ratio")
     unclean_leader_election_enable: bool = topic_setting("unclean.leader.election.enable")
     verifies_transactions: bool = True
-    """False: a transaction may begin here although its coordinator was not asked."""
+    """True if a transaction may begin in this log only after its coordinator was asked (KIP-890)."""
     decompressed_bytes_max: int = 128 << 20
-    """The size that a batch may decompress to, which bounds the memory that a small request can cost. Kafka has no
-    such key.
+    """The size in bytes to which a batch may decompress. It bounds the memory that a small request can cost.
+    Kafka has no such key.
     """
 
     is_compacted: bool = attrs.field(init=False)
     deletes_by_retention: bool = attrs.field(init=False)
     roll_ms: int = attrs.field(init=False)
-    """The age at which the active segment rolls. It ensures that each record gets into a cleanable segment within
-    `max.compaction.lag.ms`.
+    """The age in milliseconds at which the active segment rolls. With it, each record gets into a cleanable
+    segment within `max.compaction.lag.ms`.
     """
     uses_append_time: bool = attrs.field(init=False)
     checks_records: bool = attrs.field(init=False)
-    """True if a rule needs every record, because the batch header has neither keys nor the smallest timestamp."""
+    """True if a rule of the topic needs every record: batch headers have neither keys nor the smallest
+    timestamp.
+    """
     codec: int = attrs.field(init=False)
-    """The codec (`odradek.wire.batches.compression.CompressionType`) that all batches get; KEEP_CODEC leaves each
-    batch its own codec.
+    """The codec (`odradek.wire.batches.compression.CompressionType`) in which all batches are stored.
+    KEEP_CODEC leaves each batch its own codec.
     """
     codec_level: int | None = attrs.field(init=False)
     offset_index_entries_max: int = attrs.field(init=False)
@@ -87,7 +89,7 @@ class LogConfig:
 
     @roll_ms.default
     def _roll_ms(self) -> int:
-        """Compute Kafka's `maxSegmentMs`."""
+        """Compute the age at which the active segment rolls: Kafka's `maxSegmentMs`."""
         if self.is_compacted and self.max_compaction_lag_ms > 0:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
@@ -111,8 +113,8 @@ class LogConfig:
 
     @codec_level.default
     def _codec_level(self) -> int | None:
-        """Choose the codec's level, or None for Kafka's default. For lz4, the default's number means fast
-        compression, higher ones dense.
+        """Return the compression level for the codec; None for Kafka's default. In lz4, the default's number
+        means fast compression, higher numbers dense compression.
         """
         level = {
             "gzip": self.compression_gzip_level,
@@ -128,8 +130,8 @@ class LogConfig:
 
     @time_index_entries_max.default
     def _time_index_entries_max(self) -> int:
-        """Compute the largest number of entries. One more is reserved for the last entry, which a segment gets when
-        it is rolled.
+        """Compute the most entries of a time index while it grows. One more is reserved for the last entry,
+        which a segment gets when it is rolled.
         """
         return max(1, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
 
@@ -137,9 +139,9 @@ class LogConfig:
 def log_config(
     overrides: Mapping[str, str], layers: BrokerConfigLayers, *, verifies_transactions: bool = True
 ) -> LogConfig:
-    """Build the configuration of a topic's logs: its own values over those of a broker.
+    """Build the configuration of a topic's logs: the topic's own values take precedence over the broker's.
 
-    `internal.segment.bytes` wins over `segment.bytes`, as in Kafka (it is not bounded from below).
+    `internal.segment.bytes` takes precedence over `segment.bytes`, as in Kafka (it has no lower bound).
     """
     others: dict[str, Any] = {}
     internal = topic_value("internal.segment.bytes", overrides, layers)

@@ -1,4 +1,4 @@
-"""Types of the arguments and results of a partition's log."""
+"""The types of arguments and results of a partition's log."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ NO_TOPIC_ID = bytes(16)
 
 
 class Origin(IntEnum):
-    """The kind of writer that appends: it decides whether offsets are assigned here, and which checks are made."""
+    """The kind of writer of an append. It decides whether the log assigns offsets, and which checks it makes."""
 
     CLIENT = 0
-    """A producer: all checks are made, offsets are assigned."""
+    """A producer: the log makes all checks and assigns offsets."""
     COORDINATOR = 1
-    """An append of this broker's own coordinators: offsets are assigned, control batches are allowed."""
+    """A coordinator of this broker: the log assigns offsets, and control batches are allowed."""
     REPLICA = 2
-    """Records from the leader: one or more batches with their offsets."""
+    """A follower that has fetched from its leader: one or more batches, which keep their offsets."""
     RAFT = 3
-    """The quorum's log: offsets and epochs are assigned by the quorum."""
+    """The metadata quorum: one or more batches, which have offsets and epochs from the quorum."""
 
 
 class AppendResult(NamedTuple):
-    """The result of an append. `log_append_time_ms` is -1 unless the log stamps batches; for a duplicate it is the
-    newest time of the first batch.
+    """The result of an append. `log_append_time_ms` is -1 unless the log sets timestamps. For a duplicate, it
+    is the newest timestamp of the batch that was appended before.
     """
 
     base_offset: int
@@ -41,9 +41,10 @@ class AppendResult(NamedTuple):
 
 
 class LogRead:
-    """The result of a read: `count` bytes of whole batches at `position` of `file`, which is pinned; or nothing.
+    """The result of a read: `count` bytes of whole batches at `position` of the pinned `file`. Without any
+    bytes, `file` is None.
 
-    `next_offset` is where to read on. Its receiver calls `release` once (or hands the pin on).
+    The next read begins at `next_offset`. The receiver must call `release` once, or pass the pin on.
     """
 
     __slots__ = ("count", "file", "next_offset", "position")
@@ -61,7 +62,7 @@ class LogRead:
 
 
 class FileRange:
-    """Bytes of a pinned file that a response sends without reading them into memory. A spill for
+    """A range of a pinned file that a response sends without reading the bytes into memory: a spill for
     `odradek.wire.codec`.
     """
 
@@ -80,48 +81,57 @@ class FileRange:
 
 
 class LogOwner(Protocol):
-    """A port to the log's directory: it receives the log's reports, and provides services to the log."""
+    """A port to the directory of the log: receives the log's reports, and provides services to it."""
 
     @property
     def small_files(self) -> AbstractContextManager[object]:
-        """The lock that a writer holds while it replaces a small file (blocking)."""
+        """Return the lock that a writer holds while it replaces a small file (blocking)."""
 
     def change(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Let the disk do `work`, and call `end` with its result on the loop. The loop waits for a bounded time.
-        Raises the errors of `work`, and `DiskHung`. If `DiskHung` says that the work goes on, `end` or `failed` is
-        called when the device has answered, before any other call to it.
+        """Let the disk do `work`, and call `end` with its result on the loop. The loop waits a limited time.
+
+        Raises the errors of `work`, and `DiskHung`. If `DiskHung` says that the work continues, `end` or
+        `failed` is called when the device has answered. This comes before any other call to the device.
         """
 
     def disk_failed(self, error: DiskError) -> None:
-        """Take the directory offline, since an operation failed for good."""
+        """Take the directory offline, since an operation on its disk has failed permanently."""
 
     def disk_refused(self, error: DiskRefused) -> None:
-        """Note that an operation failed for want of space or descriptors. It changed nothing and may be tried again."""
+        """Record that an operation failed because of too little space or too few descriptors. It changed
+        nothing and may be tried again.
+        """
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """Make the recovery point durable before data below the old one is rewritten (blocking)."""
+        """Write the lower recovery point to the checkpoint, before data below the old one is rewritten
+        (blocking).
+        """
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
-        """Remove these files of the log's directory after `file.delete.delay.ms`."""
+        """Remove these files of a log's directory after `file.delete.delay.ms`."""
 
     def resources_short(self) -> None:
-        """Give up descriptors and memory, because the process is short of them (called on the loop, and in
-        workers).
+        """Release descriptors and memory, because the process is short of them. Called on the loop and in
+        workers.
         """
 
     def flush_failed(self, error: DiskError) -> None:
-        """Store an error from a worker's thread; the loop then handles it as `disk_failed` does."""
+        """Store an error of a worker thread; the loop then handles it as `disk_failed` does."""
 
     def log_start_raised(self) -> None:
-        """Write the checkpoint after records were deleted on request, so that a restart does not bring them back."""
+        """Write the checkpoint of log start offsets soon. Called after records were deleted on request, so
+        that a restart does not restore them.
+        """
 
     def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
-        """Note a log's new first dirty offset; with `durably`, make it durable before this returns (blocking)."""
+        """Record a log's new first dirty offset. With `durably`, return only when it is on disk (blocking)."""
 
     def log_rolled(self, topic: str, partition: int) -> None:
-        """Report a finished segment, which is to be flushed."""
+        """Called when a segment is finished, so that it is flushed soon."""
 
     def sync_entry(self) -> None:
-        """Make the log's directory itself durable (blocking)."""
+        """Sync the entry of the log's directory in its parent, so that it survives a loss of power
+        (blocking).
+        """

@@ -2,31 +2,32 @@
 
 Theory of operation
 -------------------
-A log is a list of segments with ascending base offsets. `append` writes to the last one, the active segment; all
-others never grow. Offsets are assigned at append, and the bytes go to the page cache at once; durability is the
-business of `flush` (and of replication). Four offsets matter, always in this order:
+A log is a list of segments with ascending base offsets. `append` writes to the last one, the active segment;
+all others never grow. Offsets are assigned at append, and the bytes go to the page cache at once. `flush`
+makes them durable, and replication protects them before. Four offsets matter, always in this order:
 
     log_start_offset <= high_watermark <= log_end_offset        recovery_point <= log_end_offset
 
 Below the recovery point everything is known to be on the device, so recovery after a crash starts there.
 
 Rules
-* A refused append (`KafkaError`) has left no trace. After `DiskRefused` (a lack of room or descriptors) the file is
-  cut back to its former size, and later appends may succeed. A call that fails because the log was closed meanwhile
-  does not count as a failure. Any other `DiskError` takes the whole log directory offline.
-* A new segment's base offset is the log end offset, so segments join without gaps. So recovery can distinguish a
-  lost tail from a log that goes on. Compaction makes gaps within segments only.
+* A refused append (`KafkaError`) has left no trace. After `DiskRefused` (a lack of room or descriptors) the
+  file is cut back to its former size, and later appends may succeed. A call that fails because the log was
+  closed meanwhile does not count as a failure. Any other `DiskError` takes the whole log directory offline.
+* A new segment's base offset is the log end offset, so segments join without gaps. So recovery can
+  distinguish a lost tail from a log that goes on. Compaction makes gaps within segments only.
 * Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
-* One task (the loop) changes a log, and reads with `read`. `read_bytes`, the lookups by time and `flush` may run in a
-  worker at the same time. They share segment lists, indexes, epochs and remembered places with the loop. All of these
-  are replaced as a whole, or only grow. `flush` notices a truncation that overtook it.
-* A broken rule is a panic (`AssertionError`) before any other step relies on it. Bytes that a disk has changed
-  break no rule.
+* One task (the loop) changes a log, and reads with `read`. `read_bytes`, the lookups by time and `flush` may
+  run in a worker at the same time. They share segment lists, indexes, epochs and remembered places with the
+  loop. All of these are replaced as a whole, or only grow. `flush` detects a truncation that happened
+  meanwhile.
+* A broken invariant raises `AssertionError` before any other step relies on it. Bytes that a disk has changed
+  break no invariant.
 * An unexpected error after the write of an append ends all appends to this log until the next start.
 
-The parts of a log are in `parts/`: each owns its state and imports nothing of the code above it. `replica_append`,
-`retention`, `truncation` and `time_lookup` work on these parts. The hot path of a leader is here. `loading` and
-`recovery` make the parts from a directory.
+The parts of a log are in `parts/`: each owns its state and imports nothing of the code above it.
+`replica_append`, `retention`, `truncation` and `time_lookup` work on these parts. This module has the hot
+path of a leader. `loading` and `recovery` make the parts from a directory.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ _CLIENT, _COORDINATOR, _REPLICA, _RAFT = Origin.CLIENT, Origin.COORDINATOR, Orig
 
 
 class PartitionLog(LogOffsets):
-    """The log of one partition. Made by `loading.open_partition_log`."""
+    """The log of one partition. `loading.open_partition_log` makes it."""
 
     __slots__ = (
         "_cleaning",
@@ -126,7 +127,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def cleaning(self) -> CleaningState:
-        """The state of the log's cleaning, made at first use: most logs are not compacted."""
+        """The state of the log's cleaning; made when first read, because most logs are not compacted."""
         if self._cleaning is None:
             self._cleaning = CleaningState(self.home, NEVER_CLEANED)
         return self._cleaning
@@ -138,11 +139,11 @@ class PartitionLog(LogOffsets):
 
     @property
     def is_uncleanable(self) -> bool:
-        """True if passes fail at this log for a reason that will not go away by itself."""
+        """True if cleaning passes over this log fail for a reason that will persist."""
         return self._cleaning is not None and self._cleaning.uncleanable_reason is not None
 
     def abort_cleaning(self, reason: str) -> None:
-        """End the pass that is under way, if any."""
+        """End the cleaning pass over this log, if there is one."""
         if self._cleaning is not None:
             self._cleaning.abort(reason)
 
@@ -176,14 +177,17 @@ class PartitionLog(LogOffsets):
 
     @property
     def truncations(self) -> int:
-        """The number of times that the log was cut. Bytes that a worker has read before a cut may be gone."""
+        """The number of times that the log was truncated. Bytes that a worker has read before a truncation
+        may be gone.
+        """
         return self.durability.truncations
 
     @property
     def last_stable_offset(self) -> int:
         """The offset below which every transaction is decided, and its marker is below the high watermark.
 
-        At most the high watermark. Called on the loop. Raises `DiskError` where producers have to be read.
+        It is at most the high watermark. Read it on the loop only. Raises `DiskError` if producers must be
+        read from disk first.
         """
         producers = self.producers
         if producers.state is None:
@@ -193,8 +197,8 @@ class PartitionLog(LogOffsets):
         return producers.stable_offset(self.high_watermark, self.log_start_offset)
 
     def last_stable_offset_in_worker(self) -> int:
-        """Return the last stable offset, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE if the producers
-        must be read from disk first.
+        """Return the last stable offset; may be called in any thread. Raises `KafkaError`
+        OFFSET_NOT_AVAILABLE if the producers must be read from disk first.
         """
         return self.producers.stable_offset_in_worker(self.high_watermark, self.log_start_offset)
 
@@ -208,13 +212,13 @@ class PartitionLog(LogOffsets):
 
     @property
     def needs_flush(self) -> bool:
-        """True if `flush.messages` asks for a flush."""
+        """True if unsynced records must be flushed now, because of `flush.messages`."""
         flush_messages = self.config.flush_messages
         return flush_messages < LONG_MAX and self.log_end_offset - self.recovery_point >= flush_messages
 
     @property
     def has_unsynced(self) -> bool:
-        """True if a flush would make something durable."""
+        """True if there are appended records, or other data of the log, that a flush would make durable."""
         return not self.home.offline and (
             self.log_end_offset > self.recovery_point
             or self.segment_list.entry_is_dirty
@@ -222,7 +226,7 @@ class PartitionLog(LogOffsets):
         )
 
     def check(self) -> None:
-        """Assert that all parts agree on the log's bounds (on the loop)."""
+        """Assert that all parts of the log agree on its bounds (on the loop)."""
         self.check_order()
         self.segment_list.check_order()
         self.segment_list.check_end(self.log_end_offset)
@@ -243,14 +247,16 @@ class PartitionLog(LogOffsets):
     ) -> AppendResult:
         """Append one batch and return the offsets that it got; `batch` is patched in place.
 
-        With origin REPLICA or RAFT, `batch` has one or more batches that keep their offsets and epochs. `guard` is
-        the result of `begin_verification` before the coordinator was asked; None if the client names no
-        transaction. `work` decompresses and parses a client's batch. `transaction_version` is that of a marker.
+        With origin REPLICA or RAFT, `batch` has one or more batches that keep their offsets and epochs.
+        `guard` is the result of `begin_verification` before the coordinator was asked; None if the client
+        names no transaction. `work` decompresses and parses a client's batch. `transaction_version` is that
+        of a marker.
 
         Raises:
-            KafkaError: the batch is refused; nothing has changed. OffLoop: a worker must check the batch first;
-            nothing has changed. DiskRefused: no room or no descriptor; nothing has changed. DiskError: the log
-            directory is offline now.
+            KafkaError: the batch is refused; nothing has changed.
+            OffLoop: a worker must check the batch first; nothing has changed.
+            DiskRefused: no room or no descriptor; nothing has changed.
+            DiskError: the log directory is offline now.
         """
         if self.home.refuses_appends:
             self.home.check_append(may_use_reserve=origin is _RAFT or origin is _COORDINATOR)
@@ -286,15 +292,15 @@ class PartitionLog(LogOffsets):
                 )
             except KafkaError:
                 reached("log.header_doubted")
-                # The header may be wrong about its records, so look at each record.
+                # The header may be wrong about its records, so check each record.
                 is_unsure = True
             if config.checks_records or header.attributes & _RARE_ATTRIBUTES or is_unsure:
                 header = check_rare(batch, header, config, now_ms, guard, work, self, is_unsure=is_unsure)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("the checksum of the record batch is wrong")
         if size > config.segment_bytes and origin is not _COORDINATOR:
-            # A coordinator's batch has a segment of its own: a lowered limit must not stop an acknowledged
-            # decision.
+            # A coordinator's larger batch gets a segment of its own: a lowered limit must not refuse a decision
+            # that was acknowledged.
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"the record batch has {size} bytes, and a segment of this log holds only "
@@ -365,7 +371,7 @@ class PartitionLog(LogOffsets):
                     self._note_transaction(active, producers, producer_id, ended, guard)
         except Exception:
             reached("log.append_met_a_bug")
-            # A part of the log has noted the batch, and another has not.
+            # Some parts of the log may have recorded the batch, and others not.
             self.home.break_down()
             raise
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
@@ -383,9 +389,11 @@ class PartitionLog(LogOffsets):
     ) -> VerificationGuard:
         """Make the guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
 
-        `name` is `name_of` its transactional id. Returns `ONGOING` if the transaction is already open here, and was
-        verified for this id: then no question is needed. `now_ms` is monotonic. Raises `DiskError`, and `KafkaError`
-        INVALID_PRODUCER_EPOCH for an epoch that this log knows to be outdated.
+        `name` is `name_of` its transactional id. Returns `ONGOING` if the transaction is already open here,
+        and was verified for this id: then the coordinator need not be asked. `now_ms` is monotonic.
+
+        Raises `DiskError`, and `KafkaError` INVALID_PRODUCER_EPOCH for an epoch that this log knows to be
+        outdated.
         """
         self.load_producers()
         return self.producers.verify(
@@ -406,22 +414,27 @@ class PartitionLog(LogOffsets):
         ended: EndedTransaction | None,
         guard: VerificationGuard | None,
     ) -> None:
-        """Note that a transactional batch, or the marker that has ended a transaction, was appended to this segment."""
+        """Update the state of transactions after a transactional batch, or a marker that ends a transaction,
+        was appended to `segment`.
+        """
         self.producers.note_transactional(producer_id, guard, ends=ended is not None)
         if ended is not None:
             note_ended(segment, producers, ended)
             producers.forget_ended(self.high_watermark)
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """List the aborted transactions with offsets in `[offset, end_offset)`, in the order of their markers.
+        """List the aborted transactions with offsets in `[offset, end_offset)`, in the order of their
+        markers.
 
-        Read on the loop. Raises `DiskError`.
+        Call it on the loop. Raises `DiskError`.
         """
         interval = self.config.index_interval_bytes
         return aborted_transactions(self.segment_list, interval, offset, end_offset)
 
     def load_producers(self) -> ProducerState:
-        """Load the state of the producers, read now if it has not been needed before. Raises `DiskError`."""
+        """Return the state of the producers. Reads it from disk if this is the first need. Raises
+        `DiskError`.
+        """
         try:
             return self.producers.load(self.segment_list, self.config.index_interval_bytes)
         except DiskRefused as error:
@@ -432,7 +445,7 @@ class PartitionLog(LogOffsets):
         return self.load_producers().active_producers()
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """Note that a new leader's epoch begins at the log's end, even if no records follow."""
+        """Record that a new leader epoch begins at the log's end, even if no records follow."""
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, self.log_end_offset)
 
@@ -441,7 +454,8 @@ class PartitionLog(LogOffsets):
     def read(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> LogRead:
         """Read whole batches from the batch with `offset` on, below `upper_bound`, at most `max_bytes`.
 
-        With `min_one` the first batch is given even if it is longer. The range never crosses a segment.
+        With `min_one` the first batch is returned even if it is longer. The range never extends into a second
+        segment.
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE, or CORRUPT_MESSAGE for damaged bytes.
@@ -466,13 +480,13 @@ class PartitionLog(LogOffsets):
     def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
         """True if a segment ends between the two offsets.
 
-        Then a read from `offset` stops at that end, however long it waits.
+        Then a read from `offset` stops at that end, even if more records are appended.
         """
         return self.segment_list.passes_segment_end(offset, upper_bound)
 
     def read_bytes(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> bytes:
-        """Read as `read` does, but return the bytes; may run in a worker. A failed directory goes offline at its next
-        look.
+        """Read as `read` does, but return the bytes; may run in a worker. After a disk failure the directory
+        goes offline at its next check.
         """
         interval = self.config.index_interval_bytes
         try:
@@ -484,24 +498,29 @@ class PartitionLog(LogOffsets):
     def offset_for_timestamp(
         self, timestamp_ms: int, *, upper_bound: int, budget: WalkBudget | None = None
     ) -> tuple[int, int, int] | None:
-        """Find (timestamp, offset, leader epoch) of the first record below `upper_bound` that is at least as new.
+        """Find the first record below `upper_bound` whose timestamp is at least `timestamp_ms`. Returns
+        (timestamp, offset, leader epoch), or None.
 
-        It parses records, so it blocks and belongs into a worker. `budget` bounds the records that it reads only to
-        check the claims of batch headers. Raises `KafkaError`, `DiskError`.
+        It parses records, so it blocks: call it in a worker. `budget` bounds the records that it reads only
+        to check the claims of batch headers. Raises `KafkaError`, `DiskError`.
         """
         return self._times(budget).offset_for_timestamp(timestamp_ms, upper_bound)
 
     def offset_of_max_timestamp(
         self, upper_bound: int, budget: WalkBudget | None = None
     ) -> tuple[int, int, int] | None:
-        """Find (timestamp, offset, leader epoch) of the first of the newest records below `upper_bound`. Blocking."""
+        """Find the first record below `upper_bound` that has the newest timestamp. Returns (timestamp,
+        offset, leader epoch), or None. Blocking.
+        """
         return self._times(budget).offset_of_max_timestamp(upper_bound)
 
     def _times(self, budget: WalkBudget | None) -> TimeLookup:
         return TimeLookup(self, self.segment_list, self.config, budget or WalkBudget(UNBOUNDED))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Find the end offset of an epoch; see `LeaderEpochs.end_offset_for`."""
+        """Return the largest known epoch that is at most `epoch`, and its end offset; see
+        `LeaderEpochs.end_offset_for`.
+        """
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int | None:
@@ -510,7 +529,7 @@ class PartitionLog(LogOffsets):
     # --- segments
 
     def roll(self, now_ms: int) -> None:
-        """Finish the active segment and start another at the log end offset.
+        """Finish the active segment, and begin a new one at the log end offset.
 
         Raises:
             DiskRefused: there is no new segment.
@@ -519,13 +538,15 @@ class PartitionLog(LogOffsets):
         roll(self.segment_list, self.producers, self.config, self.log_end_offset, now_ms)
 
     def flush(self) -> None:
-        """Make everything appended before the call durable, and advance the recovery point (blocking).
+        """Make all records durable that were appended before the call, and advance the recovery point
+        (blocking).
 
         May run in a worker while the loop appends, rolls, truncates or closes the log.
 
         Raises:
-            DiskError: the log takes no appends any more, its directory goes offline at its next look.
-            DiskRefused: no room for the leader epochs, or no descriptor; the recovery point stays, and nothing is lost.
+            DiskError: the log accepts no more appends; its directory goes offline at its next check.
+            DiskRefused: no room for the leader epochs, or no descriptor; the recovery point stays, and
+                nothing is lost.
         """
         if self.home.is_closed:
             reached("log.flush_after_close_dropped")
@@ -556,10 +577,10 @@ class PartitionLog(LogOffsets):
         """Remove all records from `offset` on.
 
         Raises:
-            KafkaError: KAFKA_STORAGE_ERROR, the device does not answer, or has no room to lower the recovery point;
-                nothing has changed.
-            DiskHung: the device has not answered in time. Nothing has changed, or the log is cut when it answers, and
-                refuses everything until then.
+            KafkaError: KAFKA_STORAGE_ERROR, the device does not answer, or has no room to lower the recovery
+                point; nothing has changed.
+            DiskHung: the device has not answered in time. Either nothing has changed, or the log is truncated
+                when it answers, and refuses everything until then.
             DiskRefused: no room or no descriptor; nothing has changed.
             DiskError: the directory is offline now.
         """
@@ -568,37 +589,37 @@ class PartitionLog(LogOffsets):
             self._truncation().truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything; the log is empty and starts at `offset`. Raises `DiskError` as `truncate_to`."""
+        """Remove all records, so that the log is empty and starts at `offset`. Raises `DiskError` as
+        `truncate_to`.
+        """
         self.home.check_answers()
         with self.home.reporting_failures():
             self._truncation().start_over(offset)
 
     def set_log_start_offset(self, offset: int) -> None:
-        """Give up all records below `offset` (DeleteRecords). Raises `KafkaError` OFFSET_OUT_OF_RANGE."""
+        """Delete all records below `offset` (DeleteRecords). Raises `KafkaError` OFFSET_OUT_OF_RANGE."""
         if self.log_start_offset < offset <= self.high_watermark:
             self.abort_cleaning("a client deleted the log's first records")
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
 
     def needs_look_at_ages(self, now_ms: int) -> bool:
-        """True if `look_at_ages` has to be called before `prepare_retention`."""
+        """True if `look_at_ages` must be called before `prepare_retention`."""
         return retention.needs_look(self, self.segment_list, self.config, now_ms)
 
     def look_at_ages(self, now_ms: int, budget: WalkBudget) -> bool:
-        """Compute how old the oldest segments are; read their records where batch headers may be wrong (in a
-        worker).
+        """Compute the ages of the oldest segments (in a worker). Reads their records where batch headers may
+        be wrong.
 
-        Returns False if the budget is used up before all ages are known. Raises `FileClosed` for a segment that was
-        removed meanwhile, `DiskError`.
+        Returns False if the budget is used up before all ages are known. Raises `FileClosed` for a segment
+        that was removed meanwhile, and `DiskError`.
         """
         return retention.look_at_ages(self, self.segment_list, self.config, now_ms, budget)
 
     def prepare_retention(self, now_ms: int) -> bool:
-        """True if `delete_old_segments` has something to do.
+        """True if `delete_old_segments` would remove segments.
 
-        A flush in a worker between the two calls spares the loop the sync.
-
-        When all of a log has expired, a new segment is rolled, so that the log keeps its end offset. Raises
-        `DiskError` as `truncate_to`.
+        A flush in a worker between the two calls avoids a sync on the loop. If all records have expired, a
+        new segment is rolled here, so that the log keeps its end offset. Raises `DiskError` as `truncate_to`.
         """
         with self.home.reporting_failures():
             count = retention.deletable(self, self.segment_list, self.config, now_ms)
@@ -612,7 +633,9 @@ class PartitionLog(LogOffsets):
         return count > 0
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention. Returns the number of segments removed. Raises `DiskError` as `truncate_to`."""
+        """Remove the segments that retention no longer keeps. Returns their number. Raises `DiskError` as
+        `truncate_to`.
+        """
         if not self.prepare_retention(now_ms):
             return 0
         segments = self.segment_list
@@ -628,7 +651,9 @@ class PartitionLog(LogOffsets):
         return removed
 
     def set_config(self, config: LogConfig) -> None:
-        """Apply the topic's new configuration. A pass of the cleaner ends if the new policy forbids cleaning."""
+        """Apply the topic's new configuration. A running cleaning pass ends if the new policy forbids
+        cleaning.
+        """
         self.config = config
         if not config.is_compacted:
             self.abort_cleaning("the topic's cleanup.policy does not name compact any more")
@@ -636,7 +661,8 @@ class PartitionLog(LogOffsets):
     # --- its end
 
     def close(self) -> None:
-        """Make everything durable, write the files that make the next start quick, and close the files (blocking).
+        """Make all records durable, write the files that make the next start quick, and close all files
+        (blocking).
 
         Raises:
             DiskError
@@ -656,7 +682,7 @@ class PartitionLog(LogOffsets):
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the files and write nothing. From now on appends and reads are refused."""
+        """Close the files without writing anything. From now on appends and reads are refused."""
         was_closed = self.home.is_closed
         self.home.close()
         self.abort_cleaning("the broker closed the log")

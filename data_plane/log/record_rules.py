@@ -1,8 +1,9 @@
-"""Rules of a topic for single records: keys if it is compacted, timestamps within its bounds.
+"""The rules of a topic for single records: they have keys if the topic is compacted, and timestamps within
+its bounds.
 
-Records are parsed in two cases only. A rule needs them (compacted topics, a bound on old timestamps), or the
-header's timestamps contradict each other or the topic's bounds. Texts and the order of checks are Kafka's
-(KIP-467).
+Records are parsed in two cases only. Either a rule needs them (compacted topics, a bound on old timestamps),
+or the header's timestamps contradict each other or the topic's bounds. Error texts and the order of checks
+are Kafka's (KIP-467).
 """
 
 from __future__ import annotations
@@ -13,14 +14,20 @@ from odradek.wire.batches.records import Record, records
 from odradek.wire.errors import ErrorCode, KafkaError
 
 RECORD_ERRORS_MAX = 1000
-"""The most record errors in the answer about one batch. A small compressed one could ask for gigabytes of answers."""
+"""The most record errors in the answer about one batch. Otherwise a small compressed batch could cause an
+answer of gigabytes.
+"""
 RECORDS_PARSED_MAX = 262_144
-"""More than an uncompressed batch of the default size can hold; each parsed record takes some 250 bytes."""
+"""The most records of a batch that are parsed. An uncompressed batch of the default size has fewer; each
+parsed record takes some 250 bytes.
+"""
 _SHOWN = 3
 
 
 class RecordsRefused(KafkaError):
-    """Raised if some records break the topic's rules: `record_errors` has (index in the batch, reason), in order."""
+    """Raised if some records break the topic's rules. `record_errors` has (index in the batch, reason) for
+    each, in order.
+    """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(code, message)
@@ -28,11 +35,12 @@ class RecordsRefused(KafkaError):
 
 
 def check_records(batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str) -> int:
-    """Look at every record, and return their newest timestamp; `name` is the partition's, for the texts.
+    """Check every record by the topic's rules, and return the newest timestamp in ms. `name` is the
+    partition's name for error texts.
 
     Raises:
         RecordsRefused: INVALID_TIMESTAMP if any record's timestamp is at fault, else INVALID_RECORD.
-        KafkaError: bytes that are no records.
+        KafkaError: the bytes are no records.
     """
     if header.record_count > RECORDS_PARSED_MAX:
         raise KafkaError(

@@ -1,6 +1,8 @@
-"""Read a log after a crash, from the segment with the recovery point on, and cut it at the first damage.
+"""Reads a log after a crash, from the segment with the recovery point on, and cuts it off at the first
+damage.
 
-The theory is in `loading`. Indexes, leader epochs and producer state of that part are derived anew on the way.
+The theory is in `loading`. Indexes, leader epochs and producer state of the part that is read are derived
+anew.
 """
 
 from __future__ import annotations
@@ -39,61 +41,63 @@ from odradek.wire.batches.batch_header import BatchHeader
 
 @attrs.frozen(kw_only=True)
 class LoadOptions:
-    """The directory's knowledge of a log before it is opened; -1 where nothing is known."""
+    """What the directory knows about a log before it is opened. An offset of -1 is unknown."""
 
     is_clean: bool
-    """True if the process that had the log last closed it and synced everything."""
+    """True if the last process that used the log has closed it and synced everything."""
     recovery_point: int = 0
     is_known: bool = True
-    """True if a checkpoint names the log. Otherwise a cleaner's work may be above the recovery point."""
+    """True if a checkpoint names the log. Otherwise recovery may find cleaned segments above the recovery
+    point.
+    """
     log_start_offset: int = -1
     first_dirty_offset: int = -1
-    """All below it has been cleaned."""
+    """The offset below which all records have been cleaned."""
     high_watermark: int = -1
     now_ms: int = 0
     random: Random | None = None
-    """The source of `segment.jitter.ms`."""
+    """The random generator for `segment.jitter.ms`."""
     log: Log | None = None
-    """A structlog-like logger for repairs."""
+    """The structlog-like logger for messages about repairs."""
     buffer: bytearray | None = None
-    """Scratch memory for recovery, shared by the logs of a directory."""
+    """Scratch memory for recovery, which the logs of a directory share."""
     must_know_id: bool = False
-    """True if a log with records must have a readable topic id in its file, if it has that file."""
+    """True if a `partition.metadata` file of a log with records must have a readable topic id."""
     gaps_are_known: bool = False
-    """True if gaps between segments are no loss, because this start has split a segment there."""
+    """True if gaps between segments are no loss, because this start has split a segment."""
     is_stopping: Callable[[], bool] = lambda: False
-    """True once the log is unwanted; recovery asks at every batch."""
+    """A function that returns True once loading should stop; recovery asks it at every batch."""
 
     def warn(self, event: str, home: LogHome, **fields: object) -> None:
-        """Log a repair."""
+        """Log a warning about a repair of the log at `home`."""
         if self.log is not None:
             self.log.warning(event, topic=home.topic, partition=home.partition, **fields)
 
 
 class LoadingStopped(Exception):
-    """Raised if the node stops: logs that are not loaded are left for the next start, unchanged or as after a
-    crash.
+    """Raised if the node stops while logs are loading. Logs not loaded yet are left for the next start,
+    unchanged or as after a crash.
     """
 
 
 @attrs.frozen
 class _Cut:
-    """A segment whose good batches end before its file does."""
+    """The damage of a segment whose file continues behind its last good batch."""
 
     damage: str
     kept_as: str | None
-    """The file that keeps the bytes cut from below the recovery point."""
+    """The name of the file that keeps bytes cut from below the recovery point; None if there is none."""
 
 
 def _is_thinned(header: BatchHeader, end_offset: int) -> bool:
-    """True if compaction has removed records of this batch, or whole batches between `end_offset` (the end of the
-    batch before) and this one.
+    """True if compaction has removed records of this batch, or whole batches before it. `end_offset` is where
+    the batch before ends.
     """
     return header.base_offset > end_offset or header.record_count <= header.last_offset_delta
 
 
 class Recovery:
-    """Recovers one log: `run` once, then read `log_end_offset` and `producers`."""
+    """The recovery of one log: call `run` once, then read `log_end_offset` and `producers`."""
 
     def __init__(
         self, segments: SegmentList, epochs: LeaderEpochs, config: LogConfig, options: LoadOptions
@@ -105,14 +109,20 @@ class Recovery:
         self._buffer = bytearray()
         known_offset = max(options.recovery_point, options.first_dirty_offset)
         self._known_offset = LONG_MAX if options.gaps_are_known else known_offset
-        """Gaps below this offset are no loss: everything below it was on the device, or has been cleaned."""
+        """The offset below which gaps are no loss, because everything below it was on the device or has been
+        cleaned.
+        """
         self._has_gaps = False
-        """True if batches behind that place have gaps between them, as a compacted leader's."""
+        """True if batches at or above `_known_offset` have gaps between them, as in a log from a compacted
+        leader.
+        """
         self.log_end_offset = 0
         self.producers = ProducerState()
 
     def run(self, names: list[str]) -> None:
-        """Recover the log; `names` are the files in the directory. Raises `DiskError`, `LoadingStopped`."""
+        """Recover the log. `names` are the names of all files in its directory. Raises `DiskError`,
+        `LoadingStopped`.
+        """
         listed = self._segments.segments
         first = 0
         while first + 1 < len(listed) and listed[first + 1].base_offset < self._options.recovery_point:
@@ -143,7 +153,7 @@ class Recovery:
             )
 
     def _begin_at(self, first: int, names: list[str]) -> None:
-        """Set epochs and producers as of the first segment to read."""
+        """Set epochs and producers to their state at the first segment to read."""
         listed = self._segments.segments
         directory = self._segments.home.directory
         start_offset = self.log_end_offset = listed[first].base_offset
@@ -157,8 +167,7 @@ class Recovery:
         )
         if offset < start_offset:
             replay(listed, self.producers, offset, start_offset, interval)
-        # Later snapshots may be torn, or belong to a history that was truncated: recovery takes them again on
-        # its way.
+        # Later snapshots may be torn, or belong to records that were truncated. Recovery writes them again.
         remove_snapshots_above(directory, start_offset, names)
         if self._options.buffer is not None:
             self._buffer = self._options.buffer
@@ -167,7 +176,9 @@ class Recovery:
             self._buffer = bytearray(min(RECOVERY_CHUNK_BYTES, longest))
 
     def _joins(self, at: int) -> bool:
-        """True if this segment begins at the end of the one before; else it is dropped with all later ones."""
+        """True if this segment begins where the segment before it ends. If not, drops it and all later
+        segments from the log.
+        """
         gap = self._segments.segments[at].base_offset - self.log_end_offset
         is_known = self.log_end_offset < self._known_offset
         if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_known and not self._is_vouched_for(at)):
@@ -181,11 +192,12 @@ class Recovery:
         return True
 
     def _is_vouched_for(self, at: int) -> bool:
-        """True if batches of the log have gaps between them, so that a gap before this segment is no loss either.
+        """True if batches of the log have gaps between them, which shows that a gap before this segment is no
+        loss either.
 
-        This holds only for a log without checkpoints, as in a directory copied without them. Odradek begins each
-        segment at the end of the previous one, even on a compacted leader's follower. So a gap above its checkpoints
-        is a loss.
+        This holds only for a log without checkpoints, as in a directory copied without them. Odradek begins
+        each segment at the end of the previous one, even on a compacted leader's follower. So a gap above its
+        checkpoints is a loss.
         """
         if self._options.is_known:
             return False
@@ -195,7 +207,9 @@ class Recovery:
         return self._has_gaps
 
     def _has_thinned_batch(self, segment: Segment) -> bool:
-        """True if compaction has removed records of a sound batch of this segment, or whole batches beside it."""
+        """True if compaction has removed records of a sound batch in this segment, or whole batches beside
+        one.
+        """
         end_offset = segment.base_offset
         scan = SegmentScan(segment.file, 0, segment.size, end_offset, check_crc=True, buffer=self._buffer)
         found = False
@@ -210,7 +224,7 @@ class Recovery:
         return found
 
     def _take(self, at: int, limit: int | None, names: list[str], *, is_first: bool) -> bool:
-        """Read one segment. Return True if the log goes on behind it."""
+        """Read one segment and keep its good batches. Returns True if the log continues behind it."""
         segments = self._segments
         segment = segments.segments[at]
         self.log_end_offset = segment.base_offset
@@ -246,11 +260,11 @@ class Recovery:
         return False
 
     def _read(self, segment: Segment, limit: int | None) -> SegmentScan:
-        """Check every batch, and derive index, epochs and producers. The returned scan has the end of the good
-        batches, and the fault behind them.
+        """Check every batch of a segment, and derive index, epochs and producers. Returns the scan, which has
+        the end of the good batches and the fault behind them.
 
-        Batches from offset `limit` on, where the next segment begins, were truncated before the next segment was
-        made.
+        Batches from offset `limit` on, where the next segment begins, were truncated before the next segment
+        was made.
         """
         interval = self._config.index_interval_bytes
         epochs = self._epochs
@@ -281,8 +295,8 @@ class Recovery:
                 self._has_gaps = True
             end_offset = last_offset + 1
             if is_in_reach:
-                # Old versions of Kafka wrote batches that this index cannot name. They are split off once all
-                # of the log is known (`parts/splitting.py`).
+                # Old versions of Kafka wrote batches whose offsets do not fit this segment's index. They are split
+                # off once the whole log has been read (`parts/splitting.py`).
                 note(position, header.size, last_offset, header.max_timestamp, interval)
             epoch = header.partition_leader_epoch
             if epoch != latest and (epoch > latest or header.base_offset >= recovery_point):
@@ -295,7 +309,9 @@ class Recovery:
         return scan
 
     def _cut(self, segment: Segment, scan: SegmentScan, limit: int | None) -> _Cut | None:
-        """Cut off the bytes behind the good batches. Return the damage, or None if the log goes on behind it."""
+        """Cut off the bytes behind the good batches. Returns the damage, or None if the log continues behind
+        it.
+        """
         damage = None if scan.next_offset == limit else scan.damage
         kept_as = None
         if segment.size > scan.position:
@@ -311,7 +327,9 @@ class Recovery:
         return None if damage is None else _Cut(damage, kept_as)
 
     def _drop_from(self, at: int, reason: str, *, is_kept: bool) -> None:
-        """Remove this segment and all later ones from the log."""
+        """Remove this segment and all later ones from the log. `is_kept` renames the files, so that their
+        bytes stay on disk.
+        """
         segments = self._segments
         directory = segments.home.directory
         doomed = segments.keep_first(at)

@@ -1,7 +1,8 @@
-"""Append batches that have their offsets already: a follower's batches from its leader, and those of the quorum.
+"""Appends batches that already have offsets: batches that a follower has fetched, and batches of the metadata
+quorum.
 
-Offsets may have gaps (compaction on the leader), never overlap. The batches of one call go to the file with one
-call per segment.
+Offsets may have gaps (compaction on the leader), but never overlap. The batches of one append are written
+with one call per segment.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from odradek.wire.batches.batch_header import (
 from odradek.wire.errors import ErrorCode, KafkaError
 
 _Taken: TypeAlias = tuple[int, int, int, BatchHeader]
-"""Position and size of a batch, its last offset and its header."""
+"""A batch to append: (position, size in bytes, last offset, header)."""
 
 
 @attrs.define
 class ReplicaAppend:
-    """The parts of a log that an append changes. Made for one call."""
+    """The parts of a log that an append changes. Made for each call."""
 
     offsets: LogOffsets
     segments: SegmentList
@@ -57,11 +58,11 @@ class ReplicaAppend:
         *,
         takes_sound: bool,
     ) -> AppendResult:
-        """Append batches with the leader's offsets. Leave out an incomplete batch at the end, and batches of a
-        later epoch than the leader's.
+        """Append batches with the leader's offsets. Leaves out an incomplete batch at the end, and batches of
+        a later epoch than the leader's.
 
-        With `takes_sound`, also leave out a batch with a wrong checksum and all batches behind it: the next fetch
-        begins there. Without it, a wrong checksum refuses everything.
+        With `takes_sound`, also leaves out a batch with a wrong checksum and all batches behind it: the next
+        fetch begins there. Without it, a wrong checksum refuses everything.
         """
         taken = self._parse(batches, leader_epoch, takes_sound=takes_sound)
         if self.producers.state is None and any(header.producer_id >= 0 for _, _, _, header in taken):
@@ -76,7 +77,7 @@ class ReplicaAppend:
         return AppendResult(base_offset, last_offset, -1, header.partition_leader_epoch, False)
 
     def _parse(self, batches: memoryview, leader_epoch: int, *, takes_sound: bool) -> list[_Taken]:
-        """Parse the batches to append, at least one. Raises `KafkaError`."""
+        """Parse the batches, and return those to append (at least one). Raises `KafkaError`."""
         position = 0
         taken: list[_Taken] = []
         next_offset = self.offsets.log_end_offset
@@ -118,7 +119,9 @@ class ReplicaAppend:
         return self.offsets.log_end_offset == self.offsets.log_start_offset
 
     def _write(self, batches: memoryview, taken: list[_Taken], now_ms: int) -> None:
-        """Write all batches. Begin a new segment when one is full, and where a gap is too wide for one segment."""
+        """Write all batches. Begins a new segment when one is full, and where a gap between offsets is too
+        wide for one segment.
+        """
         segments, config = self.segments, self.config
         active = segments.active
         begun = run_start = 0
@@ -143,7 +146,7 @@ class ReplicaAppend:
         return self.segments.active
 
     def _write_run(self, batches: memoryview, run: list[_Taken]) -> None:
-        """Write neighbouring batches to the active segment with one call."""
+        """Write consecutive batches to the active segment with one call."""
         start = run[0][0]
         position, size, end_offset, _ = run[-1]
         active = self.segments.active

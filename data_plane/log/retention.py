@@ -1,7 +1,7 @@
-"""The deletion of a log's old records: by size and age, and by request (DeleteRecords, KIP-107).
+"""Deletes a log's old records: by size and age, and by request (DeleteRecords, KIP-107).
 
-Whole segments go, the oldest first, never beyond the high watermark. Before any segment is removed, two files must be
-on the device: the file that shows the log's end, and the snapshot of the producers.
+Whole segments are deleted, the oldest first, never above the high watermark. Before any segment is removed,
+two files must be on the device: the file that shows the log's end, and the snapshot of the producers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from odradek.wire.errors import ErrorCode, KafkaError
 def set_log_start_offset(
     offsets: LogOffsets, segments: SegmentList, epochs: LeaderEpochs, offset: int
 ) -> None:
-    """Raise the log start offset; segments that end below it go with the next retention run.
+    """Raise the log start offset. The next retention run removes the segments that end below it.
 
     Raises:
         KafkaError: OFFSET_OUT_OF_RANGE above the high watermark.
@@ -43,10 +43,11 @@ def set_log_start_offset(
 def delete_old_segments(
     offsets: LogOffsets, segments: SegmentList, epochs: LeaderEpochs, config: LogConfig, now_ms: int
 ) -> int:
-    """Remove the segments that may be removed, except the last one. Return their number. Raises `DiskError`.
+    """Remove the segments that retention no longer keeps, except the last one. Returns their number. Raises
+    `DiskError`.
 
-    The log's start rises before the files are removed. Otherwise a reader that opens a file by name would take its
-    absence for a disk failure.
+    The log start offset rises before the files are removed. Otherwise a reader that opens a file by name
+    would take its absence for a disk failure.
     """
     count = min(deletable(offsets, segments, config, now_ms), len(segments.segments) - 1)
     if count <= 0:
@@ -75,9 +76,10 @@ def delete_old_segments(
 
 
 def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> int:
-    """Count the oldest segments that may be removed. If all may be, a new segment must be begun first.
+    """Return the number of the oldest segments that may be removed. If all may be, a new segment must be
+    begun first.
 
-    A segment whose age `look_at_ages` has not settled stays.
+    A segment whose age `look_at_ages` has not determined stays.
     """
     limit_ms = now_ms - config.retention_ms
     return _count(offsets, segments, config, lambda segment: _is_known_to_be_old(segment, limit_ms))
@@ -86,12 +88,12 @@ def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now
 def look_at_ages(
     offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int, budget: WalkBudget
 ) -> bool:
-    """Find the ages of the segments that retention would delete next (blocking, in a worker). Return False if the
-    budget is used up first.
+    """Determine the ages of the segments that retention would remove next (blocking, in a worker). Returns
+    False if the budget is used up first.
 
-    An old timestamp in a batch header is believed if the file has not changed for as long. Otherwise, or if batches
-    claim a time in the future, the records are walked. Raises `FileClosed` for a segment that was removed
-    meanwhile, and `DiskError`.
+    An old timestamp in a batch header is believed if the file has not changed for as long. Otherwise, or if
+    batches claim a time in the future, the records are walked. Raises `FileClosed` for a segment that was
+    removed meanwhile, and `DiskError`.
     """
     limit_ms = now_ms - config.retention_ms
 
@@ -110,7 +112,9 @@ def look_at_ages(
 
 
 def needs_look(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> bool:
-    """True if `look_at_ages` may find segments to remove that `deletable` does not count yet (on the loop)."""
+    """True if `look_at_ages` may find further segments to remove, which `deletable` does not count yet (on
+    the loop).
+    """
     limit_ms = now_ms - config.retention_ms
     unknown = False
 
@@ -128,7 +132,9 @@ def needs_look(offsets: LogOffsets, segments: SegmentList, config: LogConfig, no
 def _count(
     offsets: LogOffsets, segments: SegmentList, config: LogConfig, is_old: Callable[[Segment], bool]
 ) -> int:
-    """Count the oldest segments that may be removed; `is_old` decides by age."""
+    """Return the number of the oldest segments that may be removed by offset, size or age. `is_old` decides
+    about the age.
+    """
     listed = segments.segments
     excess = -1
     if config.deletes_by_retention and config.retention_bytes >= 0:
@@ -151,8 +157,8 @@ def _count(
 
 
 def _is_known_to_be_old(segment: Segment, limit_ms: int) -> bool:
-    """True if the newest record is certainly older than `limit_ms`; without timestamps, the file's last change
-    decides.
+    """True if the segment's newest record is certainly older than `limit_ms`. For a segment without
+    timestamps, the last change of the file decides.
     """
     if segment.aged is None or segment.aged[0] != segment.size or segment.needs_index:
         return False

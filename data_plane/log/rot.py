@@ -1,7 +1,7 @@
-"""The search for rot in a log: reads batches again and compares their checksums (PURE but for reads).
+"""Searches a log for damaged bytes: reads batches again and compares their checksums (PURE except for reads).
 
-Only a suspected log is checked: appends have checked each batch, and reading everything again would cost what the
-page cache saves. The caller names the offset at which it found something wrong.
+Only a suspected log is checked: appends have checked each batch, and reading everything again would cost what
+the page cache saves. The caller names the offset at which it found something wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odradek.wire.errors import ErrorCode, KafkaError
 
 @attrs.frozen
 class Rot:
-    """The place where a log stops being sound: `position` in `file`; the batch with `offset` should begin there."""
+    """The place of damage in a log: `position` in `file`. The batch with `offset` should begin there."""
 
     file: str
     position: int
@@ -29,7 +29,8 @@ class Rot:
 class Suspected:
     """Bytes to be checked: `[position, end)` of a file that is pinned until `check` has run.
 
-    `truncations` is the log's count of truncations: if it changes during the check, the outcome is worthless.
+    `truncations` is the log's count of truncations. If it changes during the check, the result must be
+    ignored.
     """
 
     file: File
@@ -41,7 +42,9 @@ class Suspected:
     truncations: int
 
     def check(self) -> Rot | None:
-        """Find the first damage (blocking, for a worker). Raises `DiskError`."""
+        """Read the bytes and compare their checksums (blocking, in a worker). Returns the first damage, or
+        None. Raises `DiskError`.
+        """
         try:
             scan = SegmentScan(self.file, self.position, self.end, self.base_offset, check_crc=True)
             for _ in scan:
@@ -56,9 +59,10 @@ class Suspected:
 
 
 def suspected(log: PartitionLog, offset: int, bytes_max: int) -> Suspected | None:
-    """Find the bytes to check: those that a fetch at `offset` gets, or the whole segment if reading them fails.
+    """Find the bytes to check: those that a fetch at `offset` gets, or the whole segment if reading them
+    fails.
 
-    None if there is nothing to check, or if the log is closed or offline.
+    Returns None if there is nothing to check, or if the log is closed or offline.
 
     Raises:
         DiskError: the directory is offline now.

@@ -1,10 +1,11 @@
-"""Bytes that recovery takes out of a log although they had been synced: kept beside it, not thrown away.
+"""Keeps bytes that recovery removes from a log although they had been synced: as files beside the log.
 
-A crash tears only bytes that were not synced yet; recovery drops them. Damage below the recovery point is
-different: the device has changed stored bytes, and acknowledged, sound records may follow the damage. They are not
-part of the log any more (Kafka deletes them). If other replicas have them, they are fetched from there. If this was
-the only replica, they are all that is left. So they stay as `<segment>.<position>.cut`: no part of the server reads
-or removes these files. `odradek log dump` shows those whose first batch is sound.
+A crash tears only bytes that were not synced yet; recovery drops these. Damage below the recovery point is
+different: the device has changed stored bytes, and acknowledged, sound records may follow the damage. They
+are not part of the log any more (Kafka deletes them). If other replicas have them, they are fetched from
+there. If this was the only replica, the records exist nowhere else. So they stay as
+`<segment>.<position>.cut`: no part of the server reads or removes these files. `odradek log dump` shows such
+a file if its first batch is sound.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _CHUNK_BYTES = 1 << 20
 
 
 def keep_tail(directory: Dir, segment: Segment, position: int) -> str | None:
-    """Copy a segment's bytes from `position` on. Returns the copy's name, or None if the disk refused the copy."""
+    """Copy a segment's bytes from `position` on to a file. Returns the file's name, or None if the disk
+    refused the copy.
+    """
     name = f"{segment.name(LOG_SUFFIX)}.{position}{_CUT_SUFFIX}"
     try:
         remove_if_present(directory, name)
@@ -40,8 +43,8 @@ def keep_tail(directory: Dir, segment: Segment, position: int) -> str | None:
 
 
 def keep_segment(directory: Dir, segment: Segment) -> str:
-    """Rename a whole segment, so that its bytes leave the log but stay on the disk; returns the new name. Raises
-    `DiskError`.
+    """Rename a whole segment, so that its bytes leave the log but stay on the disk. Returns the new name.
+    Raises `DiskError`.
     """
     name = segment.name(LOG_SUFFIX)
     kept = f"{name}.0{_CUT_SUFFIX}"

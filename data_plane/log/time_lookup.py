@@ -1,15 +1,16 @@
-"""Find records by timestamp: everything here blocks and runs in workers. A batch is parsed up to the first match,
-and no record objects are made.
+"""Finds records by timestamp (blocking, in workers). A batch is parsed only up to the first
+match, without making record objects.
 
 Theory of operation
 -------------------
-A look-up skips segments and batches whose records are all older. Headers and time indexes only repeat the
-producers' claims about that. So the records are walked first (`segments/walked_times.py`), from where the last walk
-ended up to the match. A segment whose file is older than the wanted time is skipped by its headers, without a walk.
-Only records from the future are newer than their append.
+A look-up skips segments and batches whose records are all older than the wanted time. Their headers and time
+indexes only repeat what producers have claimed about the times. So the records are walked first
+(`segments/walked_times.py`), from where the last walk ended up to the match. A segment whose file is older
+than the wanted time is skipped by its headers, without a walk. Only records with a time in the future are
+newer than their append.
 
-The caller's budget bounds the walks. If it is used up, headers are believed, and the next look-up continues the
-walk.
+The caller's budget bounds the walks. If it is used up, headers are believed, and the next look-up continues
+the walk.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from odradek.wire.batches.batch_header import BatchHeader
 from odradek.wire.batches.record_times import record_times
 
 _Found: TypeAlias = tuple[int, int, int]
-"""Timestamp, offset and leader epoch of a record."""
+"""A found record: (timestamp in ms, offset, leader epoch)."""
 
 
 @attrs.frozen
 class TimeLookup:
-    """The parts of a log that a lookup reads, while the loop may change them."""
+    """The parts of a log that a look-up reads, while the loop may change them."""
 
     offsets: LogOffsets
     segments: SegmentList
@@ -46,11 +47,13 @@ class TimeLookup:
     budget: WalkBudget
 
     def offset_for_timestamp(self, timestamp_ms: int, upper_bound: int) -> _Found | None:
-        """Find the first record that is at least as new; see `PartitionLog.offset_for_timestamp`."""
+        """Find the first record whose timestamp is at least `timestamp_ms`; see
+        `PartitionLog.offset_for_timestamp`.
+        """
         return self.segments.look(lambda: self._offset_for_timestamp(timestamp_ms, upper_bound))
 
     def offset_of_max_timestamp(self, upper_bound: int) -> _Found | None:
-        """Find the first of the newest records; see `PartitionLog.offset_of_max_timestamp`."""
+        """Find the first record that has the newest timestamp; see `PartitionLog.offset_of_max_timestamp`."""
         return self.segments.look(lambda: self._offset_of_max_timestamp(upper_bound))
 
     # --- the first record that is not older
@@ -75,7 +78,7 @@ class TimeLookup:
         return None
 
     def _place_of(self, segment: Segment, timestamp_ms: int, start_offset: int) -> int | None:
-        """Find the position from which to search the segment; None: all its records are older."""
+        """Return the position from which to search the segment; None if all its records are older."""
         interval = self.config.index_interval_bytes
         claimed = segment.newest_timestamp_ms(interval)
         if claimed < timestamp_ms and not self._may_be_newer(segment, timestamp_ms):
@@ -101,8 +104,8 @@ class TimeLookup:
         return position
 
     def _may_be_newer(self, segment: Segment, timestamp_ms: int) -> bool:
-        """True if the segment may have a record of this time or later, although its batch headers claim that all
-        are older.
+        """True if the segment may have a record of this time or later, although its batch headers claim older
+        times only.
         """
         walked = segment.walked
         if walked is not None and walked.covers(segment.size):
@@ -110,7 +113,7 @@ class TimeLookup:
         return segment.is_active or modified_ms(segment) >= timestamp_ms
 
     def _indexed(self, segment: Segment, timestamp_ms: int, start_offset: int) -> int:
-        """Find the position at which a search begins by the segment's own index."""
+        """Return the position at which the segment's own index lets a search begin."""
         index = segment.load_index(self.config.index_interval_bytes)
         known = index.offset_for_timestamp(timestamp_ms)
         return index.position_for_offset(max(known, start_offset - segment.base_offset))[1]
@@ -144,7 +147,9 @@ class TimeLookup:
         return max(claimed, modified_ms(segment))
 
     def _newest_in(self, segment: Segment, end_offset: int, upper_bound: int) -> _Found | None:
-        """Find the first of the newest records below `upper_bound` in a segment, which ends at `end_offset`."""
+        """Find the first record below `upper_bound` that has the newest timestamp of a segment, which ends at
+        `end_offset`.
+        """
         size = segment.size
         walked = walk_times(segment, None, self.budget, self.config)
         if end_offset > upper_bound:
@@ -155,12 +160,14 @@ class TimeLookup:
             newest = max(walked.newest_ms, segment.newest_timestamp_ms(self.config.index_interval_bytes))
         found = self._first_at(segment, newest, upper_bound)
         if found is None and walked.position < size:
-            # The header claims a newer timestamp than its records have, and no walk has come to this batch.
+            # The header claims a newer timestamp than its records have, and no walk has reached this batch.
             found = self._first_at(segment, self._newest_below(segment, upper_bound), upper_bound)
         return found
 
     def _first_at(self, segment: Segment, timestamp_ms: int, upper_bound: int) -> _Found | None:
-        """Find the first record of the segment with exactly this timestamp; None if there is none, and for -1."""
+        """Return the first record of the segment with exactly this timestamp. None if there is no such
+        record, or the timestamp is -1.
+        """
         if timestamp_ms < 0:
             return None
         walked = segment.walked
@@ -172,7 +179,9 @@ class TimeLookup:
         return None
 
     def _newest_below(self, segment: Segment, upper_bound: int) -> int:
-        """Find the newest timestamp of the batches below `upper_bound` that have records, -1 without one."""
+        """Return the newest timestamp, in ms, of the batches below `upper_bound` that have records; -1 if
+        there are none.
+        """
         newest = -1
         file = segment.pinned_file()
         try:
@@ -190,8 +199,8 @@ class TimeLookup:
     def _batches(
         self, segment: Segment, position: int, timestamp_ms: int
     ) -> Iterator[tuple[BatchHeader, Iterator[tuple[int, int]]]]:
-        """Yield the batches from `position` on whose newest record is not older than `timestamp_ms`: offsets and
-        timestamps.
+        """Yield (header, records) of the batches from `position` on whose newest record is not older than
+        `timestamp_ms`. Records are (offset, timestamp).
 
         Raises:
             CorruptBatch: there is no batch at the index's position.
@@ -220,8 +229,8 @@ class TimeLookup:
             file.unpin()
 
     def _newest_of(self, segment: Segment, file: File, position: int, header: BatchHeader) -> int:
-        """Return the newest timestamp of a batch: that of its header, or of its records if headers of this segment
-        were found wrong.
+        """Return the newest timestamp of a batch, as its header claims it. If headers of this segment were
+        found wrong, read the records instead.
         """
         walked = segment.walked
         if walked is None or walked.are_claims_true or position >= walked.position:

@@ -1,4 +1,5 @@
-"""The rules by which a log accepts transactional batches and markers, and its search for aborted transactions.
+"""The rules by which a log accepts transactional batches and markers, and the search for aborted
+transactions.
 
 The order of the checks is Kafka's (`UnifiedLog.analyzeAndValidateProducerState`, `ProducerAppendInfo`).
 """
@@ -30,11 +31,12 @@ def check_transaction(
     guard: VerificationGuard | None,
     transaction_version: int,
 ) -> Duplicate | None:
-    """Check a transactional batch or a marker. Return the earlier batch that it repeats, or None if it is new.
+    """Check a transactional batch or a marker. Returns the earlier batch that it repeats, or None if it is
+    new.
 
-    Raises `KafkaError` as `ProducerState.check` and `check_marker`. Also INVALID_TXN_STATE for a transaction that is
-    neither open here nor verified, and OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that repeats a batch from outside
-    this transaction.
+    Raises `KafkaError` as `ProducerState.check` and `check_marker`. Also INVALID_TXN_STATE for a transaction
+    that is neither open here nor verified, and OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that repeats a batch
+    from outside this transaction.
     """
     producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
     if header.is_control:
@@ -70,7 +72,7 @@ def check_transaction(
 def _check_first_sequence(
     producers: ProducerState, guard: VerificationGuard, producer_id: int, sequence: int
 ) -> None:
-    """Check that a transaction begins with the lowest sequence number of the batches that waited for its
+    """Check that a transaction begins with the lowest sequence number among the batches that waited for its
     verification.
 
     Raises `KafkaError` OUT_OF_ORDER_SEQUENCE_NUMBER.

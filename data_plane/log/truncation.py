@@ -1,17 +1,18 @@
-"""Cut a log: at the offset where it diverges from its leader's log, or whole, to begin anew where the leader's log
-begins.
+"""Truncates a log: from the offset where it diverges from its leader's log, or completely, so that it begins
+anew where the leader's log begins.
 
-A cut is not on the device when it returns, and a power loss may bring the cut bytes back. So the next append goes
-to a new file: in one file, old and new bytes might survive side by side. Names in a directory change in order: if
-the new file is there, the later segments are gone. Recovery cuts the segment before it at the new one's begin.
+A truncation is not on the device when it returns, and a power loss may bring the removed bytes back. So the
+next append goes to a new file: in one file, old and new bytes might survive side by side. Names in a
+directory change in order: if the new file is there, the later segments are gone. Recovery then cuts the
+segment before it where the new one begins.
 
-All bytes below the recovery point count as durable. So a lower recovery point is made durable before anything is
-cut.
+All bytes below the recovery point count as durable. So a lower recovery point is made durable before anything
+is removed.
 
     looked: where to cut -> begun: a flush counts no more -> files cut (the disk's thread) -> finished: the log is cut
 
-While a device does not answer, the truncation waits before the last step. The log is then unchanged, and unsettled
-(`LogHome.change`): it refuses appends and reads.
+While a device does not answer, the truncation waits before the last step. The log is then unchanged, and
+unsettled (`LogHome.change`): it refuses appends and reads.
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ _BEFORE_ALL = -1
 
 @attrs.frozen
 class _CutFiles:
-    """The files of a log as a cut has left them."""
+    """The changed files of a log after a truncation."""
 
     renamed: list[str]
-    """Files that are to be removed."""
+    """The names of files that are to be removed."""
     fresh: Segment | None
-    """An empty segment, where the cut has left no part of the last one."""
+    """A new, empty segment if the truncation leaves no batch of the last segment; else None."""
 
     def leave(self) -> None:
-        """Close the files that were opened, because the log was closed meanwhile."""
+        """Close the files that the truncation has opened, because the log was closed meanwhile."""
         if self.fresh is not None:
             self.fresh.file.close()
 
 
 @attrs.frozen
 class Truncation:
-    """The parts of a log that a cut changes."""
+    """The parts of a log that a truncation changes."""
 
     offsets: LogOffsets
     segments: SegmentList
@@ -102,7 +103,7 @@ class Truncation:
         )
 
     def _cut_files(self, last: Segment, doomed: tuple[Segment, ...], position: int, offset: int) -> _CutFiles:
-        """Make `last` the last segment and cut it at `position`, where `offset` would be (blocking)."""
+        """Make `last` the last segment, and cut its file at `position`, the place of `offset` (blocking)."""
         segments = self.segments
         directory = segments.home.directory
         names = directory.list()
@@ -126,8 +127,8 @@ class Truncation:
             return _CutFiles(renamed, fresh)
 
     def _take_cut(self, count: int, cut: _CutFiles, offset: int) -> None:
-        """Complete a cut in memory. Its files are cut already, the first `count` segments are left, and the log
-        ends at `offset`.
+        """Complete a truncation in memory, once its files are cut: keep the first `count` segments, and let
+        the log end at `offset`.
         """
         segments = self.segments
         self.offsets.cut(offset)
@@ -148,12 +149,12 @@ class Truncation:
             roll(segments, self.producers, self.config, offset, last.created_ms)
         except DiskRefused as error:
             reached("log.cut_without_new_segment")
-            # The disk has no room for a new file: the old one is used until there is room to roll.
+            # The disk has no room for a new file, so the log continues in the old one until there is room.
             if isinstance(error, DiskHung):
                 segments.home.refused(error)
 
     def start_over(self, offset: int) -> None:
-        """Remove everything and start an empty log at `offset`."""
+        """Remove all records, and start an empty log at `offset`."""
 
         def then() -> None:
             self.offsets.start_over(offset)
@@ -162,7 +163,8 @@ class Truncation:
         self._start_over(offset, then)
 
     def reach_back(self, base_offset: int) -> None:
-        """Let an empty log's files begin below its log start offset, as the leader's do. The log's offsets do not change.
+        """Let an empty log's files begin below its log start offset, as the leader's files do. The log's
+        offsets do not change.
 
         Raises `DiskError`.
         """
@@ -180,7 +182,7 @@ class Truncation:
         self._start_over(base_offset, then)
 
     def _start_over(self, base_offset: int, then: Callable[[], None]) -> None:
-        """Replace all files by one empty segment."""
+        """Replace all files by one empty segment at `base_offset`, and then call `then`."""
         doomed = self.segments.segments[::-1]
 
         def take(cut: _CutFiles) -> None:
@@ -195,7 +197,7 @@ class Truncation:
         self._change(base_offset, lambda: self._replace_files(base_offset, doomed), take)
 
     def _replace_files(self, base_offset: int, doomed: tuple[Segment, ...]) -> _CutFiles:
-        """Create the file of an empty segment in place of all others (blocking)."""
+        """Create the file of an empty segment, and rename all other files for removal (blocking)."""
         segments = self.segments
         directory = segments.home.directory
         names = directory.list()
@@ -207,14 +209,16 @@ class Truncation:
             return _CutFiles(renamed, segments.put_in_place(base_offset, doomed[0].created_ms))
 
     def _change(self, offset: int, cut: Callable[[], _CutFiles], take: Callable[[_CutFiles], None]) -> None:
-        """Cut the files at `offset`, then apply the cut to the log in memory."""
+        """Let the disk cut the files at `offset`, then apply the truncation to the log in memory."""
         if self.cleaning is not None:
             self.cleaning.cut(offset)
         self.durability.begin_cut(offset)
         self.segments.home.change(cut, take, _CutFiles.leave, self.durability.end_cut)
 
     def _save_lowered(self) -> None:
-        """Lower the checkpoints before anything is cut (blocking). Raises `KafkaError`, `DiskError`."""
+        """Write lower offsets to the checkpoints before any bytes are removed (blocking). Raises
+        `KafkaError`, `DiskError`.
+        """
         with needing_room():
             if self.cleaning is not None:
                 self.cleaning.save_lowered()
@@ -230,7 +234,7 @@ class Truncation:
 
 
 def _end_offset(segment: Segment, position: int) -> int:
-    """Find the offset behind the last batch before `position`, where a batch begins."""
+    """Return the offset behind the last batch before `position`, at which a batch begins."""
     start = 0 if segment.index is None else segment.index.position_floor(position - 1)
     scan = SegmentScan(segment.file, start, position, segment.base_offset)
     for _ in scan:

@@ -1,1 +1,1 @@
-"""Client quotas: the quota that applies to a client, and the time that the client has to wait."""
+"""Client quotas: the choice of the quota for a client, and the time that the client must wait."""

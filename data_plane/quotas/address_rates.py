@@ -1,7 +1,8 @@
 """Connections per second from one address (KIP-612): the quotas of the entity `ip`. PURE.
 
-An address may open a burst of connections: as many as its quota allows in all windows but one. Further connections
-are refused until the quota allows them again. (Kafka keeps such a connection open for a while before it closes it.)
+An address may open a burst of connections: as many as its quota allows in all measuring windows but one.
+Further connections are refused until the quota allows them again. (Kafka keeps such a connection open for a
+while before it closes it.)
 """
 
 from __future__ import annotations
@@ -15,25 +16,29 @@ from odradek.named_states import reached
 __all__ = ["ADDRESSES_MAX", "AddressRates"]
 
 ADDRESSES_MAX = 10_000
-"""The most addresses with a bucket of their own; a new address replaces the oldest."""
+"""The most addresses that have a token bucket at the same time. A new address replaces the oldest one."""
 
 
 class AddressRates:
-    """The buckets of all addresses that have a quota."""
+    """The token buckets of the addresses that have a quota."""
 
     def __init__(self, burst_seconds: float) -> None:
         self._burst_seconds = burst_seconds
         self._default: float | None = None
         self._rates: dict[str, float] = {}
         self._spellings: dict[str, dict[str, float]] = {}
-        """The quotas of each address by the spelling in the metadata: an address may be written in several ways."""
+        """For each address, its quotas by the spelling in the metadata, since one address may be written in
+        several ways.
+        """
         self._buckets: dict[str, TokenBucket] = {}
         self.refused = 0
-        """Connections turned away since the start."""
+        """The number of connections refused since the start."""
 
     def set_quota(self, written: str | None, rate: float | None) -> None:
-        """Set the quota of one address (None: the default), or remove it. If an address is spelled in two ways, the
-        lower quota applies.
+        """Set the quota of one address, in connections per second.
+
+        None as `written` is the default of all addresses, None as `rate` removes the quota. If an address has
+        several spellings, the lowest quota applies.
         """
         if written is None:
             self._default = rate
@@ -53,12 +58,12 @@ class AddressRates:
             self._buckets.clear()
 
     def rate(self, address: str) -> float:
-        """Return the connections that the address may open per second; infinite where no quota holds."""
+        """Return how many connections per second the address may open; infinity if no quota applies."""
         rate = self._rates.get(address, self._default)
         return inf if rate is None else rate
 
     def admits(self, address: str, now: float) -> bool:
-        """True if the address may open a connection now, which is then counted."""
+        """True if the address may open a connection now. The connection is then charged to the address."""
         rate = self.rate(address)
         if rate == inf:
             return True
@@ -79,12 +84,12 @@ class AddressRates:
 
 
 def _as_peers_say_it(address: str) -> str:
-    """Rewrite an address in the form that sockets report: `2001:DB8:0::1` is `2001:db8::1`, `::ffff:10.0.0.1` is
-    `10.0.0.1`.
+    """Return an address in the form in which sockets report it: `2001:DB8:0::1` becomes `2001:db8::1`,
+    `::ffff:10.0.0.1` becomes `10.0.0.1`.
     """
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return address  # a host name, which Kafka's controllers accept as an entity
+        return address  # A host name: Kafka's controllers accept it as an entity.
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)

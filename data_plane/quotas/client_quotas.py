@@ -1,26 +1,26 @@
-"""The quotas of a node's clients: the charges of each connection, and its waits. PURE.
+"""The quotas of a node's clients: what each connection is charged, and how long it must wait. PURE.
 
 Theory of operation
 -------------------
-`ClientQuotas` follows the metadata image. Connections call it only while any quota exists.
+`ClientQuotas` takes the quotas from the metadata image. Connections call it only while any quota exists.
 
 Each connection keeps a `ClientShare`: the accounts to which its present principal and client id are charged. It
 gets a new share when the client id changes, or when `generation` has grown. An `Account` belongs to all clients
 that share a quota (`quota_levels`), on all listeners. It has a token bucket, and counts the clients' usage and
 waits.
 
-* **Produce** pays the bytes of its request when it comes; the answer names the wait.
-* **Fetch** pays the bytes of its answer. A fetch of a client in debt is answered empty (KIP-219). One fetch takes at
-  most the quota of `quota.window.size.seconds`.
-* **Requests** pay their processor time. 100 % is one core. The wait is one window at most, so that sessions do not
-  expire.
+* A **produce** request is charged with its bytes on arrival; the answer contains the time to wait.
+* A **fetch** is charged with the bytes of its answer. A client in debt gets an empty answer (KIP-219). One
+  fetch returns at most the bytes that the quota allows in `quota.window.size.seconds`.
+* **Every request** is charged with its processor time. 100 % is one core. The wait is one window at most, so
+  that sessions do not expire.
 
-A client in debt is muted: its connection is not read until the wait is over, whatever the client does.
+A client in debt is muted: no request is read from its connection until the wait is over.
 
-Client ids are endless. There are `ACCOUNTS_MAX` accounts at most; later clients share one account of each kind, and
-of each value. An account that was idle for `IDLE_SECONDS_MAX` is dropped. If there are too many accounts, an
-account with a full bucket is dropped at once: a new account would be equal. So a client that changes its name all
-the time takes no room from other clients.
+Clients may use any number of ids, so there are at most `ACCOUNTS_MAX` accounts. Further clients with a quota
+of the same kind and value share one account. An account that was idle for `IDLE_SECONDS_MAX` is dropped. If
+there are too many accounts, those with a full bucket are dropped at once, since a new account would be equal.
+So a client that changes its id all the time takes no accounts from other clients.
 """
 
 from __future__ import annotations
@@ -52,31 +52,39 @@ T = TypeVar("T")
 
 ACCOUNTS_MAX = 10_000
 IDLE_SECONDS_MAX = 3600.0
-"""Kafka's: a sensor that is idle for an hour is dropped."""
+"""The time after which an idle account is dropped, in seconds. Kafka drops idle sensors after the same time.
+"""
 SWEEP_SECONDS = 60.0
 SWEEP_SECONDS_MIN = 1.0
-"""The shortest time between two searches for accounts to drop."""
+"""The shortest time between two searches for accounts to drop, in seconds."""
 GATHERED_SECONDS_MAX = 0.001
-"""Turns are charged together until they have taken this much processor time."""
+"""The processor time, in seconds, up to which the turns of an account are gathered before they are charged
+together.
+"""
 CHARGED_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _OTHERS = ("", "<others>")
 
 
 @attrs.frozen
 class QuotaSettings:
-    """The windows over which quotas are measured."""
+    """The time windows over which quotas are measured: their number and their length."""
 
     windows: int = setting("quota.window.num")
     window_seconds: int = setting("quota.window.size.seconds")
 
     @property
     def burst_seconds(self) -> float:
-        """The time whose quota a client that was idle may use at once. Kafka counts all windows but the present one."""
+        """The seconds whose quota an idle client may use at once: all windows except the present one, as in
+        Kafka.
+        """
         return float(max(1, self.windows - 1) * self.window_seconds)
 
 
 class Account(TokenBucket):
-    """One quota, and the usage of all clients that share it. Units are bytes, or seconds of processor time."""
+    """The account of one quota: a token bucket, and the usage of all clients that share it.
+
+    Its unit is a byte, or a second of processor time.
+    """
 
     __slots__ = (
         "_gathered",
@@ -95,29 +103,32 @@ class Account(TokenBucket):
         self.key = key
         self.holding = holding
         self.change = change
-        """The number of the quota change that the account was last checked against."""
+        """The value of `ClientQuotas._changes` when the account was last compared with the quotas."""
         self.is_overflow = False
         self.has_ended = False
-        """True once the quota is gone. Connections that have not asked for a new share may still have the account."""
+        """True once the quota is removed. A connection may still have the account until it asks for a new
+        share.
+        """
         self.throttled_seconds = 0.0
-        """The sum of the waits that clients got."""
+        """The sum of all waits that this account has caused, in seconds."""
         self.found_at = now
-        """The last time at which a connection asked for this account."""
+        """The last time at which a connection looked up this account, in monotonic seconds."""
         self._gathered = 0.0
-        """Seconds of processor time that turns took, and that are not charged yet."""
+        """Processor time, in seconds, that turns have used and that is still to be charged."""
 
     def judge(self, holding: Holding, burst_seconds: float, now: float, change: int) -> None:
-        """Use this quota from now on."""
+        """Apply a changed quota to this account. `change` is the number of the change."""
         self.holding, self.change = holding, change
         rate = _rate(self.key, holding.value)
-        if rate != self.rate:  # a change of another entity must not shorten the debt
+        # If the rate is the same, another entity has changed. That must not shorten the debt.
+        if rate != self.rate:
             self.set_rate(rate, rate * burst_seconds, now)
 
     def charge_turn(self, seconds: float, now: float) -> None:
-        """Charge the processor time of one turn, or keep it for the next one.
+        """Charge the processor time of one turn, or add it to the time that is charged later.
 
-        Thousands of turns per second may take some microseconds each. They are charged together once they add up to
-        the quota of a millisecond.
+        There may be thousands of turns per second, of some microseconds each. They are charged together, once
+        they add up to the quota of a millisecond.
         """
         seconds += self._gathered
         if seconds < GATHERED_SECONDS_MAX and seconds < self.rate * GATHERED_SECONDS_MAX:
@@ -127,13 +138,13 @@ class Account(TokenBucket):
         self.charge(seconds, now)
 
     def is_idle(self, now: float) -> bool:
-        """True if the account has long been unused and is out of debt."""
+        """True if the account is out of debt and its last use was more than `IDLE_SECONDS_MAX` ago."""
         used_at = max(self.found_at, self.charged_at)
         return now - used_at > IDLE_SECONDS_MAX and not self.wait_seconds(now)
 
 
 class ClientShare:
-    """The accounts of one client, which its connection keeps. An account is None if no quota applies."""
+    """The accounts of one client, which its connection keeps. An account is None if no such quota applies."""
 
     __slots__ = (
         "client_id",
@@ -160,43 +171,48 @@ class ClientShare:
         self.produce, self.fetch, self.request = accounts
         self.window_seconds = window_seconds
         self.is_exempt = False
-        """True for a node of the cluster, to which no quota applies."""
+        """True for a node of the cluster, to which quotas do not apply."""
 
     @classmethod
     def exempt(cls, principal: str, client_id: str | None, generation: int) -> ClientShare:
-        """Make the share of a node, or of a request that only nodes send. With the default `generation`, the share
-        is never outdated.
+        """Make the share of a node of the cluster, or of a request that only nodes send: it is charged to no
+        account.
         """
         share = cls(principal, client_id, generation, (None, None, None), 0.0)
         share.is_exempt = True
         return share
 
     def note_wait(self, is_produce: bool, is_fetch: bool, seconds: float) -> None:
-        """Count a client's wait, in the account that causes it."""
+        """Add a client's wait to the account that causes it."""
         account = (self.produce if is_produce else self.fetch if is_fetch else None) or self.request
         if account is not None:
             account.throttled_seconds += seconds
 
     @property
     def fetch_bytes_max(self) -> int | None:
-        """The most bytes of one fetch; None if no quota applies."""
+        """The most bytes that one fetch may return; None if no quota applies."""
         if self.fetch is None or self.fetch.has_ended:
             return None
         return max(1, int(self.fetch.rate * self.window_seconds))
 
     def request_wait(self, now: float) -> float:
-        """Compute the seconds to wait for earlier processor time; a window at most."""
+        """Return how many seconds the client must wait because of the processor time used before.
+
+        It is one window at most.
+        """
         seconds = 0.0 if self.request is None else self.request.wait_seconds(now)
         return seconds if seconds < self.window_seconds else self.window_seconds
 
 
 class ClientQuotas:
-    """All accounts of a node."""
+    """The accounts of all clients of a node, and the quotas from the metadata."""
 
     def __init__(self, settings: QuotaSettings, accounts_max: int = ACCOUNTS_MAX) -> None:
         self.settings = settings
         self.generation = 0
-        """Grows when quotas change, or accounts are dropped."""
+        """A number that grows when quotas change or accounts are dropped. Connections with an older share
+        then ask for a new one.
+        """
         self.is_charging = False
         """True if there is any quota for users or client ids."""
         self.charges_requests = False
@@ -204,17 +220,17 @@ class ClientQuotas:
         self.exempt_requests = 0
         self.exempt_bytes = 0
         self.addresses = AddressRates(settings.burst_seconds)
-        """The quotas of addresses, which are about connections alone."""
+        """The quotas of client addresses, which limit only the rate of new connections."""
         self.listeners: list[Callable[[], None]] = []
-        """Callbacks for changes of the quotas."""
+        """Functions that are called after each change of the quotas."""
         self._accounts_max = accounts_max
         self._quotas: Mapping[tuple[Entity, str], float] = {}
         self._values: dict[tuple[str, float], int] = {}
-        """The number of quotas with each pair of key and value."""
+        """For each pair of quota key and value, the number of quotas that have it."""
         self._keys: dict[str, int] = {}
-        """The number of quotas of users and client ids for each key."""
+        """For each quota key, the number of quotas for users and client ids."""
         self._changes = 0
-        """The number of times that the quotas have changed."""
+        """The number of changes of the quotas so far."""
         self._accounts: dict[tuple[str, tuple[str, str]], Account] = {}
         self._sweep_at = 0.0
         self._make_room_at = 0.0
@@ -224,7 +240,8 @@ class ClientQuotas:
         quotas: Mapping[tuple[Entity, str], float],
         changed: Iterable[tuple[Entity, str]] | None = None,
     ) -> None:
-        """Use the quotas of a newer image. `changed` names the changed quotas (None: compare all).
+        """Take over the quotas of a newer metadata image. `changed` names the changed quotas; None means that
+        all are compared.
 
         Call `judge_accounts` afterwards.
         """
@@ -251,9 +268,10 @@ class ClientQuotas:
             listener()
 
     def judge_accounts(self, monotonic: Callable[[], float]) -> Work[None]:
-        """Give the accounts their new quotas, or remove accounts; in slices, because there may be thousands.
+        """Update all accounts after a change of the quotas, and remove those whose quota is gone. This is
+        work in slices, because there may be thousands of accounts.
 
-        An account whose turn has not come is updated as soon as a client uses it.
+        An account that a client uses before this work reaches it is updated then.
         """
         for at, account in list(self._accounts.items()):
             yield 1
@@ -266,21 +284,25 @@ class ClientQuotas:
                 account.judge(holding, self.settings.burst_seconds, monotonic(), self._changes)
 
     def _holding_of(self, account: Account) -> Holding | None:
-        """Find the quota that now applies to an account; None if its clients now have another account, or none.
+        """Return the quota that now applies to an account; None if its clients now need another account, or
+        no account at all.
 
-        If the quota's level has changed, the clients of an account may have changed, too. They find their account
-        again, or get a new account.
+        A change of the quota's level may also change which clients share an account. These clients then look
+        up their accounts again.
         """
         if account.is_overflow:
             reached("quotas.account_shared")
-            # Shared by all clients that have a quota of this value, but got no account because there was no
-            # room.
+            # There was no room for more accounts, so all clients with a quota of this value share this
+            # account.
             return account.holding if (account.key, account.holding.value) in self._values else None
         holding = holding_quota(self._quotas, account.key, *account.holding.sharers)
         return None if holding is None or holding.sharers != account.holding.sharers else holding
 
     def share_of(self, principal: str, client_id: str | None, now: float) -> ClientShare:
-        """Get the accounts of a client: `principal` as `type:name`."""
+        """Return the share of a client.
+
+        Accounts are created as needed. `principal` has the form `type:name`.
+        """
         self._sweep(now)
         user = principal.partition(":")[2]
         produce, fetch, request = (self._account(key, user, client_id or "", now) for key in CHARGED_KEYS)
@@ -289,12 +311,12 @@ class ClientQuotas:
         )
 
     def note_exempt(self, size: int) -> None:
-        """Count a request of a node by its bytes."""
+        """Count a request of a node, and its bytes."""
         self.exempt_requests += 1
         self.exempt_bytes += size
 
     def holding(self, key: str, user: str, client_id: str) -> Holding | None:
-        """Find the quota that holds for a client now."""
+        """Return the quota that now applies to a client; None if there is none."""
         return holding_quota(self._quotas, key, user, client_id)
 
     def _account(self, key: str, user: str, client_id: str, now: float) -> Account | None:
@@ -318,18 +340,21 @@ class ClientQuotas:
         return account
 
     def _sweep(self, now: float) -> None:
-        """Forget idle accounts, from time to time."""
+        """Drop idle accounts, at most once in `SWEEP_SECONDS`."""
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP_SECONDS
         self._drop([at for at, account in self._accounts.items() if account.is_idle(now)])
 
     def _make_room(self, now: float) -> None:
-        """Forget accounts that are as good as new, once a second at most."""
+        """Drop accounts with a full bucket, at most once in `SWEEP_SECONDS_MIN`.
+
+        New accounts would be equal to them.
+        """
         if now < self._make_room_at:
             return
         self._make_room_at = now + SWEEP_SECONDS_MIN
-        # Do not drop accounts that were found just now: they belong to the share that is being made.
+        # An account that was looked up just now belongs to the share that is being made, so keep it.
         self._drop(
             [
                 at
@@ -342,16 +367,18 @@ class ClientQuotas:
         for at in accounts:
             del self._accounts[at]
         if accounts:
-            # Connections may still hold such an account.
+            # Connections may still have a dropped account, so let them ask for new shares.
             self.generation += 1
 
     def accounts(self) -> Iterator[tuple[tuple[str, str], Account]]:
-        """Yield user and client id of the sharers, and their account."""
+        """Yield each account, with the user and the client id that share it."""
         for (_, sharers), account in self._accounts.items():
             yield sharers, account
 
     def statistics(self) -> dict[str, float]:
-        """Count open accounts, and requests and bytes of nodes, for which no quota holds."""
+        """Return figures for metrics: accounts, requests and bytes of nodes (which have no quotas), and
+        refused connections.
+        """
         return {
             "accounts": len(self._accounts),
             "exempt_requests": self.exempt_requests,
@@ -361,12 +388,15 @@ class ClientQuotas:
 
 
 def _rate(key: str, value: float) -> float:
-    """Convert to units per second. A request percentage of 100 is a second of processor time per second."""
+    """Convert a quota's value to units per second.
+
+    A request percentage of 100 becomes one second of processor time per second.
+    """
     return value / 100 if key == REQUEST_PERCENTAGE else value
 
 
 def _count(counts: dict[T, int], key: T, step: int) -> None:
-    """Increase or decrease a count; a count of zero is removed."""
+    """Add `step` to a count. A count of zero is removed."""
     left = counts.get(key, 0) + step
     if left:
         counts[key] = left

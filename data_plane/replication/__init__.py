@@ -1,1 +1,1 @@
-"""Partition state above the log: leadership, the high watermark, and the requests that wait for it."""
+"""The state of a partition above its log: leadership, the high watermark, and the requests that wait for it."""

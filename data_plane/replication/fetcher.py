@@ -1,28 +1,32 @@
-"""One leader's follower: fetches all partitions that this broker follows there, over one connection. PORTED.
+"""The follower side of replication from one leader: fetches all partitions that this broker follows there,
+over one connection. PORTED.
 
 Theory of operation
 -------------------
-A round is one Fetch request and its answer. The answer's batches go to the logs unchanged, one write per partition.
-The next request's offsets confirm them. Batches are not parsed. They are synced only for topics with `flush.messages`
-(`synced_promises`), since a replica that restarts uncleanly leaves every ISR before it may lead.
+A round is one Fetch request and its answer. The answer's batches go to the logs unchanged, one write per
+partition. The next request's offsets confirm them. Batches are not parsed. They are synced only for topics
+with `flush.messages` (`synced_promises`), since a replica that restarts uncleanly leaves every ISR before it
+may lead.
 
-* **An answer counts only for the state of its request**: same leader epoch, same log end offset. Partitions that have
-  changed meanwhile (a truncation, another leader, a log set aside) are fetched again.
-* **Logs are cut by epoch only** (`truncation`), when the leader says that they diverge. An offset outside the
-  leader's log is settled with ListOffsets, as in Kafka. A follower ahead of its leader (after an unclean election) is
-  cut to the leader's end. A follower behind the leader's start begins anew there.
-* A partition that cannot be served backs off by itself, outside the session; all other partitions go on. A broken
-  connection backs off as a whole and begins a new session.
-* A partition that `follower.replication.throttled.*` slows waits in the same way while the quota is used up. It is
-  fetched nevertheless if it has all records that it knows to be committed.
-* Each batch's checksum is checked before it is written. Sound batches before a rotten batch are kept. The rotten
-  batch is fetched again and again, from which the leader concludes that it must check its own disk
+* **An answer counts only if the partition's state has not changed since the request**: same leader epoch,
+  same log end offset. Partitions that have changed meanwhile (a truncation, another leader, a log set aside)
+  are fetched again.
+* **Logs are truncated by epoch only** (`truncation`), when the leader says that they diverge. An offset
+  outside the leader's log is settled with ListOffsets, as in Kafka. A follower ahead of its leader (after an
+  unclean election) is truncated to the leader's end. A follower that ends before the leader's start begins
+  anew there.
+* A partition that cannot be served backs off alone, outside the session; all other partitions go on. After an
+  error of the connection, all partitions back off and a new session begins.
+* A partition that `follower.replication.throttled.*` slows waits in the same way while the quota is used up.
+  It is fetched nevertheless if it has all records that it knows to be committed.
+* Each batch's checksum is checked before it is written. Sound batches before a rotten batch are kept. The
+  rotten batch is fetched again and again, from which the leader concludes that it must check its own disk
   (`rotten_replicas`).
 
 A partition has no task or timer of its own. Changed partitions are kept in `_changed`. So the cost of a round
-depends on the partitions with new records, not on all followed ones. The next request is sent before local requests
-that wait for the new records are woken, because the leader waits for it. The connection has a module of its own
-(`leader_connection`).
+depends on the partitions with new records, not on all followed ones. The next request is sent before local
+requests that wait for the new records are woken, because the leader waits for it. The connection has a module
+of its own (`leader_connection`).
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ FETCH_VERSION = 17
 LIST_OFFSETS_VERSION = 9
 LATEST, EARLIEST = -1, -2
 APPEND_BYTES_PER_TURN = 1 << 20
-"""Bytes after which other tasks get a turn."""
+"""The number of appended bytes after which other tasks of the event loop get a turn."""
 BACKOFF_SECONDS_MIN = 0.02
 IDLE_SECONDS = 0.02
 _SESSION_ERRORS = frozenset(
@@ -77,13 +81,13 @@ _EXPECTED = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
 )
-"""Errors that a leader or follower gets while its metadata is older than the other's. They are too common to be
-logged.
+"""Errors that occur while the metadata of a leader or follower is older than the other's. They are too common
+to be logged.
 """
 
 
 class Followed:
-    """One partition that this broker fetches."""
+    """A partition that this broker fetches from its leader."""
 
     __slots__ = ("failures", "is_in_sync", "lag", "leader_epoch", "partition", "replica", "retry_at")
 
@@ -93,30 +97,34 @@ class Followed:
         self.leader_epoch = partition.leader_epoch
         self.failures = 0
         self.is_in_sync = False
-        """True if it has all records that the leader reported as committed. Only the throttle reads it."""
+        """True if this replica has all records that the leader reported as committed. Only the throttle reads
+        it.
+        """
         self.retry_at = 0.0
         self.lag = 0
         """The number of committed records that this replica lacked at the leader's last answer."""
 
     def wanted(self) -> Position:
-        """Return the fields of the next fetch: log end offset, leader epoch, epoch of the last record, log start offset.
+        """Return the fields of the partition's next fetch: (log end offset, leader epoch, epoch of the last
+        record, log start offset).
 
-        The start offset is the stored one, because the leader acknowledges deletions by it.
+        The start offset is the one stored on disk, because the leader takes it as a confirmation of
+        deletions.
         """
         log = self.partition.log
         return log.log_end_offset, self.leader_epoch, log.epochs.latest, log.stored_start_offset
 
 
 class LeaderFetcher:
-    """The follower of one leader, for all partitions that this broker follows there.
+    """Fetches from one leader all partitions that this broker follows there.
 
-    `run` lives while `followed` is not empty.
+    The task `run` ends when `followed` is empty.
     """
 
     def __init__(
         self, leader_id: int, address: Callable[[], tuple[str, int] | None], shared: SharedByFetchers
     ) -> None:
-        """`address` returns host and port of the leader, None while they are unknown."""
+        """Take the leader's id. `address` returns its host and port; None while they are unknown."""
         self.leader_id = leader_id
         self._connection = LeaderConnection(leader_id, address, shared)
         self._node_id = shared.node_id
@@ -131,10 +139,12 @@ class LeaderFetcher:
         self.followed: dict[TopicIdPartition, Followed] = {}
         self._changed: dict[TopicIdPartition, None] = {}
         self._unstored: dict[TopicIdPartition, None] = {}
-        """The partitions whose log start was not in its checkpoint when it was last looked at."""
+        """The partitions whose log start offset was not yet in the checkpoint on disk when it was last
+        checked.
+        """
         self._gone: dict[TopicIdPartition, None] = {}
         self._waiting: dict[TopicIdPartition, Followed] = {}
-        """Partitions that back off after an error."""
+        """The partitions that back off after an error."""
         self._out_of_range: list[Followed] = []
         self._session = ReplicaFetchSession()
         self._wake = shared.env.event()
@@ -143,12 +153,12 @@ class LeaderFetcher:
         self.rounds = 0
         self.bytes_fetched = 0
         self.reassignment_bytes = 0
-        """The part of `bytes_fetched` for replicas that are being added to this broker."""
+        """The part of `bytes_fetched` that belongs to replicas which a reassignment adds to this broker."""
 
     # -- which partitions -----------------------------------------------------------------------------------------
 
     def follow(self, replica: TopicIdPartition, partition: Partition) -> None:
-        """Fetch this partition in its present leader epoch."""
+        """Begin to fetch this partition, in its present leader epoch."""
         known = self.followed.get(replica)
         if (
             known is not None
@@ -173,7 +183,7 @@ class LeaderFetcher:
                 self._close()
 
     def retry_now(self) -> None:
-        """Try again without waiting, because the leader's address or state may have changed."""
+        """End all backoffs, because the leader's address or state may have changed."""
         self._failures = 0
         if self._connection.is_astray:
             self._close()
@@ -185,7 +195,7 @@ class LeaderFetcher:
     # -- the loop -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetch until there is no partition to fetch."""
+        """Fetch in rounds until no partition is left to fetch."""
         self.is_running = True
         while self.followed:
             try:
@@ -209,7 +219,9 @@ class LeaderFetcher:
         self._after_round()
 
     async def _round(self) -> None:
-        """Make one round. Raises `ConnectionLost`, `ProtocolError`, `KafkaError`: the connection is given up."""
+        """Send one Fetch request and apply its answer. After `ConnectionLost`, `ProtocolError` or
+        `KafkaError` the caller closes the connection.
+        """
         now = self._clock.monotonic()
         if self._waiting:
             self._readmit(now)
@@ -242,7 +254,7 @@ class LeaderFetcher:
             self._close()
 
     def _asked(self) -> list[Followed]:
-        """List the partitions that the next request has to name."""
+        """List the partitions that the next request must name."""
         self._look_at_starts()
         names = self.followed if self._session.epoch == 0 else self._changed
         return [
@@ -252,7 +264,9 @@ class LeaderFetcher:
         ]
 
     def _look_at_starts(self) -> None:
-        """Report log starts that have come to their checkpoints, with the next request."""
+        """Mark the partitions whose log start offset has reached its checkpoint, so that the next request
+        reports it.
+        """
         for replica in list(self._unstored):
             followed = self.followed.get(replica)
             if followed is None or followed.partition.log.is_start_stored:
@@ -261,8 +275,8 @@ class LeaderFetcher:
                     self._changed[replica] = None
 
     async def _sync_before_promise(self, unsynced: list[Followed]) -> None:
-        """Sync the records that the next request promises. Leave a partition out of the requests until its sync is
-        done.
+        """Sync the records that the next request would confirm to the leader. A partition is left out of
+        requests until its sync is done.
         """
         self._after_round()
         held = {followed.partition: followed for followed in unsynced}
@@ -280,12 +294,12 @@ class LeaderFetcher:
             held[partition].retry_at = self._clock.monotonic() + SYNC_AGAIN_SECONDS
 
     def _close(self) -> None:
-        """Give up the connection, and the session with it."""
+        """Close the connection, and end the fetch session, which belongs to it."""
         self._connection.close()
         self._session.begin()
 
     async def _pause(self, until: float) -> None:
-        """Sleep until this moment (monotonic seconds), or until something changes."""
+        """Sleep until `until` (monotonic seconds), or until a partition or the leader changes."""
         self._after_round()
         self._wake = self._env.event()
         with self._clock.timeout_at(until):
@@ -301,14 +315,14 @@ class LeaderFetcher:
                 self._changed[replica] = None
 
     def _hold_offline(self) -> None:
-        """Exclude partitions on a disk that hangs: a fetch would promise that they keep up."""
+        """Let partitions on a hung disk back off: a fetch would claim that they keep up with the leader."""
         for replica in self.followed if self._session.epoch == 0 else list(self._changed):
             followed = self.followed.get(replica)
             if followed is not None and followed.partition.log.offline and replica not in self._waiting:
                 self._back_off(followed)
 
     def _hold_throttled(self, now: float) -> None:
-        """Exclude throttled partitions from the requests while the quota is used up (Kafka's
+        """Leave throttled partitions out of the requests while the quota is used up (Kafka's
         `shouldFollowerThrottle`).
         """
         throttle = self._throttle
@@ -372,8 +386,8 @@ class LeaderFetcher:
         written = 0
         for topic in response.responses:
             for answer in topic.partitions:
-                # A plain tuple finds the same entry, and is made in a quarter of the time. One is made for
-                # every partition of every answer.
+                # A plain tuple is an equal key, and is made in a quarter of the time. A key is made for every
+                # partition of every answer.
                 replica: Any = (topic.topic_id, answer.partition_index)
                 followed = self.followed.get(replica)
                 if followed is None:
@@ -384,9 +398,9 @@ class LeaderFetcher:
                     await self._clock.sleep_until(0.0)
 
     def _take_partition(self, followed: Followed, answer: PartitionData, requested: Position | None) -> int:
-        """Append the records of a partition in the answer. Returns the bytes appended."""
+        """Append the records that an answer has for one partition. Returns the number of appended bytes."""
         partition = followed.partition
-        # The log start may have been stored since the request; that does not make the answer outdated.
+        # The log start may have been stored since the request. The answer still fits the log.
         if (
             requested is None
             or requested[:3] != followed.wanted()[:3]
@@ -444,7 +458,7 @@ class LeaderFetcher:
         return written
 
     def _take_failure(self, followed: Followed, answer: PartitionData, error: KafkaError | DiskError) -> None:
-        """Handle an answer that could not be applied to this log."""
+        """Handle an error in the answer for one partition, or an error in applying the answer to its log."""
         partition, log = followed.partition, followed.partition.log
         if followed.failures in (0, 10, 100, 1000):
             self._log.error(
@@ -465,7 +479,9 @@ class LeaderFetcher:
             partition.suspect(answer.diverging_epoch.end_offset)
 
     def _truncate(self, followed: Followed, offset: int) -> None:
-        """Cut the log at the leader's end of the common history. Raises as `PartitionLog.truncate_to`."""
+        """Truncate the log at `offset`, up to which it agrees with the leader's. Raises as
+        `PartitionLog.truncate_to`.
+        """
         log = followed.partition.log
         reached("replication.log_cut")
         end_offset, high_watermark = log.log_end_offset, log.high_watermark
@@ -502,7 +518,9 @@ class LeaderFetcher:
     # -- offsets outside the leader's log -------------------------------------------------------------------------
 
     async def _settle_ranges(self) -> None:
-        """Cut or restart logs whose end lies outside the leader's log (Kafka's `fetchOffsetAndTruncate`)."""
+        """Truncate or restart the logs whose end lies outside the leader's log (Kafka's
+        `fetchOffsetAndTruncate`).
+        """
         lost, self._out_of_range = self._out_of_range, []
         ends = await self._offsets(lost, LATEST)
         starts = await self._offsets(lost, EARLIEST)
@@ -529,7 +547,7 @@ class LeaderFetcher:
                     self._begin_anew(log, start)
                 else:
                     reached("replication.range_came_back")
-                    # The leader's log has changed meanwhile, or the logs differ in a way that a cut does not
+                    # The leader's log has changed meanwhile, or the logs differ in a way that truncation does not
                     # repair.
                     self._back_off(followed)
             except (KafkaError, DiskError) as error:
@@ -540,7 +558,9 @@ class LeaderFetcher:
                 self._changed[followed.replica] = None
 
     def _begin_anew(self, log: PartitionLog, start: int) -> None:
-        """Remove all records of a log, because the leader's log begins behind its end. Raises `DiskError`."""
+        """Remove all records of a log and let it begin at `start`, because the leader's log begins behind its
+        end. Raises `DiskError`.
+        """
         self._log.warning(
             "replication.begun_anew",
             topic=log.topic,
@@ -551,8 +571,8 @@ class LeaderFetcher:
         log.truncate_fully_and_start_at(start)
 
     async def _offsets(self, lost: list[Followed], timestamp: int) -> dict[TopicIdPartition, int]:
-        """Ask the leader for its first or last offsets. Return those of the partitions that it answers without an
-        error.
+        """Request the leader's first or last offsets of these partitions by ListOffsets. Partitions with an
+        error are missing in the result.
         """
         found: dict[TopicIdPartition, int] = {}
         for begin in range(0, len(lost), PARTITIONS_MAX):
@@ -581,11 +601,13 @@ class LeaderFetcher:
 
     @property
     def lag_max(self) -> int:
-        """The largest lag of the replicas that follow this leader here."""
+        """The largest lag, in records, of the replicas that follow this leader."""
         return max((followed.lag for followed in self.followed.values()), default=0)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the leader's id, partitions followed here, those that back off; rounds and bytes since the start."""
+        """Return the leader's id, the numbers of partitions followed and backing off, and the rounds and
+        bytes since the start.
+        """
         return {
             "leader": self.leader_id,
             "partitions": len(self.followed),
@@ -597,8 +619,8 @@ class LeaderFetcher:
 
 
 def parts_below_the_start(log: PartitionLog, records: memoryview, leader_log_start_offset: int) -> bool:
-    """True if the leader's first batch begins before this log's end, because records were deleted up to the middle
-    of that batch.
+    """True if the leader's first batch begins before this log's end, because records were deleted up to the
+    middle of that batch.
 
     Then the logs diverge below the leader's start, where the leader no longer knows any epoch.
     """

@@ -1,11 +1,11 @@
-"""The follower's end of an incremental fetch session (KIP-227). PURE.
+"""The follower's side of an incremental fetch session (KIP-227). PURE.
 
-The session remembers what the leader knows about each partition, so a request names only what differs. Each answer is
-checked against the offset that it was asked for.
+The session remembers which positions the leader has for each partition, so a request names only changed
+partitions. Each answer is compared with the offset that the request asked for.
 
-A request names `PARTITIONS_MAX` partitions at most, since a server bounds what it decodes. A larger session begins
-with a part of its partitions, and the next requests add the rest. If the leader keeps no session, each full request
-names another part, until all partitions had their turn.
+A request names `PARTITIONS_MAX` partitions at most, since a server limits how much it decodes. A larger
+session begins with a part of its partitions, and the next requests add the rest. If the leader keeps no
+session, each full request names another part, until all partitions had their turn.
 """
 
 from __future__ import annotations
@@ -17,32 +17,37 @@ from odradek.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTop
 from odradek.wire.topic_partition import TopicIdPartition
 
 Position = tuple[int, int, int, int]
-"""Fetch offset, leader epoch, last fetched epoch, log start offset."""
+"""The fields of a partition in a fetch request: (fetch offset, leader epoch, last fetched epoch, log start
+offset).
+"""
 
 Asked = tuple[TopicIdPartition, Position]
 
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 8_000
-"""The partitions that a request names, and those that it forgets. With a topic for each, both together are 32,000 elements:
-fewer than `odradek.wire.codec.ELEMENTS_MAX`."""
+"""The most partitions that a request names, and the most that it forgets. With a topic for each, both
+together are 32,000 elements: fewer than `odradek.wire.codec.ELEMENTS_MAX`.
+"""
 
 
 class NextRequest(NamedTuple):
-    """The fields of a Fetch request that name partitions, and the partitions left to later requests."""
+    """The partitions in the next Fetch request, and the partitions that are left for later requests."""
 
     topics: list[FetchTopic]
     forgotten: list[ForgottenTopic]
     left: Sequence[TopicIdPartition] = ()
-    """Partitions that are still to be named."""
+    """Partitions that a later request must name."""
     left_unwanted: Sequence[TopicIdPartition] = ()
-    """Partitions that are still to be forgotten."""
+    """Partitions that a later request must remove from the session."""
     is_part: bool = False
-    """True if the next request should follow at once, because some partitions have yet to have their turn."""
+    """True if another request should follow at once, because some partitions have not had their turn yet."""
 
 
 class ReplicaFetchSession:
-    """One leader's session. `begin` after a new connection or a refusal, `next_request` for each request."""
+    """A follower's fetch session with one leader. Call `begin` after a new connection or a refusal, and
+    `next_request` for each request.
+    """
 
     __slots__ = ("_had_turn", "epoch", "requested", "session_id")
 
@@ -50,12 +55,12 @@ class ReplicaFetchSession:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
         self.requested: dict[TopicIdPartition, Position] = {}
-        """The partitions of the session, each with the position that the leader has."""
+        """The partitions of the session, each with the position that was last sent to the leader."""
         self._had_turn: dict[TopicIdPartition, None] = {}
-        """The partitions that full requests have named so far, if one request cannot name all."""
+        """The partitions that full requests have already named, if they are too many for one request."""
 
     def begin(self) -> None:
-        """Begin a session: the next request names all partitions, and also ends the former session."""
+        """Begin a new session: the next request names all partitions, and also ends the former session."""
         self.epoch = INITIAL_EPOCH
         self.requested = {}
 
@@ -65,8 +70,8 @@ class ReplicaFetchSession:
         unwanted: Sequence[TopicIdPartition],
         bytes_max: int,
     ) -> NextRequest:
-        """Return the contents of the next request, given the partitions that may have changed. A full request needs
-        all partitions in `wanted`.
+        """Return the contents of the next request. `wanted` are the partitions that may have changed; for a
+        full request, all partitions.
         """
         left: Sequence[TopicIdPartition] = ()
         is_part = False
@@ -99,8 +104,8 @@ class ReplicaFetchSession:
         return NextRequest(list(topics.values()), list(forgotten.values()), left, left_unwanted, is_part)
 
     def _part_of(self, wanted: Sequence[Asked]) -> tuple[Sequence[Asked], list[TopicIdPartition], bool]:
-        """Choose the partitions that one request names. Return them, the remaining ones, and whether the next
-        request is urgent.
+        """Choose the partitions that one full request names. Returns these, the remaining ones, and whether
+        another request should follow at once.
         """
         requested = self.requested
         news = [each for each in wanted if requested.get(each[0]) != each[1]]
@@ -120,8 +125,8 @@ class ReplicaFetchSession:
         return named, left, len(due) > PARTITIONS_MAX
 
     def answered(self, session_id: int) -> None:
-        """Store the session id of an answer without error. 0 means that the leader keeps no session: each request
-        names everything.
+        """Store the session id of an answer without error. The id 0 means that the leader keeps no session,
+        so each request names all partitions.
         """
         self.session_id = session_id
         if session_id == 0:

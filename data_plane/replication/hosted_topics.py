@@ -1,6 +1,7 @@
-"""The topics and partitions that are hosted on this broker, by name and by id. PURE.
+"""The topics and partitions that this broker hosts, by name and by id. PURE.
 
-Only `HostedPartitions` changes it, to follow the metadata; all other parts of a broker look partitions up in it.
+Only `HostedPartitions` changes this collection, as the metadata says; all other parts of a broker only read
+it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from odradek.data_plane.replication.partition import Partition
 
 
 class HostedTopic:
-    """A topic of which this broker hosts partitions."""
+    """A topic of which this broker hosts at least one partition."""
 
     __slots__ = ("config", "name", "partitions", "topic_id")
 
@@ -24,7 +25,7 @@ class HostedTopic:
 
 
 class HostedTopics:
-    """All hosted topics. Requests read the dicts directly: a call would cost each of them time."""
+    """All topics that this broker hosts. Requests read the dicts directly, which saves the time of a call."""
 
     __slots__ = ("by_id", "by_name", "recompressed")
 
@@ -35,40 +36,40 @@ class HostedTopics:
         """Ids of the topics whose `compression.type` is not `producer`."""
 
     def find(self, topic: str | bytes) -> HostedTopic | None:
-        """Return the topic of this name or id."""
+        """Return the hosted topic with this name or id; None if there is none."""
         return self.by_id.get(topic) if isinstance(topic, bytes) else self.by_name.get(topic)
 
     def partition(self, topic: str | bytes, index: int) -> Partition | None:
-        """Find the partition of a topic's name or id, if it is hosted here."""
+        """Return the hosted partition of the topic with this name or id; None if there is none."""
         found = self.find(topic)
         return None if found is None else found.partitions.get(index)
 
     def holds(self, partition: Partition) -> bool:
-        """True if this partition object is hosted. After a deletion, another object may have the same topic and
-        number.
+        """True if exactly this partition object is hosted. After a deletion, another object may have the same
+        topic and number.
         """
         return self.partition(partition.log.topic_id, partition.log.partition) is partition
 
     def partitions(self) -> Iterator[Partition]:
-        """Yield all hosted partitions. Code that changes the set makes a list of them first."""
+        """Yield all hosted partitions. Copy them into a list before hosting or removing any."""
         for hosted in self.by_name.values():
             yield from hosted.partitions.values()
 
     def put(self, hosted: HostedTopic) -> None:
-        """Host this topic with its present configuration. It replaces another topic of its name."""
+        """Add this topic, or replace the hosted topic of the same name."""
         self.by_name[hosted.name] = hosted
         self.by_id[hosted.topic_id] = hosted
         self.note_config(hosted)
 
     def note_config(self, hosted: HostedTopic) -> None:
-        """Note that the topic's configuration may have changed."""
+        """Update `recompressed`, because the topic's configuration may have changed."""
         if hosted.config.codec == KEEP_CODEC:
             self.recompressed.pop(hosted.topic_id, None)
         else:
             self.recompressed[hosted.topic_id] = None
 
     def remove(self, topic_id: bytes) -> HostedTopic | None:
-        """Stop hosting this topic; returns the hosted topic, if there was one."""
+        """Stop hosting the topic with this id. Returns the hosted topic, or None if there was none."""
         hosted = self.by_id.pop(topic_id, None)
         if hosted is not None:
             self.recompressed.pop(topic_id, None)

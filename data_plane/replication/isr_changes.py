@@ -1,9 +1,11 @@
-"""AlterPartition: a leader's proposals for its in-sync replicas, batched, one request at a time. PORTED.
+"""Sends a leader's proposals for its in-sync replicas to the controller (AlterPartition), batched, one
+request at a time. PORTED.
 
-A proposal is sent until the controller has decided it, or until the partition has dropped it (newer metadata, the
-leadership gone). Repeating it is safe. The controller accepts a proposal only for the partition epoch in which it
-was made. It also checks that the replicas are the incarnations whose fetches the proposal was made from (KIP-903).
-So the proposal keeps the broker epochs of that moment. A broker that restarted since then may have lost records.
+A proposal is sent until the controller has decided it, or until the partition has dropped it (newer metadata,
+the leadership gone). Repeating it is safe. The controller accepts a proposal only for the partition epoch in
+which it was made. It also checks that the proposed replicas are still the incarnations whose fetches the
+leader has counted (KIP-903). So a proposal keeps the broker epochs of that moment. A broker that restarted
+since then may have lost records.
 """
 
 from __future__ import annotations
@@ -38,16 +40,18 @@ LEADER_RECOVERED = 0
 
 @attrs.frozen(eq=False)
 class _Change:
-    """A proposal on its way to the controller."""
+    """A proposal that the controller has not decided yet."""
 
     partition: Partition
     proposal: PendingIsr
     broker_epochs: dict[int, int]
-    """The broker epochs of the proposed followers at the time of the proposal."""
+    """The broker epochs of the proposed followers when the proposal was made."""
 
 
 class AlterPartitionSender:
-    """Sends each proposal until the controller has decided it. Its task runs only while a proposal is pending."""
+    """Sends each proposal until the controller has decided it. Its task runs only while a proposal is
+    pending.
+    """
 
     def __init__(
         self,
@@ -75,10 +79,10 @@ class AlterPartitionSender:
         self.expansions = 0
         self.shrinks = 0
         self.failures = 0
-        """The number of proposals that were refused or not answered; a repeated proposal counts again."""
+        """The number of proposals that were refused or got no answer; each repetition counts."""
 
     def submit(self, partition: Partition) -> None:
-        """Send the proposal in `partition.isr_state`."""
+        """Send the pending proposal of this partition (`partition.isr_state`) to the controller."""
         proposal = partition.isr_state
         assert not isinstance(proposal, CommittedIsr), "the partition has no ISR proposal to send"
         log = partition.log
@@ -103,8 +107,8 @@ class AlterPartitionSender:
         self._is_running = False
 
     def _drop_outdated(self) -> bool:
-        """Drop changes that are decided, replaced, or no longer this broker's to propose. Returns True if any
-        change is left to send.
+        """Drop proposals that are decided, replaced, or of partitions that this broker no longer leads.
+        Returns True if any proposal is left to send.
         """
         for replica, change in list(self._pending.items()):
             partition = change.partition
@@ -113,7 +117,7 @@ class AlterPartitionSender:
         return bool(self._pending)
 
     async def _send(self) -> bool:
-        """Send one AlterPartition request; true if the controller decided all proposals in it."""
+        """Send one AlterPartition request. Returns true if the controller has decided all proposals in it."""
         asked = dict(list(self._pending.items())[:PARTITIONS_PER_REQUEST])
         request = AlterPartitionRequest(self._node_id, self._broker_epoch(), self._topics(asked))
         self.requests += 1
@@ -161,7 +165,7 @@ class AlterPartitionSender:
         return list(topics.values())
 
     def _take(self, change: _Change, answer: Any) -> bool:
-        """Apply the controller's answer to a proposal; true if the proposal needs no other request."""
+        """Apply the controller's answer to one proposal. Returns true if the proposal need not be sent again."""
         partition, proposal = change.partition, change.proposal
         log = partition.log
         before = proposal.isr
@@ -191,7 +195,7 @@ class AlterPartitionSender:
         return not again
 
     def statistics(self) -> dict[str, int]:
-        """Return figures: proposals under way, and requests and changes since the start."""
+        """Return figures: pending proposals, and requests and ISR changes since the start."""
         return {
             "pending": len(self._pending),
             "requests": self.requests,

@@ -1,15 +1,16 @@
-"""A leader's knowledge of its in-sync replicas: decided by the controller, or proposed. PURE.
+"""The in-sync replicas as their leader knows them: decided by the controller, or proposed to it. PURE.
 
-While a proposal is under way, either the committed or the proposed set may be in force. So the *maximal* one counts
-for the high watermark. A record is committed only when it is on every replica of both sets (KIP-497's argument,
-Kafka's `PartitionState`). `min.insync.replicas` is compared with the committed set, which certainly was in force.
+While a proposal is pending, either the committed or the proposed set may be in force. So the high watermark
+depends on the *maximal* set. A record is committed only when every replica of both sets has it (KIP-497's
+argument, Kafka's `PartitionState`). `min.insync.replicas` is compared with the committed set, which certainly
+was in force.
 
     CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (larger or as before)
                                      |
                                      +---- newer metadata --------------------> CommittedIsr
 
-A proposal with an unknown outcome (fenced, outdated) stays pending until metadata decides it. A smaller set that
-the controller has accepted stays pending, too: see `Partition.isr_decided`.
+A proposal with an unknown outcome (fenced, outdated) stays pending until metadata decides it. A smaller set
+that the controller has accepted stays pending, too: see `Partition.isr_decided`.
 """
 
 from __future__ import annotations
@@ -38,13 +39,15 @@ class CommittedIsr:
 
 @lru_cache(maxsize=1024)
 def committed_isr(isr: tuple[int, ...]) -> CommittedIsr:
-    """Make a decided set. Partitions share equal sets: thousands are in sync on the same brokers."""
+    """Return the state for a set that the controller has decided. Partitions share equal objects: thousands
+    are in sync on the same brokers.
+    """
     return CommittedIsr(isr)
 
 
 @attrs.frozen(eq=False)
 class PendingExpandIsr:
-    """An ISR change under way that adds one replica. The new replica already counts as in sync."""
+    """A proposal to add one replica to the ISR. The new replica already counts as in sync."""
 
     committed: CommittedIsr
     joining: int
@@ -91,8 +94,8 @@ class PendingShrinkIsr:
 
 
 def assert_isr(isr: Sequence[int], replicas: Sequence[int], leader: int) -> None:
-    """Assert that the in-sync replicas and the leader (-1: none) are among the replicas, and that each is named
-    once.
+    """Assert that the in-sync replicas and the leader (-1: none) are replicas of the partition, and that each
+    occurs once.
     """
     for broker_id in isr:
         if broker_id not in replicas:

@@ -1,6 +1,7 @@
-"""A follower's connection to one leader: it sends a request, then waits a bounded time for the answer. PORTED.
+"""A follower's connection to one leader: sends a request, then waits a limited time for the answer. PORTED.
 
-One timer covers all answers of a connection: a timeout per round would cost as much as sending the round's bytes.
+One timer serves all answers of a connection: a timeout per round would cost as much as sending the round's
+bytes.
 """
 
 from __future__ import annotations
@@ -21,38 +22,44 @@ if TYPE_CHECKING:
     from odradek.wire.structure import Message
 
 RECEIVE_BYTES = 64 * 1024
-"""Room for the beginning of an answer. The rest of a larger answer is received into a buffer of its own."""
+"""The size in bytes of the buffer for the beginning of an answer. The rest of a larger answer is received
+into a buffer of its own.
+"""
 CONNECT_SECONDS_MAX = 2.0
 LOW_WATER_BYTES_MAX = 1024 * 1024
-"""The bytes of a large answer that one wake waits for, instead of one wake for each TCP segment."""
+"""The most bytes of a large answer that a task waits for before it is woken. Otherwise each TCP segment would
+wake it.
+"""
 NEVER = float("inf")
 
 
 @attrs.frozen
 class SharedByFetchers:
-    """Values that all fetchers of a broker share."""
+    """The objects that all fetchers of a broker share."""
 
     node_id: int
     env: Env
     settings: ReplicationSettings
     broker_epoch: Callable[[], int]
     after_round: Callable[[], None]
-    """Called after a round, to wake requests that wait for the appended records."""
+    """Called after each round, to wake requests that wait for the appended records."""
     throttle: ReplicationThrottle
     sync: Sync
     timers: Timers
     buffer: memoryview
-    """One buffer for all fetchers: its contents are used before another fetcher receives."""
+    """A receive buffer that all fetchers share: its contents are used before another fetcher receives."""
     log: Log
 
 
 class LeaderConnection:
-    """At most one connection to the leader at a time. The connection ends by itself when the leader's answer is overdue."""
+    """At most one connection to the leader at a time. The connection is closed automatically when an answer
+    is overdue.
+    """
 
     def __init__(
         self, leader_id: int, address: Callable[[], tuple[str, int] | None], shared: SharedByFetchers
     ) -> None:
-        """`address` returns host and port of the leader, None while they are unknown."""
+        """Take the leader's id. `address` returns its host and port; None while they are unknown."""
         self._leader_id = leader_id
         self._address = address
         self._node_id = shared.node_id
@@ -68,29 +75,31 @@ class LeaderConnection:
         self._connected_to: tuple[str, int] | None = None
         self._renew_at = NEVER
         self._answer_due = NEVER
-        """The deadline of the leader's answer to the last request, in monotonic seconds."""
+        """The deadline, in monotonic seconds, for the answer to the last request."""
         self._watch: Timer | None = None
         """The timer that checks `_answer_due`."""
         self._low_water = 1
-        """The number of bytes to wait for: the last argument of `_conn.wait_for`."""
+        """The number of bytes to wait for before the task is woken: the last argument of `_conn.wait_for`."""
 
     @property
     def is_open(self) -> bool:
-        """True if there is a connection to send on."""
+        """True if there is a connection on which requests can be sent."""
         return self._conn is not None
 
     @property
     def is_astray(self) -> bool:
-        """True if the leader's address is no longer that of the connection."""
+        """True if the leader's address has changed since the connection was opened."""
         return self._connected_to is not None and self._address() != self._connected_to
 
     def close_if_old(self, now: float) -> None:
-        """Close a connection whose login ends soon (KIP-368). Between two rounds nothing is lost by that."""
+        """Close a connection whose authentication will expire soon (KIP-368). Call this between two rounds,
+        when nothing is lost by closing.
+        """
         if now >= self._renew_at:
             self.close()
 
     async def open(self) -> None:
-        """Connect. Raises `ConnectionLost`."""
+        """Connect to the leader. Raises `ConnectionLost`."""
         address = self._address()
         if address is None:
             raise ConnectionLost(f"broker {self._leader_id} is not registered")
@@ -117,15 +126,16 @@ class LeaderConnection:
             conn.close()
 
     def stop_watching(self) -> None:
-        """Remove the timer, because no request will be sent soon."""
+        """Remove the timer for overdue answers, because no request will be sent soon."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
     async def send(self, request: Message, version: int, wait_ms: int, now: float) -> None:
-        """Send a request, whose answer `answer` then receives. Raises `ConnectionLost`.
+        """Send a request; call `answer` next to receive its answer. Raises `ConnectionLost`.
 
-        The answer is due once the leader has waited `wait_ms`, and `replica.socket.timeout.ms` after that.
+        The leader may wait `wait_ms` before it answers. The answer is overdue `replica.socket.timeout.ms`
+        after that.
         """
         conn, wire = self._conn, self._wire
         if conn is None or wire is None:
@@ -143,8 +153,8 @@ class LeaderConnection:
                 rest = rest[conn.send((rest,)) :]
 
     async def answer(self) -> Message:
-        """Receive the answer. Raises `ConnectionLost`, `ProtocolError`, `KafkaError`; the caller must close the
-        connection then.
+        """Receive the answer to the request that was sent. After `ConnectionLost`, `ProtocolError` or
+        `KafkaError` the caller must close the connection.
         """
         conn, wire = self._conn, self._wire
         if conn is None or wire is None:
@@ -168,7 +178,9 @@ class LeaderConnection:
                 raise ConnectionLost("the leader closed the connection")
 
     def _look_for_answer(self) -> None:
-        """Close a connection whose answer is overdue. The task that waits for the answer gets an error."""
+        """Called by the timer: close the connection if its answer is overdue. The task that waits for the
+        answer then gets an error.
+        """
         self._watch = None
         due = self._answer_due
         if due == NEVER:

@@ -1,13 +1,13 @@
-"""Reports of replicas whose partition has no leader, so that the replica with the longest log can lead. Heartbeats
-carry the reports. PURE.
+"""Reports the log ends of replicas without a leader, so that the controller can elect the replica with the
+longest log. Heartbeats carry the reports. PURE.
 
-A partition waits if it has neither a leader nor an ISR nor eligible replicas: all of its replicas may have lost
-records. Then the controller compares the logs that are left (KIP-966, `unclean_recovery.py` of the controller).
-Each broker sees in its image which partitions wait, and reports the ends of its logs without a request. Until a
-replica leads, these logs stay as they are.
+A partition waits if it has neither a leader nor an ISR nor eligible replicas: all of its replicas may have
+lost records. Then the controller compares the remaining logs (KIP-966, `unclean_recovery.py` of the
+controller). Each broker sees in its image which partitions wait, and reports the ends of its logs without a
+request. Until a replica leads, these logs do not change.
 
-A new report is urgent: the next heartbeat leaves at once and carries it. Each report is repeated afterwards, in
-turns, with the usual heartbeats. So a new controller, which has no reports, gets them again.
+A new report is urgent: the next heartbeat is sent at once and carries it. Afterwards each report is repeated,
+in turns, with the usual heartbeats. So a new controller, which has no reports, gets them again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from odradek.wire.messages.broker_heartbeat import PartitionLogInfo, TopicPartit
 from odradek.wire.topic_partition import TopicIdPartition
 
 REPORTS_PER_HEARTBEAT_MAX = 1_000
-"""The largest number of reports in one heartbeat. The controller may hold an election for each, so this is the
-number of elections in one turn.
+"""The most reports in one heartbeat. The controller may hold an election for each report, so this also limits
+the elections in one turn of its loop.
 """
 
 NO_EPOCH = -1
@@ -41,7 +41,7 @@ class _Epochs(Protocol):
 
 
 class LeaderlessReplicas:
-    """Tracks which replicas have to be reported, and in which order."""
+    """Knows which replicas have to be reported to the controller, and in which order."""
 
     def __init__(self, node_id: int, newest: NewestImage, hosted: HostedTopics, controller: _Epochs) -> None:
         self._node_id = node_id
@@ -50,12 +50,14 @@ class LeaderlessReplicas:
         self._controller = controller
         self._controller_epoch = -1
         self._waiting: dict[TopicIdPartition, None] = {}
-        """The replicas to report, in the order of the next reports."""
+        """The replicas to report; the next report takes the first ones."""
         self._urgent: dict[TopicIdPartition, None] = {}
         self._asked: list[TopicIdPartition] = []
 
     def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Note which partitions begin to wait, and which no longer wait."""
+        """Add the partitions that have lost their leader and all eligible replicas, and remove those that no
+        longer wait.
+        """
         for topic_id, topic in delta.deleted_topics.items():
             for number in topic.partitions:
                 self._settle(TopicIdPartition(topic_id, number))
@@ -82,11 +84,11 @@ class LeaderlessReplicas:
 
     @property
     def is_urgent(self) -> bool:
-        """True if there is a replica that no controller has a report of yet."""
+        """True if at least one replica has not been reported to the current controller."""
         return bool(self._urgent)
 
     def next_reports(self) -> list[TopicPartitionLogInfo]:
-        """Make the reports for the next heartbeat; none if the controller lacks the feature."""
+        """Return the reports for the next heartbeat; empty if a controller lacks the feature."""
         epoch = self._controller.leader_epoch
         if epoch != self._controller_epoch:
             self._controller_epoch = epoch
@@ -103,7 +105,9 @@ class LeaderlessReplicas:
         return list(topics.values())
 
     def were_heard(self) -> None:
-        """Note that a controller has received the last reports, so that the next heartbeat reports other replicas."""
+        """Called when a controller has received the last reports. The next heartbeat then reports other
+        replicas.
+        """
         for key in self._asked:
             self._urgent.pop(key, None)
             if key in self._waiting:
@@ -119,15 +123,17 @@ class LeaderlessReplicas:
         )
 
     def _info(self, key: TopicIdPartition) -> PartitionLogInfo | None:
-        """Describe how far the replica's log reaches; None while its log cannot be read here."""
+        """Describe the end of a replica's log: its offset and its epoch. Returns None if the log cannot be
+        read now, or the partition has a leader.
+        """
         partition = self._hosted.partition(key.topic_id, key.partition)
         if partition is None or partition.image is None or partition.image.leader != NO_LEADER:
             return None
         log = partition.log
         if log.offline:
             return None
-        # At a start this broker may have noted an epoch as the leader, because its metadata was from before its
-        # registration.
+        # At a start, this broker may have stored a leader epoch of its own without records, because it led by
+        # metadata from before its registration. So the epoch of the last record counts.
         written = log.epoch_for_offset(log.log_end_offset - 1)
         epoch = NO_EPOCH if written is None else written
         return PartitionLogInfo(key.partition, epoch, partition.leader_epoch, log.log_end_offset, 0)

@@ -2,26 +2,29 @@
 
 Theory of operation
 -------------------
-The high watermark is the offset below which every in-sync replica has the log; consumers read up to it. On the
-leader it is the least log end offset of the replicas in the *maximal* ISR (see `isr_state`), and it advances
+The high watermark is the offset below which every in-sync replica has the log; consumers read up to it. On
+the leader it is the least log end offset of the replicas in the *maximal* ISR (see `isr_state`), and it
+advances
 
-* only while the in-sync replicas number at least `effective_min_isr` (ARCHITECTURE.md, "What must always hold"), whatever the acks;
-* only up to the leader's recovery point, if the topic has `flush.messages`: the leader must sync records first, and
-  a sync begins. Followers sync before they promise (`synced_promises`);
-* never past a follower that has just caught up and is about to join. Otherwise the follower would chase a high
-  watermark that runs ahead of it for ever.
+* only while the in-sync replicas number at least `effective_min_isr` (ARCHITECTURE.md, "What must always
+  hold"), whatever the acks;
+* only up to the leader's recovery point, if the topic has `flush.messages`: the leader must sync records
+  first, and a sync begins. Followers sync before they confirm records (`synced_promises`);
+* never past a follower that has just caught up and is about to join. Otherwise the follower would never reach
+  the high watermark, which runs ahead of it.
 
-A follower's fetch offset is its promise that it has everything below. It joins the ISR when three things hold. Its
-promise reaches both the high watermark and the start of the leader's epoch; then it has every record that may have
-been acknowledged. Its broker is neither fenced nor leaving. And the broker epoch of its fetch is that in the
-metadata. Otherwise a fetch of its former process could let in a replica that restarted without its data (KIP-903).
-A fetch with any other broker epoch promises nothing. An earlier epoch comes from a former process. A later epoch is
-ahead of the metadata here (the follower may copy meanwhile), or invented by a stranger. Only the metadata changes
-the known epoch.
+A follower's fetch offset confirms that it has everything below. It joins the ISR when three things hold. The
+offset reaches both the high watermark and the start of the leader's epoch; then it has every record that may
+have been acknowledged. Its broker is neither fenced nor shutting down. And the broker epoch of its fetch is
+the one in the metadata. Otherwise a fetch of its former process could let in a replica that restarted without
+its data (KIP-903). A fetch with any other broker epoch confirms nothing. An earlier epoch comes from a former
+process. A later epoch is ahead of the metadata here (the follower may copy meanwhile), or invented by a
+stranger. Only the metadata changes the known epoch.
 
 With replication factor 1 a partition needs none of this: its `followers` is None.
 
-PURE: the log's files are reached only through its own methods, brokers and the controller through `PartitionCluster`.
+PURE: the log's files are reached only through its own methods, brokers and the controller through
+`PartitionCluster`.
 """
 
 from __future__ import annotations
@@ -50,13 +53,17 @@ from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 NO_LEADER_EPOCH = -1
-"""The leader epoch of a request that names none. Any other number is compared with the partition's (KIP-320)."""
+"""The leader epoch of a request that has none. Any other number is compared with the partition's epoch
+(KIP-320).
+"""
 
 TROUBLED_LAG_MS_MAX = 1000
-"""The leader epoch of a request that has none. Any other number is compared with the partition's epoch (KIP-320)."""
+"""The time in milliseconds for which a replica may lag and stay in sync, if its disk is reported as taking no
+records.
+"""
 
 _NOT_APPLIED = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
-"""The controller's answers that leave the partition as it was: the committed set holds as before."""
+"""The controller's answers after which the proposal is void, and the committed ISR remains in force."""
 _OUTDATED = frozenset(
     (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -73,11 +80,13 @@ decides.
 
 
 _NOBODY_WAITS = WaitingRequests()
-"""The queues of all partitions for which no request has waited yet; always empty."""
+"""The queues of all partitions for which no request has waited yet. They are shared, and always empty."""
 
 
 class Partition:
-    """A replica of a partition on this broker. `image` is the controller's last decision about it."""
+    """This broker's replica of one partition. `image` is the newest metadata about the partition, as the
+    controller decided it.
+    """
 
     __slots__ = (
         "_cluster",
@@ -109,36 +118,39 @@ class Partition:
         self.is_leader = False
         self.leader_epoch = -1
         self.partition_epoch = -1
-        """The newest partition epoch in metadata, or in an answer to AlterPartition."""
+        """The newest partition epoch in the metadata, or in an answer to AlterPartition."""
         self.has_min_isr = True
         """True if enough replicas are in sync for an acks=all write. Stored, because the hot path reads it."""
         self.advances_alone = False
-        """True if this is the leader and the only replica, so that an append moves the high watermark by itself. False
-        with `flush.messages`: the sync moves it."""
+        """True if this is the leader and the only replica, so that an append itself raises the high
+        watermark. False with `flush.messages`: then a sync raises it.
+        """
         self.flushes = log.config.flush_messages < LONG_MAX
         """True if the topic has `flush.messages`. Stored, because the hot path reads it."""
         self.isr_state: IsrState = committed_isr(())
         self.followers: dict[int, RemoteReplica] | None = None
-        """The other replicas while this one leads. None on a follower, and with replication factor 1."""
+        """The partition's other replicas, by broker id, while this one leads. None on a follower, and with
+        replication factor 1.
+        """
         self.knows_high_watermark = False
-        """True once the high watermark is newer than the checkpoint: this process has led, or its log has agreed
-        with a leader's.
+        """True once the high watermark is more recent than the checkpoint: this process has led, or its log
+        has agreed with a leader's.
         """
         self.epoch_start_offset = 0
         """The log end offset at which this broker began to lead."""
         self._end_announced = -1
         self._is_syncing = False
-        """True from the start of a sync for the high watermark until it has ended."""
+        """True while a sync runs that the high watermark waits for."""
         self._waiting = _NOBODY_WAITS
         self._hears_fetch: Callable[[RemoteReplica | None], None] | None = None
 
     # -- decisions of the controller ------------------------------------------------------------------------------
 
     def apply(self, image: PartitionImage, node_id: int, *, may_lead: bool = True) -> None:
-        """Apply the metadata: leader, epoch, replicas.
+        """Apply the partition's new metadata: leader, epoch, replicas.
 
-        `may_lead` is False while the metadata may be older than this process: this replica leads nothing then.
-        Watchers are woken, since they may have to fail.
+        `may_lead` is False while the metadata may be older than this process: then this replica does not
+        lead. Waiting requests are woken, since they may have to fail.
         """
         if image.leader_epoch < self.leader_epoch:
             raise AssertionError(
@@ -173,7 +185,9 @@ class Partition:
         self.wake_watchers()
 
     def _assert_sound(self, image: PartitionImage) -> None:
-        """Assert that the ISR consists of replicas, and that the leader epoch has one leader."""
+        """Assert that the ISR has only replicas of the partition, and that the leader epoch has only one
+        leader.
+        """
         assert_isr(image.isr, image.replicas, image.leader)
         known = self.image
         if known is not None and known.leader_epoch == image.leader_epoch and known.leader != image.leader:
@@ -183,14 +197,14 @@ class Partition:
             )
 
     def _propose(self, proposal: PendingIsr) -> None:
-        """Request a decision of the controller about this change of the ISR."""
+        """Send this change of the ISR to the controller for a decision."""
         assert self.image is not None, "a leader must know its partition's metadata"
         assert_isr(proposal.proposed, self.image.replicas, self.image.leader)
         self.isr_state = proposal
         self._cluster.alter_isr(self)
 
     def _match_followers(self, image: PartitionImage, node_id: int) -> None:
-        """Keep an entry for each other replica that the metadata names now."""
+        """Make `followers` contain exactly the other replicas that the metadata names now."""
         known = self.followers or {}
         now_ms = self._cluster.now_ms()
         followers = {}
@@ -203,14 +217,15 @@ class Partition:
         self.followers = followers or None
 
     def look_again(self) -> None:
-        """Recompute the high watermark, because time has passed or a broker was fenced: a replica may no longer
-        hold it back.
+        """Recompute the high watermark. Called because time has passed or a broker was fenced, so that a
+        replica may no longer hold it back.
         """
         if self._raise_high_watermark():
             self._announce_high_watermark()
 
     def delete_records(self, offset: int) -> None:
-        """Raise the log start offset. Followers learn of it at once, by the answers to their fetches (KIP-107).
+        """Delete the records below `offset` by raising the log start offset. The followers' fetches are
+        answered at once, so that they follow (KIP-107).
 
         Raises `KafkaError` OFFSET_OUT_OF_RANGE.
         """
@@ -219,13 +234,13 @@ class Partition:
         self.call_followers_back(self.followers or ())
 
     def start_stored(self) -> None:
-        """Note that the log's start is in its checkpoint: requests that wait for a deletion look again."""
+        """Called when the log start offset is in its checkpoint. Wakes the requests that wait for a deletion."""
         for watcher in list(self._waiting.watchers or ()):
             watcher()
 
     def set_config(self, config: LogConfig) -> None:
-        """Apply the topic's new configuration. A new `min.insync.replicas` may stop or resume the advance of the
-        high watermark.
+        """Apply the topic's new configuration. A new `min.insync.replicas` may stop or resume the advance of
+        the high watermark.
         """
         self.log.set_config(config)
         self.flushes = config.flush_messages < LONG_MAX
@@ -234,7 +249,7 @@ class Partition:
             self.advance_high_watermark()
 
     def resign(self) -> None:
-        """Stop serving: the partition is deleted, or its directory failed. All waiting requests are woken."""
+        """Stop serving, because the partition is deleted or its directory failed. Wakes all waiting requests."""
         self._stir_followers(wakes=True)
         self.is_leader = False
         self.followers = None
@@ -243,12 +258,14 @@ class Partition:
 
     @property
     def effective_min_isr(self) -> int:
-        """`min.insync.replicas`, or the number of replicas if that is less (Kafka's `effectiveMinIsr`)."""
+        """The value of `min.insync.replicas`, or the number of replicas if that is less (Kafka's
+        `effectiveMinIsr`).
+        """
         replicas = 1 if self.image is None else len(self.image.replicas)
         return min(self.log.config.min_insync_replicas, replicas)
 
     def is_adding(self, broker_id: int) -> bool:
-        """True if a reassignment is adding this replica."""
+        """True if a reassignment is adding the replica on the broker with this id."""
         return self.image is not None and broker_id in self.image.adding_replicas
 
     def _weigh_isr(self) -> None:
@@ -267,7 +284,8 @@ class Partition:
         work: BatchWork = AT_ONCE,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
-        """Append one batch of a client. `guard` is the guard of a transactional batch's verification (KIP-890).
+        """Append one batch of a client. `guard` proves that the transaction of a transactional batch was
+        verified (KIP-890).
 
         If it raises `KafkaError`, `DiskError` or an error of `work`, nothing was appended.
         """
@@ -286,7 +304,7 @@ class Partition:
         return result
 
     def append_marker(self, marker: memoryview, now_ms: int, transaction_version: int) -> AppendResult:
-        """Append the marker of a transaction, from its coordinator.
+        """Append a marker that ends a transaction, at its coordinator's request.
 
         Raises:
             KafkaError: NOT_ENOUGH_REPLICAS, or an epoch is outdated (`ProducerState.check_marker`).
@@ -307,8 +325,8 @@ class Partition:
         return result
 
     def advance_high_watermark(self) -> None:
-        """Wake followers and raise the high watermark, after the log has grown or enough replicas have come into
-        sync.
+        """Wake the fetches of followers, and raise the high watermark. Called after the log has grown, or the
+        ISR has reached `min.insync.replicas`.
         """
         if self.log.log_end_offset != self._end_announced:
             self._end_announced = self.log.log_end_offset
@@ -346,10 +364,10 @@ class Partition:
         return True
 
     def _synced_end(self) -> int:
-        """Return the end of the leader's log for computing the high watermark: the synced end if the topic has
-        `flush.messages`. Begin a sync if one is needed.
+        """Return the end of the leader's log, up to which the high watermark may rise. With `flush.messages`
+        it is the end of the synced records, and a sync begins if needed.
 
-        One sync at a time: appends that come meanwhile share the next.
+        One sync runs at a time: appends that come meanwhile share the next.
         """
         log = self.log
         if not log.needs_flush:
@@ -360,8 +378,8 @@ class Partition:
         return log.recovery_point
 
     def _sync_ended(self) -> None:
-        """Called when a sync for the high watermark has ended. Advance the high watermark, and begin another sync
-        if records are left.
+        """Called when a sync for the high watermark has ended. Raises the high watermark, and begins another
+        sync if there are unsynced records.
         """
         self._is_syncing = False
         self.look_again()
@@ -373,7 +391,7 @@ class Partition:
         )
 
     def _lag_ms_max(self, replica: RemoteReplica) -> int:
-        """Return the time for which this replica may be behind and stay in sync, in milliseconds.
+        """Return the time in milliseconds for which this replica may lag and stay in sync.
 
         A replica on a disk that takes no records cannot catch up, so the leader waits only briefly for it.
         """
@@ -390,11 +408,11 @@ class Partition:
         return self._cluster.is_eligible(replica.broker_id, replica.broker_epoch, directory)
 
     def suspect(self, offset: int) -> None:
-        """Request a check of the bytes at this offset: they are no valid batch."""
+        """Request a check of the bytes at this offset, because they are no valid batch."""
         self._cluster.suspect(self, offset)
 
     def follow(self, high_watermark: int, log_start_offset: int) -> None:
-        """Apply, as a follower after an append, the leader's offsets."""
+        """Apply the leader's high watermark and log start offset to this follower's log, after an append."""
         log = self.log
         if self.is_leader:
             raise AssertionError(
@@ -404,7 +422,7 @@ class Partition:
         before = log.high_watermark
         # The leader may have committed more than this follower has fetched.
         log.advance_high_watermark(min(high_watermark, log.log_end_offset))
-        # The log agrees with the leader's, or the answer would have named a truncation.
+        # The log agrees with the leader's. Otherwise the answer would have had a diverging epoch.
         self.knows_high_watermark = True
         if log_start_offset > log.log_start_offset:
             log.set_log_start_offset(min(log_start_offset, log.high_watermark))
@@ -414,7 +432,9 @@ class Partition:
     # -- followers ------------------------------------------------------------------------------------------------
 
     def follower(self, broker_id: int, has_epoch: bool) -> RemoteReplica:
-        """Find the follower that fetches. Raises `KafkaError` if it is unknown here, perhaps only for the moment."""
+        """Return the follower that sent a fetch. Raises `KafkaError` if this partition has no such replica,
+        perhaps because its metadata is older.
+        """
         replica = None if self.followers is None else self.followers.get(broker_id)
         if replica is None:
             reached("replication.follower_unknown_yet")
@@ -426,24 +446,27 @@ class Partition:
         return replica
 
     def others_in_sync(self) -> list[int]:
-        """List the other replicas that a controller may elect, as far as this broker knows."""
+        """List the other in-sync replicas, which the controller may elect, as far as this broker knows."""
         assert self.image is not None, "a leader must know its partition's metadata"
         return [each for each in self.isr_state.maximal_isr if each != self.image.leader]
 
     def hear_fetches(self, listener: Callable[[RemoteReplica | None], None] | None) -> None:
-        """Set the listener, which is called with each follower that fetches, before the fetch is answered.
+        """Set a listener, which is called with the follower for each of its fetches, before the fetch is
+        answered.
 
-        It is called with None when the in-sync replicas or the leader may have changed.
+        It is called with None if the in-sync replicas or the leader may have changed.
         """
         self._hears_fetch = listener
 
     def fetched(self, replica: RemoteReplica) -> None:
-        """Report a noted fetch to the listener. `replica.cursor` belongs to the fetch session of that fetch."""
+        """Call the listener for a fetch that `note_fetch` has recorded. `replica.cursor` belongs to the fetch
+        session of that fetch.
+        """
         if self._hears_fetch is not None:
             self._hears_fetch(replica)
 
     def call_followers_back(self, broker_ids: Iterable[int]) -> None:
-        """Answer the waiting fetches of these followers, so that they fetch again at once."""
+        """Answer the parked fetches of these followers, so that they fetch again at once."""
         for broker_id in broker_ids:
             replica = None if self.followers is None else self.followers.get(broker_id)
             if replica is not None and replica.cursor is not None:
@@ -452,12 +475,12 @@ class Partition:
     def note_fetch(
         self, replica: RemoteReplica, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
     ) -> bool:
-        """Note that a follower has all records below `offset`, where it fetches. The offset lies in this log, and
-        both logs agree on its epoch.
+        """Record that a follower has all records below `offset`, from which it fetches. The caller has
+        checked that both logs agree up to there.
 
-        Returns False if the fetch promises nothing, because its broker epoch is newer than the metadata here. Raises
-        `KafkaError` NOT_LEADER_OR_FOLLOWER for a fetch of an earlier incarnation than the registered one (Kafka's
-        `updateFetchStateOrThrow`), or without a broker epoch.
+        Returns False if the fetch confirms nothing, because its broker epoch is newer than the metadata here.
+        Raises `KafkaError` NOT_LEADER_OR_FOLLOWER for a fetch of an earlier incarnation than the registered
+        one (Kafka's `updateFetchStateOrThrow`), or without a broker epoch.
         """
         registered = self._cluster.registered_epoch(replica.broker_id)
         if broker_epoch < max(0, registered):
@@ -497,9 +520,9 @@ class Partition:
             self._propose(PendingExpandIsr(CommittedIsr(self.isr_state.isr), replica.broker_id))
 
     def shrink_isr(self, now_ms: int) -> tuple[int, ...]:
-        """Propose an ISR without the followers that have lagged too long. Return the ids of these followers.
+        """Propose an ISR without the followers that have lagged too long. Returns the ids of these followers.
 
-        It does nothing while this leader's own log is unreadable: followers then lag because of the leader.
+        Does nothing while this leader's own log is unreadable: followers then lag because of the leader.
         """
         if self.followers is None or self.isr_state.is_pending or self.log.offline:
             return ()
@@ -516,9 +539,7 @@ class Partition:
         return tuple(leaving)
 
     def forgive_lag(self, now_ms: int) -> None:
-        """Give all in-sync replicas the full time to catch up, from now on, because this log could not be read
-        before.
-        """
+        """Let all in-sync replicas count as caught up now, because they could not read this log before."""
         if self.followers is not None:
             for broker_id in self.isr_state.isr:
                 replica = self.followers.get(broker_id)
@@ -526,18 +547,20 @@ class Partition:
                     replica.last_caught_up_ms = max(replica.last_caught_up_ms, now_ms)
 
     def broker_epoch_of(self, broker_id: int) -> int:
-        """Return the epoch with which a follower fetched last; -1 if it has not fetched in this term."""
+        """Return the broker epoch of a follower's last fetch; -1 if it has not fetched since this broker
+        leads.
+        """
         replica = None if self.followers is None else self.followers.get(broker_id)
         return UNKNOWN_BROKER_EPOCH if replica is None else replica.broker_epoch
 
     def isr_decided(
         self, proposal: PendingIsr, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]
     ) -> None:
-        """Note that the controller accepted the proposal, or that the ISR was already as proposed.
+        """Called when the controller has accepted the proposal, or the ISR already was as proposed.
 
-        A smaller ISR counts only when the metadata log shows it, with the `min.insync.replicas` by which it was
-        decided. The controller may know a higher value than this leader. Then it may have made a removed replica
-        eligible to lead, because that replica has all committed records (KIP-966).
+        A smaller ISR counts only when the metadata log shows it, with the `min.insync.replicas` by which it
+        was decided. The controller may know a higher value than this leader. Then it may have made a removed
+        replica eligible to lead, because that replica has all committed records (KIP-966).
         """
         if (
             self.isr_state is not proposal
@@ -557,23 +580,24 @@ class Partition:
             self._announce_high_watermark()
 
     def isr_refused(self, proposal: PendingIsr, code: ErrorCode) -> bool:
-        """Handle the controller's refusal; true if the proposal should be made again (Kafka's
-        `handleAlterPartitionError`).
+        """Called when the controller has refused the proposal. Returns true if the proposal should be sent
+        again (Kafka's `handleAlterPartitionError`).
         """
         if self.isr_state is not proposal:
             return False
         if code in _NOT_APPLIED:
             reached("replication.isr_change_refused")
             self.isr_state = proposal.committed
-            # The replica that was about to join does not count any more. Fetches of all other replicas have
-            # been counted already.
+            # The proposed replica no longer counts for the high watermark. The fetches of all other replicas
+            # have been counted already.
             self.look_again()
             return False
         return code not in _OUTDATED
 
     @property
     def low_watermark(self) -> int:
-        """The lowest stored log start of the live replicas: all of them have deleted the records below (KIP-107).
+        """The lowest stored log start offset of all live replicas: all of them have deleted the records below
+        it (KIP-107).
 
         Eligible leader replicas count as well, since they may lead next (KIP-966).
         """
@@ -584,14 +608,14 @@ class Partition:
         return lowest
 
     def _may_serve(self, broker_id: int) -> bool:
-        """True if a broker is alive, or may be elected when it comes back."""
+        """True if a broker is alive, or if its replica may be elected when the broker comes back."""
         return self._cluster.is_alive(broker_id) or (self.image is not None and broker_id in self.image.elr)
 
     # -- waiting requests -----------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> WaitingRequests:
-        """The queues of waiting requests, made at first use."""
+        """The queues of waiting requests; made when first read."""
         if self._waiting is _NOBODY_WAITS:
             self._waiting = WaitingRequests()
         return self._waiting
@@ -616,7 +640,9 @@ class Partition:
             self._waiting.acknowledge(self.log.high_watermark, code)
 
     def wake_watchers(self) -> None:
-        """Wake all watchers and fetches, in the order in which they came, because something has changed."""
+        """Wake all waiting requests and fetches, in the order in which they came, because the partition has
+        changed.
+        """
         waiting = self._waiting
         if self.is_leader:
             self._acknowledge()
@@ -626,8 +652,8 @@ class Partition:
         waiting.call_all_fetches()
 
     def leader_error(self, current_leader_epoch: int) -> ErrorCode:
-        """Check a request's leader epoch (KIP-320), and that this broker leads. An epoch of -1 means that the
-        request has none.
+        """Return the error if this broker does not lead, or if the request's leader epoch differs (KIP-320);
+        NONE otherwise. The epoch -1 means that the request has none.
         """
         code = self.epoch_error(current_leader_epoch)
         if not code and not self.is_leader:
@@ -635,7 +661,9 @@ class Partition:
         return code
 
     def epoch_error(self, current_leader_epoch: int) -> ErrorCode:
-        """Check as `leader_error`, for requests that a follower may answer too."""
+        """Return the error for a request whose leader epoch differs (KIP-320); NONE otherwise. Unlike
+        `leader_error`, it accepts requests to a follower.
+        """
         if current_leader_epoch != NO_LEADER_EPOCH:
             if current_leader_epoch < self.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
@@ -644,12 +672,12 @@ class Partition:
         return ErrorCode.NONE
 
     def reader_error(self, current_leader_epoch: int) -> ErrorCode:
-        """Return the error for a consumer that cannot read from this replica, leader or follower (KIP-392); NONE if
-        it can.
+        """Return the error for a consumer that cannot read from this replica, leader or follower (KIP-392);
+        NONE if it can.
 
-        After a start a follower has a log and a checkpoint of the high watermark. Its machine may have lost power
-        after a truncation that was not synced. Then both may have records that were never committed. So it answers
-        consumers with OFFSET_NOT_AVAILABLE until its log has once agreed with the leader's.
+        After a start a follower has a log and a checkpoint of the high watermark. Its machine may have lost
+        power after a truncation that was not synced. Then both may have records that were never committed. So
+        it answers consumers with OFFSET_NOT_AVAILABLE until its log has once agreed with the leader's.
         """
         code = self.epoch_error(current_leader_epoch)
         if not code and not self.knows_high_watermark:
@@ -657,7 +685,7 @@ class Partition:
         return code
 
     def statistics(self) -> dict[str, int | bool]:
-        """Return figures of the leader's side."""
+        """Return figures about the partition as its leader sees it, for metrics."""
         isr = len(self.isr_state.isr)
         return {
             "is_leader": self.is_leader,

@@ -8,47 +8,51 @@ from typing import Protocol, TypeVar
 from odradek.data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH
 
 P_contra = TypeVar("P_contra", contravariant=True)
-"""The class of partitions, which itself imports this module."""
+"""The type of a partition. A type variable, because the module of `Partition` imports this one."""
 
 
 class PartitionCluster(Protocol[P_contra]):
-    """The part of its broker that a partition uses."""
+    """The interface of the broker that a partition uses."""
 
     @property
     def lag_ms_max(self) -> int:
-        """`replica.lag.time.max.ms`."""
+        """The value of `replica.lag.time.max.ms`."""
 
     def now_ms(self) -> int:
-        """Return monotonic milliseconds."""
+        """Return the time in milliseconds of the monotonic clock."""
 
     def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
-        """True if a fetch with this epoch shows that the broker may be in sync.
+        """True if a fetch with this broker epoch shows that the broker's replica may join the ISR.
 
-        True if the metadata knows the broker with this epoch, and the broker is neither fenced nor leaving. Besides,
-        the replica's directory must be online.
+        The metadata must know the broker with this epoch, neither fenced nor shutting down. Besides, the
+        replica's directory must be online.
         """
 
     def is_troubled(self, directory: bytes) -> bool:
-        """True if the directory's broker reports that it takes no records now."""
+        """True if the broker that has this directory reports that it takes no records now."""
 
     def registered_epoch(self, broker_id: int) -> int:
-        """Return the epoch of this broker's registration; -1 for an unregistered one."""
+        """Return the broker epoch with which the broker of this id is registered; -1 if it is not registered."""
 
     def is_alive(self, broker_id: int) -> bool:
-        """True if this broker is registered and not fenced."""
+        """True if the broker with this id is registered and not fenced."""
 
     def alter_isr(self, partition: P_contra) -> None:
         """Send the proposal in `partition.isr_state` to the controller."""
 
     def suspect(self, partition: P_contra, offset: int) -> None:
-        """Have the bytes of this log at this offset checked: they may differ from the written ones."""
+        """Request a check of the bytes at this offset of the partition's log: they may differ from the bytes
+        that were written.
+        """
 
     def sync(self, partition: P_contra, ended: Callable[[], None]) -> None:
-        """Flush this log, and call `ended` when the recovery point has moved. After a failure, call it a while later."""
+        """Flush the partition's log, and call `ended` when its recovery point has moved. After a failure,
+        `ended` is called a while later.
+        """
 
 
 class _Nobody:
-    """The cluster of a partition that has no followers."""
+    """The `PartitionCluster` of a partition without followers: it has no other brokers."""
 
     lag_ms_max = 0
 
@@ -71,10 +75,10 @@ class _Nobody:
         """Ignore a proposal: there is no controller to ask."""
 
     def suspect(self, partition: object, offset: int) -> None:
-        """Ignore a suspicion: there is no other replica."""
+        """Ignore the request for a check: there is no other replica to copy from."""
 
     def sync(self, partition: object, ended: Callable[[], None]) -> None:
-        """Do nothing: no worker is there that could flush."""
+        """Do nothing, because there is no worker that could flush."""
 
 
 NOBODY = _Nobody()

@@ -1,8 +1,9 @@
-"""The choice of the replica that a consumer should read from: a sufficient replica in its rack, if any (KIP-392). PURE.
+"""Chooses the replica that a consumer should read from: an in-sync replica in its rack, or else the leader
+(KIP-392). PURE.
 
-This is Kafka's `RackAwareReplicaSelector`. Of the replicas in the consumer's rack it takes the leader if it is there,
-else the one whose log reaches furthest. Only replicas that are in sync and hold the offset count. Without such a
-replica, the leader serves.
+This is Kafka's `RackAwareReplicaSelector`. Among the replicas in the consumer's rack it prefers the leader,
+and then the replica with the greatest log end offset. Only in-sync replicas count, and their log must contain
+the offset. Without such a replica, the consumer reads from the leader.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ NO_REPLICA = -1
 def preferred_read_replica(
     partition: Partition, image: MetadataImage, node_id: int, listener: str, rack: str, offset: int
 ) -> int:
-    """Choose the broker to read from instead of this leader; -1 if the leader should serve."""
+    """Return the id of the broker that the consumer should read from instead of this leader; -1 if it should
+    read from the leader.
+    """
     followers = partition.followers
     if not rack or followers is None or _rack_of(image, node_id) == rack:
         return NO_REPLICA

@@ -9,7 +9,7 @@ UNKNOWN_BROKER_EPOCH = -1
 
 
 class Cursor(Protocol):
-    """A port to the follower's fetch session, for one partition."""
+    """A port through which a leader marks one partition in a follower's fetch session."""
 
     @property
     def is_stirred(self) -> bool: ...
@@ -23,7 +23,7 @@ class Cursor(Protocol):
 
 
 class RemoteReplica:
-    """One follower during one term of its leader. Times are monotonic milliseconds."""
+    """What a leader knows about one follower while it leads. Times are monotonic milliseconds."""
 
     __slots__ = (
         "broker_epoch",
@@ -39,7 +39,9 @@ class RemoteReplica:
     )
 
     def __init__(self, broker_id: int, last_caught_up_ms: int) -> None:
-        """`last_caught_up_ms` is now for a member of the ISR, and 0 (never) for any other replica."""
+        """Begin with no fetch known. `last_caught_up_ms` is the present time for a member of the ISR, and 0
+        (never) for any other replica.
+        """
         self.broker_id = broker_id
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.log_start_offset = UNKNOWN_OFFSET
@@ -52,8 +54,8 @@ class RemoteReplica:
         self.stuck_count = 0
 
     def log_grew(self) -> None:
-        """Note an append by the leader. A follower with a clean cursor had everything until this append: each
-        request of its session was a fetch at the log's end.
+        """Called when the leader's log has grown. A follower whose cursor is clean had all records until
+        then: each request of its session was a fetch at the log's end.
         """
         cursor = self.cursor
         if cursor is not None:
@@ -63,20 +65,22 @@ class RemoteReplica:
             cursor.mark_dirty(wakes=True)
 
     def follow_with(self, cursor: Cursor) -> None:
-        """Let this session be notified of the log's changes.
+        """Notify this fetch session of changes of the log from now on.
 
-        The previous session is marked dirty, although it has usually ended. A leader that was paused may read a
-        request of the old session after the first request of the new session. Then the old session must not keep
-        news from the new session.
+        The follower's previous session is marked dirty, although it has usually ended. A leader that was
+        paused may read a request of the old session after the first request of the new one. Then the old
+        session must not withhold changes from the new session.
         """
         before, self.cursor = self.cursor, cursor
         if before is not None and before is not cursor:
             before.mark_dirty(wakes=False)
 
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """Note a fetch at `offset`: the follower has everything below it. If that is the whole log of the leader,
-        the follower is caught up now. If the offset is the leader's log end at the follower's last fetch, the
-        follower was caught up then. So a follower under steady load, always one fetch behind, counts as caught up.
+        """Record a fetch at `offset`: the follower has all records below it.
+
+        If `offset` is the leader's log end, the follower is caught up now. If it reaches what was the
+        leader's log end at the follower's last fetch, the follower was caught up at that time. So a follower
+        under steady load, always one fetch behind, counts as caught up.
         """
         if offset >= leader_end_offset:
             caught_up_ms = now_ms
@@ -93,11 +97,11 @@ class RemoteReplica:
         self.last_fetch_ms = now_ms
 
     def is_stuck(self, offset: int) -> bool:
-        """Count a fetch that repeats this offset although records lie behind it. Return True if the leader should
-        search for the cause.
+        """Count repeated fetches at this offset although records lie behind it. Returns True if the leader
+        should search for the cause.
 
-        One repetition may be chance: the fetch came before the leader had records. At the second one, and then at
-        every doubling, the follower may be unable to use the answer.
+        One repetition may be chance: the fetch came before the leader had records. From the second one on,
+        and then at every doubling, the follower may be unable to use the answer.
         """
         if self.stuck_at != offset:
             self.stuck_at, self.stuck_count = offset, 1
@@ -106,5 +110,5 @@ class RemoteReplica:
         return self.stuck_count & (self.stuck_count - 1) == 0
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
-        """True if the replica has all of the log, or had it at most `lag_ms_max` ago."""
+        """True if the follower has the whole log now, or had it at most `lag_ms_max` ago."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_ms_max

@@ -1,9 +1,10 @@
-"""Replication of a broker: the leaders it follows, the requests of its partitions to the controller, lagging
-followers. PORTED.
+"""Replication of a broker: fetches from leaders, sends its partitions' requests to the controller, and finds
+lagging followers. PORTED.
 
-One object per broker. Partitions ask it about the cluster (`PartitionCluster`). The broker passes every partition
-that the metadata changes (`follow_metadata`), and those that it no longer serves (`forget`). Tasks begin when there
-is something to do: a broker runs them only when one of its partitions has other replicas.
+A broker has one object of this kind. Partitions use it to learn the state of the cluster
+(`PartitionCluster`). The broker passes to it every partition that the metadata changes (`follow_metadata`),
+and every partition that it no longer serves (`forget`). Tasks begin when there is something to do: a broker
+runs them only when one of its partitions has other replicas.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from odradek.wire.topic_partition import TopicIdPartition
 
 NO_BROKER_EPOCH = -1
 SYNC_PAUSE_SECONDS = 1.0
-"""The time after which a leader's sync that was refused is tried again."""
+"""The time in seconds after which a leader tries a sync again that the disk has refused."""
 
 
 class ReplicationHost(BrokerHost, Protocol):
-    """The part of its broker that replication uses."""
+    """The interface of the broker that replication uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -60,17 +61,19 @@ class ReplicationHost(BrokerHost, Protocol):
     def request_timeout_ms(self) -> int: ...
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Called when the bytes of this log at this offset may differ from the written ones."""
+        """Request a check of the bytes at this offset of the partition's log: they may differ from the bytes
+        that were written.
+        """
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
-        """Call `done` after a flush of the log that begins from now on."""
+        """Flush the partition's log, and then call `done` with None or the error."""
 
     def run_woken(self) -> None:
-        """Serve the requests that something has woken."""
+        """Answer the parked requests that an event has woken."""
 
 
 class Replication:
-    """A broker's work for its replicas."""
+    """The part of a broker that replicates partitions from leaders and to followers."""
 
     def __init__(self, broker: ReplicationHost, settings: ReplicationSettings) -> None:
         self._broker = broker
@@ -78,7 +81,7 @@ class Replication:
         self.settings = settings
         self.node_id = broker.node_id
         self.broker_epoch = NO_BROKER_EPOCH
-        """The epoch of this broker's registration; nothing is fetched before it has one."""
+        """The epoch of this broker's registration. Before it has one, the broker fetches nothing."""
         self.leader_throttle = ReplicationThrottle(self.node_id, LEADER)
         self.follower_throttle = ReplicationThrottle(self.node_id, FOLLOWER)
         self.isr_changes = AlterPartitionSender(
@@ -92,12 +95,14 @@ class Replication:
             log=broker.log,
         )
         self._fetchers: dict[int, LeaderFetcher] = {}
-        """The fetchers by the leader's id."""
+        """One fetcher for each leader that this broker follows, by the leader's id."""
         self.reassignment_bytes_out = 0
-        """Bytes read by followers that are being added to a partition."""
+        """The number of bytes read by followers that a reassignment is adding."""
         self._followed_at: dict[TopicIdPartition, int] = {}
         self._shared_by_fetchers: SharedByFetchers | None = None
-        """Made with the first fetcher: a broker that follows no leader needs no buffer."""
+        """The objects that fetchers share. Made with the first fetcher: a broker that follows no leader needs
+        no buffer.
+        """
         self._watches_lag = False
         self._watches_troubles = False
         self._is_stopped = False
@@ -105,16 +110,19 @@ class Replication:
     # -- throttles ------------------------------------------------------------------------------------------------
 
     def set_throttled_rates(self, layers: BrokerConfigLayers) -> None:
-        """Take over the rates of both throttles.
+        """Set the rates of both throttles from the broker's configuration.
 
-        Partitions that wait for the follower's former rate try again at once: at 1 KB/s they may have hours to wait.
+        Partitions that wait because of the follower's former rate try again at once: at 1 KB/s they may have
+        hours to wait.
         """
         self.leader_throttle.set_rate(layers)
         if self.follower_throttle.set_rate(layers):
             self._retry_now()
 
     def set_throttled_replicas(self, topic_id: bytes, configs: Mapping[str, str]) -> None:
-        """Take over which replicas of a topic are slowed. Those that no longer are try again at once."""
+        """Set which replicas of a topic are throttled. Replicas that are no longer throttled try again at
+        once.
+        """
         self.leader_throttle.set_replicas(topic_id, configs)
         if self.follower_throttle.set_replicas(topic_id, configs):
             self._retry_now()
@@ -171,7 +179,7 @@ class Replication:
             if failure is None and partition.log.recovery_point > recovery_point:
                 ended()
             else:
-                # The cause may pass: a lack of room or descriptors, or a cut that is under way.
+                # The cause may be temporary: a lack of room or descriptors, or a truncation in progress.
                 broker.timers.at(broker.clock.monotonic() + SYNC_PAUSE_SECONDS, ended)
 
         broker.sync_partition(partition, done)
@@ -184,7 +192,9 @@ class Replication:
         self._retry_now()
 
     def follow_metadata(self, partition: Partition) -> None:
-        """Follow the leader that the metadata names for this partition, or stop following."""
+        """Begin to fetch this partition from the leader that the metadata names, or stop if this broker does
+        not follow.
+        """
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         image = partition.image
@@ -208,15 +218,15 @@ class Replication:
         self._unfollow(TopicIdPartition(topic_id, index))
 
     def stop(self) -> None:
-        """Stop following all leaders. Records that a log receives while it is being closed would be promised, but
-        the last sync might miss them.
+        """Stop following all leaders before the logs close. Otherwise fetches would confirm records that the
+        last sync might miss.
         """
         self._is_stopped = True
         for replica in list(self._followed_at):
             self._unfollow(replica)
 
     def brokers_changed(self, broker_ids: Iterable[int]) -> None:
-        """Retry fetches from brokers whose addresses, fences or epochs have changed."""
+        """Retry fetches from brokers whose address, fence or epoch has changed."""
         for broker_id in broker_ids:
             fetcher = self._fetchers.get(broker_id)
             if fetcher is not None:
@@ -255,7 +265,7 @@ class Replication:
         )
 
     def address_of(self, broker_id: int) -> tuple[str, int] | None:
-        """Return host and port at which a broker listens for other brokers, None while they are unknown."""
+        """Return the host and port at which a broker listens for other brokers; None while they are unknown."""
         known = self._newest.image.brokers.get(broker_id)
         endpoint = None if known is None else known.endpoint(self.settings.listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)
@@ -272,8 +282,8 @@ class Replication:
         broker.timers.at(broker.clock.monotonic() + self.settings.lag_ms_max / 2000, self._look_for_lag)
 
     def _look_for_lag(self) -> None:
-        """Look for lagging followers twice per permitted lag, as Kafka does. So a follower leaves after 1 to 1.5
-        times the permitted lag.
+        """Search for lagging followers twice per permitted lag, as Kafka does. So a follower leaves the ISR
+        after 1 to 1.5 times the permitted lag.
         """
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
@@ -295,7 +305,7 @@ class Replication:
                 self._broker.log.exception("isr.look_failed", topic=log.topic, partition=log.partition)
 
     def troubles_changed(self) -> None:
-        """Check soon for lagging followers, because other directories are reported as troubled than before."""
+        """Search for lagging followers soon, because the reported list of troubled directories has changed."""
         if self._newest.image.troubled_directories and not self._watches_troubles:
             self._watches_troubles = True
             self._look_at_troubled_later()
@@ -305,8 +315,8 @@ class Replication:
         broker.timers.at(broker.clock.monotonic() + TROUBLED_LAG_MS_MAX / 1000, self._look_at_troubled)
 
     def _look_at_troubled(self) -> None:
-        """Check once a second, while a broker reports a troubled directory: leaders should stop waiting for
-        replicas there.
+        """Search for lagging followers every second while any broker reports a troubled directory, so that
+        leaders stop waiting for replicas there.
         """
         self._watches_troubles = bool(self._newest.image.troubled_directories)
         if self._watches_troubles:
@@ -321,8 +331,8 @@ class Replication:
             )
 
     def _led(self) -> list[Partition]:
-        """List the partitions that have followers. The list is a copy, because a woken request may change the
-        hosted set.
+        """List the partitions that this broker leads and that have followers. The list is a copy, because a
+        woken request may change the hosted set.
         """
         return [each for each in self._broker.hosted.partitions() if each.followers is not None]
 
@@ -338,7 +348,9 @@ class Replication:
             )
 
     def disk_answers(self, log_dir: LogDir) -> None:
-        """Called when a hung device has answered again: its followers could not catch up meanwhile."""
+        """Called when a hung device has answered again. Lag of followers is forgiven, because they could not
+        read its logs.
+        """
         now_ms = self.now_ms()
         for partition in self._led():
             if partition.log.owner is log_dir:
@@ -346,11 +358,11 @@ class Replication:
 
     @property
     def fetchers(self) -> dict[int, LeaderFetcher]:
-        """The fetchers that follow a partition, by the leader's id."""
+        """The fetchers that fetch at least one partition, by the leader's id."""
         return {leader: fetcher for leader, fetcher in sorted(self._fetchers.items()) if fetcher.followed}
 
     def statistics(self) -> dict[str, Any]:
-        """Return figures of all parts. Counts of partitions are of those that this broker leads."""
+        """Return figures of all parts, for metrics. Numbers of partitions count those that this broker leads."""
         led = [each.statistics() for each in self._broker.hosted.partitions() if each.is_leader]
         return {
             "led": len(led),

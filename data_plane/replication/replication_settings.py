@@ -1,4 +1,4 @@
-"""Settings of replication, from the broker's configuration. Times in milliseconds, sizes in bytes."""
+"""The settings of replication, from the broker's configuration. Times in milliseconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ RACK_AWARE_SELECTORS = (
 
 @attrs.frozen
 class ReplicationSettings:
-    """Kafka's keys; see docs/configuration.md."""
+    """The values of Kafka's configuration keys for replication; docs/configuration.md describes them."""
 
     listener: str
-    """The listener at which brokers reach each other (`inter.broker.listener.name`)."""
+    """The name of the listener through which brokers reach each other (`inter.broker.listener.name`)."""
     lag_ms_max: int = setting("replica.lag.time.max.ms")
     fetch_wait_ms_max: int = setting("replica.fetch.wait.max.ms")
     fetch_bytes_min: int = setting("replica.fetch.min.bytes")
@@ -32,7 +32,7 @@ class ReplicationSettings:
 
     @classmethod
     def of(cls, layers: BrokerConfigLayers) -> ReplicationSettings:
-        """Read the settings of the properties file."""
+        """Read the settings from the properties file's layer of the configuration."""
         name = broker_value("inter.broker.listener.name", layers)
         protocol = broker_value("security.inter.broker.protocol", layers)
         return settings_of(cls, layers, listener=str(name or protocol).upper())

@@ -1,30 +1,33 @@
-"""Replicas whose bytes differ from the written ones: found, given up, set aside, fetched anew. PORTED.
+"""Replicas whose bytes differ from the written ones: finds them, takes them out of the ISR, and lets them
+begin anew. PORTED.
 
 Theory of operation
 -------------------
-A disk may return other bytes than were written to it, without reporting an error. A slow scrub reads all logs now
-and then (`odradek.data_plane.disks.scrubber`). Until then readers check: a follower each batch before it appends, a
-client before it uses a record. So a replica is *suspected* in two cases. A follower fetches at one offset over and
-over although there are records behind it, or the bytes at an offset make no batches. A worker then checks the bytes
-of that fetch against their checksums. Only if a checksum is wrong, the replica is rotten; otherwise the follower
-had a trouble of its own.
+A disk may return other bytes than were written to it, without reporting an error. A slow scrub reads all logs
+now and then (`odradek.data_plane.disks.scrubber`). Until then readers check: a follower each batch before it
+appends, a client before it uses a record. So a replica is *suspected* in two cases. A follower fetches at one
+offset over and over although there are records behind it, or the bytes at an offset make no batches. A worker
+then checks the bytes of that fetch against their checksums. Only if a checksum is wrong, the replica is
+rotten; otherwise the follower had another problem.
 
     sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside, begun anew
-                                           |                             (the controller's word)       |
-                                           '-- the last in sync: serves on, and says so                '--> sound
+                                           |                            (the controller decides)       |
+                                           '-- the last in sync: serves on, and reports it             '--> sound
 
-* **Given up through the controller.** The broker says that the replica lies in the LOST directory (KIP-858's word for
-  a replica of a failed directory). In one record the controller takes it out of the ISR and of the eligible replicas.
-  If it led, the same record elects another leader. The leader epoch rises, so that earlier fetches no longer count.
-* **Never empty and in sync.** The log is set aside only when the metadata says that another broker leads and that
-  this one is neither in sync nor eligible. While the metadata says LOST no leader takes it into an ISR; the directory
-  is reported only when the new, empty log is there. From then on it is a follower like any other: it joins when it
-  has everything.
-* **The last one in sync keeps its records.** No other replica has all acknowledged ones. If the other replicas fail
-  just when this one has given up, it withdraws its report, and leads again.
+* **Given up through the controller.** The broker reports that the replica lies in the LOST directory
+  (KIP-858's word for a replica of a failed directory). In one record the controller takes it out of the ISR
+  and of the eligible replicas. If it led, the same record elects another leader. The leader epoch rises, so
+  that earlier fetches no longer count.
+* **Never empty and in sync.** The log is set aside only when the metadata says that another broker leads and
+  that this one is neither in sync nor eligible. While the metadata says LOST no leader takes it into an ISR;
+  the directory is reported only when the new, empty log is there. From then on it is a follower like any
+  other: it joins when it has everything.
+* **The last replica in sync keeps its records.** No other replica has all acknowledged ones. If the other
+  replicas fail just when this one has been given up, the broker withdraws its report, and the replica leads
+  again.
 * **Nothing is removed.** The old log's directory is renamed to `-stray`; its good parts are for the operator.
-* A crash in between does no harm: the metadata says LOST until a new log has begun. A log that is found at the
-  start is then set aside like a rotten one. If that was the new log, the replica begins once more.
+* A crash in between does no harm: the metadata says LOST until a new log has begun. A log that is found at
+  the start is then set aside like a rotten one. If that was the new log, the replica begins once more.
 """
 
 from __future__ import annotations
@@ -52,11 +55,11 @@ from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicIdPartition
 
 AGAIN_SECONDS = 2.0
-"""The shortest time between two checks of one replica."""
+"""The shortest time in seconds between two checks of the same replica."""
 
 
 class Fate(Enum):
-    """The fate of a replica that the metadata calls LOST."""
+    """What happens next to a replica that the metadata calls LOST."""
 
     FOLLOW = "the replica has begun anew already, and the controller will get a report of that"
     BEGIN_ANEW = "other replicas have all records, so this replica is set aside"
@@ -66,7 +69,7 @@ class Fate(Enum):
 
 @attrs.define(eq=False)
 class _Case:
-    """The rot that was found in a replica, until the replica is replaced."""
+    """The damage that was found in a replica; kept until the replica is replaced."""
 
     partition: Partition
     rot: Rot
@@ -74,17 +77,17 @@ class _Case:
 
 
 class DirectoryReports(Protocol):
-    """The queue of reports to the controller about replicas' directories."""
+    """The queue of reports that name replicas' directories to the controller."""
 
     @property
     def pending(self) -> Mapping[TopicIdPartition, bytes]: ...
 
     def note(self, topic_id: bytes, index: int, directory_id: bytes) -> None:
-        """Note that the metadata does not name a replica's directory yet."""
+        """Report a replica's directory to the controller soon, because the metadata does not name it yet."""
 
 
 class RotHost(BrokerHost, Protocol):
-    """The part of its broker that `RottenReplicas` uses."""
+    """The interface of the broker that `RottenReplicas` uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -99,29 +102,33 @@ class RotHost(BrokerHost, Protocol):
     def assignments(self) -> DirectoryReports: ...
 
     def workers_for(self, log: PartitionLog) -> Workers:
-        """Return the threads that may wait for this log's disk."""
+        """Return the worker threads that may wait for the disk of this log."""
 
 
 class RottenReplicas:
-    """Finds and renews one broker's rotten replicas."""
+    """Finds and replaces the rotten replicas of one broker."""
 
     def __init__(self, broker: RotHost, fetch_bytes_max: int) -> None:
-        """`fetch_bytes_max` is how much of a partition a follower fetches at once."""
+        """Take the broker. `fetch_bytes_max` is the number of bytes of a partition that a follower fetches at
+        once.
+        """
         self._broker = broker
         self._fetch_bytes_max = fetch_bytes_max
         self._node_id = broker.node_id
         self._checked_at: dict[TopicIdPartition, float] = {}
-        """The time at which each replica was last suspected."""
+        """The time, in monotonic seconds, of the last check of each replica."""
         self._found: dict[TopicIdPartition, _Case] = {}
         self._renewed: dict[TopicIdPartition, bytes] = {}
-        """Replicas that have begun anew, with their directories, while the metadata still says LOST."""
+        """Replicas that have begun anew while the metadata still calls them LOST, with the ids of their
+        directories.
+        """
         self.checks = 0
         self.set_aside = 0
 
     # -- is it rotten? --------------------------------------------------------------------------------------------
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Check the log at this offset, because a reader could not use the bytes from there."""
+        """Check the log's bytes at this offset against their checksums, because a reader could not use them."""
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         now = self._broker.clock.monotonic()
@@ -155,7 +162,7 @@ class RottenReplicas:
             or not self._broker.hosted.holds(partition)
         ):
             reached("rot.suspicion_outdated")
-            # The log may have been cut since the suspected bytes were read.
+            # The log may have been truncated since the suspected bytes were read.
             return
         if rot is None:
             self._broker.log.info(
@@ -169,7 +176,9 @@ class RottenReplicas:
         self.note_rot(partition, rot)
 
     def note_rot(self, partition: Partition, rot: Rot) -> None:
-        """Give up a replica whose bytes differ from the written ones, if others are in sync."""
+        """Called when bytes of a replica differ from the written ones. Gives the replica up if others are in
+        sync.
+        """
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         if replica in self._found:
@@ -190,7 +199,7 @@ class RottenReplicas:
     # -- giving it up ---------------------------------------------------------------------------------------------
 
     def look_again(self) -> None:
-        """Check all rotten replicas again after a change of the metadata.
+        """Decide about all rotten replicas again, after a change of the metadata.
 
         Other replicas may be in sync now, or a replica may count as sound again.
         """
@@ -209,7 +218,9 @@ class RottenReplicas:
         return None if topic is None else topic.partitions.get(replica.partition)
 
     def _give_up(self, case: _Case) -> None:
-        """Report the loss to the controller, if it has another replica to elect."""
+        """Report the replica as lost to the controller, if the controller has another in-sync replica to
+        elect.
+        """
         partition, log = case.partition, case.partition.log
         image = partition.image
         if image is None or image.directory_of(self._node_id) == LOST_DIRECTORY:
@@ -231,7 +242,7 @@ class RottenReplicas:
                 position=case.rot.position,
                 offset=case.rot.offset,
                 hint=(
-                    "this replica keeps serving its sound records, because no other has all acknowledged records"
+                    "this replica keeps serving its undamaged records, because no other replica has all acknowledged records"
                 ),
             )
 
@@ -246,7 +257,9 @@ class RottenReplicas:
     # -- the metadata calls it LOST -------------------------------------------------------------------------------
 
     def fate(self, replica: TopicIdPartition, image: PartitionImage, *, is_empty: bool) -> Fate:
-        """Choose the fate of a replica whose directory is LOST in the metadata."""
+        """Choose what happens next to a replica that the metadata calls LOST. `is_empty` is true if its log
+        has no records.
+        """
         if replica in self._renewed:
             reached("rot.renewed_replica_follows")
             return Fate.FOLLOW
@@ -260,7 +273,8 @@ class RottenReplicas:
     def holds_promises(self, image: PartitionImage) -> bool:
         """True if this broker's replica may be needed to keep acknowledged records.
 
-        The last known members are needed only while nobody leads: a leader of the ISR has all that they have.
+        It is needed if it leads, is in sync or eligible. A last known member of the ISR is needed only while
+        there is no leader: a leader from the ISR has all its records.
         """
         node_id = self._node_id
         if node_id in (image.leader, *image.isr, *image.elr):
@@ -268,7 +282,9 @@ class RottenReplicas:
         return image.leader == NO_LEADER and node_id in image.last_known_elr
 
     def note_set_aside(self, partition: Partition, log_dir: LogDir, kept_as: str | None) -> None:
-        """Note that a log was taken out of service. A new log is about to be made in the same directory."""
+        """Called when a rotten log was taken out of service. A new log is about to be made in the same
+        directory.
+        """
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         case = self._found.pop(replica, None)
@@ -282,23 +298,23 @@ class RottenReplicas:
             file=None if case is None else case.rot.file,
             position=None if case is None else case.rot.position,
             offset=None if case is None else case.rot.offset,
-            reason="the metadata mark this replica as lost" if case is None else case.rot.reason,
+            reason="the metadata log says that this replica was lost" if case is None else case.rot.reason,
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
         )
         self._renewed[replica] = log_dir.directory_id
 
     def report_directory(self, replica: TopicIdPartition, directory_id: bytes, *, is_anew: bool) -> None:
-        """Report to the controller that the replica is in this directory. `is_anew` is true for a log that has
-        begun anew.
+        """Report to the controller that the replica is in this directory. `is_anew` is true for a log that
+        has begun anew.
         """
         if is_anew:
             self._renewed[replica] = directory_id
         self._broker.assignments.note(*replica, directory_id)
 
     def directory_for(self, replica: TopicIdPartition, image: PartitionImage) -> bytes:
-        """Choose the directory for a new log of a replica: that in the metadata, or the directory that had the lost
-        log.
+        """Choose the directory for a new log of a replica: the directory in the metadata, or else that of the
+        lost log.
         """
         assigned = image.directory_of(self._node_id)
         if assigned != LOST_DIRECTORY or self.holds_promises(image):
@@ -306,5 +322,7 @@ class RottenReplicas:
         return self._renewed.get(replica, UNASSIGNED_DIRECTORY)
 
     def statistics(self) -> dict[str, int]:
-        """Count replicas that are rotten and still in service; checks and replicas set aside since the start."""
+        """Return the number of rotten replicas still in service, and the numbers of checks and of replicas
+        set aside since the start.
+        """
         return {"rotten": len(self._found), "checks": self.checks, "set_aside": self.set_aside}

@@ -1,7 +1,7 @@
-"""The hosted partitions as requests look them up: found, or the error for a partition that is not served here. PURE.
+"""Finds the partition for a request, or the error for a partition that this broker does not serve. PURE.
 
-`HostedTopics` has the hosted partitions, and the image has the partitions that should be hosted: an error depends
-on both.
+`HostedTopics` has the hosted partitions, and the image has the partitions that should be hosted: an error
+depends on both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from odradek.wire.topic_partition import TopicIdPartition
 
 
 class ServedPartitions:
-    """Look-ups by topic and partition number. The dicts are read directly where a call would cost each request."""
+    """Looks up partitions by topic and number. Hot paths read its dicts directly, which saves the time of a
+    call.
+    """
 
     __slots__ = ("_hosted", "_making", "_newest", "_node_id", "_workers", "by_id", "by_name", "recompressed")
 
@@ -31,8 +33,8 @@ class ServedPartitions:
         making: Container[TopicIdPartition],
         workers: Workers,
     ) -> None:
-        """`making` are the replicas whose logs are still to be made; `workers` serve logs that are on no disk of
-        this broker.
+        """Take the collections to search. `making` are the replicas whose logs are still to be made.
+        `workers` serve logs that are on no disk of this broker.
         """
         self.by_name, self.by_id = hosted.by_name, hosted.by_id
         self.recompressed = hosted.recompressed
@@ -43,23 +45,26 @@ class ServedPartitions:
         self._workers = workers
 
     def topic(self, topic: str | bytes) -> HostedTopic | None:
-        """Return the topic of this name or id, if it is hosted."""
+        """Return the hosted topic with this name or id; None if there is none."""
         return self._hosted.find(topic)
 
     def get(self, topic: str, index: int) -> Partition | None:
-        """Return the partition, if it is hosted."""
+        """Return the hosted partition; None if it is not hosted."""
         return self._hosted.partition(topic, index)
 
     def find(self, topic: str, index: int) -> Partition:
-        """Return the hosted partition. Raises `KafkaError`: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER or
-        KAFKA_STORAGE_ERROR (its directory is offline)."""
+        """Return the hosted partition.
+
+        Raises `KafkaError`: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER or KAFKA_STORAGE_ERROR (its
+        directory is offline).
+        """
         partition = self._hosted.partition(topic, index)
         if partition is None:
             raise KafkaError(self.missing_error(topic, index))
         return partition
 
     def missing_error(self, topic: str, index: int) -> ErrorCode:
-        """Choose the error for a partition that is not served here."""
+        """Return the error for a partition that this broker does not serve."""
         image = self._newest.image
         known = image.partition(topic, index)
         if known is None:
@@ -70,7 +75,7 @@ class ServedPartitions:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def lost_error(self, partition: Partition) -> ErrorCode:
-        """Choose the error for a partition that was led here before."""
+        """Return the error for a partition that this broker has led, and leads no longer."""
         log = partition.log
         if self._hosted.holds(partition):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -80,9 +85,13 @@ class ServedPartitions:
         return self.missing_error(log.topic, log.partition)
 
     def workers_for(self, log: PartitionLog) -> Workers:
-        """Return the threads that may wait for this log's disk: a hung disk blocks only its own."""
+        """Return the worker threads that may wait for the disk of this log. A hung disk blocks only its own
+        threads.
+        """
         return log.owner.workers if isinstance(log.owner, LogDir) else self._workers
 
     def workers_of(self, partition: Partition | None) -> Workers:
-        """Return the threads for a partition that may not be hosted."""
+        """Return the worker threads that may wait for the disk of a partition. The partition may be None, if
+        it is not hosted.
+        """
         return self._workers if partition is None else self.workers_for(partition.log)

@@ -1,7 +1,9 @@
-"""`flush.messages` on a follower: records are synced before the next fetch promises them, as in Kafka. PORTED.
+"""Applies `flush.messages` on a follower: records are synced before the next fetch confirms them, as in
+Kafka. PORTED.
 
-A follower's fetch offset promises that it has all records below. If a topic has `flush.messages`, the flush comes
-before that promise. If a device does not answer in time, only its own partitions are left out of the request.
+A follower's fetch offset confirms that it has all records below. If a topic has `flush.messages`, the flush
+comes before that fetch. If a device does not answer in time, only its own partitions are left out of the
+request.
 """
 
 from __future__ import annotations
@@ -17,19 +19,19 @@ __all__ = ["SYNC_AGAIN_SECONDS", "SYNC_SECONDS_MAX", "Sync", "sync_partitions"]
 
 SYNC_SECONDS_MAX = 0.5
 SYNC_AGAIN_SECONDS = 60.0
-"""The longest time for which a late flush is taken to be under way."""
+"""The time in seconds after which a late flush no longer counts as running, and is tried again."""
 
 Sync: TypeAlias = "Callable[[Partition, Callable[[KafkaError | None], None]], None]"
-"""Calls back after a flush of the partition's log that begins from now on."""
+"""A function that flushes the partition's log, and then calls the given callback with None or the error."""
 
 
 async def sync_partitions(
     env: Env, sync: Sync, partitions: list[Partition], late: Callable[[Partition], None]
 ) -> tuple[list[Partition], list[Partition]]:
-    """Flush these partitions and wait for a bounded time. Return the partitions whose flush failed, and those whose
-    flush still runs.
+    """Flush the logs of these partitions, and wait a limited time. Returns the partitions whose flush failed,
+    and those whose flush still runs.
 
-    `late` is called when a flush of the second list ends after all.
+    `late` is called with a partition of the second list when its flush ends later.
     """
     ended = env.event()
     running = dict.fromkeys(partitions)

@@ -14,25 +14,31 @@ from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, 
 LEADER, FOLLOWER = "leader", "follower"
 EVERY = "*"
 DIGITS_MAX = 20
-"""The most digits of a partition or broker id in a list; an item with a longer number is ignored."""
+"""The most digits of a partition or broker id in a list of throttled replicas; an item with a longer number
+is ignored.
+"""
 NEVER_MS = 1000
-"""The time after which a rate of 0 is looked at again."""
+"""The time in milliseconds after which a rate of 0 is read again."""
 _NOTHING: frozenset[int] = frozenset()
-"""The partitions of a topic without a list."""
+"""The throttled partitions of a topic whose configuration has no list."""
 
 
 def rate_key(side: str) -> str:
-    """Name the broker's key: the rate in bytes a second."""
+    """Return the broker's configuration key for the rate in bytes a second. `side` is `leader` or `follower`."""
     return f"{side}.replication.throttled.rate"
 
 
 def replicas_key(side: str) -> str:
-    """Name the topic's key: the replicas that are throttled."""
+    """Return the topic's configuration key for the list of throttled replicas. `side` is `leader` or
+    `follower`.
+    """
     return f"{side}.replication.throttled.replicas"
 
 
 class ReplicationThrottle:
-    """The throttle of one broker in one role (`side`). Rates in bytes a second, times in monotonic milliseconds."""
+    """The throttle of one broker as leader or as follower (`side`). Rates in bytes a second, times in
+    monotonic milliseconds.
+    """
 
     def __init__(self, node_id: int, side: str) -> None:
         self._node_id = node_id
@@ -40,13 +46,13 @@ class ReplicationThrottle:
         self._replicas_key = replicas_key(side)
         self._rate: int | None = None
         self._topics: dict[bytes, frozenset[int] | None] = {}
-        """The partitions of a topic that are slowed here; None: all."""
+        """The throttled partitions of each topic on this broker; None means all partitions."""
         self._room = 0.0
         self._filled_at_ms = 0
         self.bytes_counted = 0
 
     def set_rate(self, layers: BrokerConfigLayers) -> bool:
-        """Set the present rate from the metadata, and return True if it changed.
+        """Set the rate from the broker's configuration, and return True if it has changed.
 
         Without a rate, replication runs at full speed.
         """
@@ -59,7 +65,8 @@ class ReplicationThrottle:
         return True
 
     def set_replicas(self, topic_id: bytes, configs: Mapping[str, str]) -> bool:
-        """Take over a topic's list from its own configs, and return True if it slows fewer replicas or other ones.
+        """Set a topic's throttled partitions from its configuration. Returns True if partitions were
+        throttled before and the list has changed.
 
         The list is `partition:broker,...`, `*`, or nothing. Empty items are ignored.
         """
@@ -88,7 +95,7 @@ class ReplicationThrottle:
 
     @property
     def is_set(self) -> bool:
-        """True if there is a rate, and a topic that it applies to."""
+        """True if there is a rate, and at least one topic is throttled."""
         return self._rate is not None and bool(self._topics)
 
     def applies_to(self, topic_id: bytes, index: int) -> bool:
@@ -98,7 +105,7 @@ class ReplicationThrottle:
         return partitions is None or index in partitions
 
     def has_room(self, now_ms: int) -> bool:
-        """True if something may be served now: the bucket has bytes left, or there is no rate."""
+        """True if a throttled partition may be served now: the bucket has bytes left, or there is no rate."""
         rate = self._rate
         if rate is None:
             return True
@@ -107,12 +114,14 @@ class ReplicationThrottle:
         return self._room > 0
 
     def room_at_ms(self, now_ms: int) -> int:
-        """Compute the time in milliseconds at which there is room again, if nothing else is counted until then."""
+        """Return the time in milliseconds from which throttled partitions may be served again, if no bytes
+        are counted until then.
+        """
         if self.has_room(now_ms):
             return now_ms
         return now_ms + (int(-self._room * 1000 / self._rate) + 1 if self._rate else NEVER_MS)
 
     def note(self, count: int) -> None:
-        """Count bytes that were served or fetched. If there are too many, later bytes have to wait."""
+        """Count bytes that were served or fetched. If they exceed the rate, later bytes have to wait."""
         self._room -= count
         self.bytes_counted += count

@@ -1,12 +1,13 @@
-"""The offset at which a follower cuts its log when it diverges from the leader's (KIP-101, KIP-279, KIP-595). PURE.
+"""Computes where a follower truncates its log when it diverges from the leader's (KIP-101, KIP-279, KIP-595).
+PURE.
 
-A fetch names the epoch of the follower's last record. The leader answers with the largest epoch in its own log that
-is not above it, and with the end of that epoch. The follower's log agrees with the leader's at least up to the
-smaller of the two ends of that epoch. If the follower lacks that epoch, it cuts its log to the end of its own next
-smaller epoch, and fetches again.
+A fetch names the epoch of the follower's last record. The leader answers with the largest epoch in its own
+log that is not above it, and with the end offset of that epoch. The follower's log agrees with the leader's
+at least up to the smaller of the two ends of that epoch. If the follower lacks that epoch, it truncates its
+log to the end of its own next smaller epoch, and fetches again.
 
-A log is never cut by the high watermark, which arrives late at followers. A follower that becomes leader may have a
-high watermark below acknowledged records (KIP-101's example of a lost record).
+A log is never truncated by the high watermark, which arrives late at followers. A follower that becomes
+leader may have a high watermark below acknowledged records (KIP-101's example of a lost record).
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 def truncation_offset(
     epochs: LeaderEpochs, log_end_offset: int, leader_epoch: int, leader_end_offset: int
 ) -> int:
-    """Compute the offset to cut at. `leader_epoch`, `leader_end_offset`: the answer's diverging epoch and its end.
+    """Return the offset at which to truncate. `leader_epoch` and `leader_end_offset` are the diverging epoch
+    and its end in the leader's answer.
 
     The result may be the log's end: then only epochs without records have to be removed.
     """
     epoch, end_offset = epochs.end_offset_for(leader_epoch, log_end_offset)
     if epoch < 0:
-        # All epochs of this log are later, or it has none.
+        # All epochs of this log are later than the leader's, or the log has none.
         return min(leader_end_offset, log_end_offset)
     if epoch != leader_epoch:
         return min(end_offset, log_end_offset)

@@ -1,11 +1,11 @@
-"""Fetches that wait until a partition has more records for them. PURE.
+"""Keeps the fetches that wait until a partition has more records. PURE.
 
-Each fetch has a mark. The mark is an offset that the high watermark, the last stable offset or the log end must
-reach. Or it is a size that the log must reach. An append compares only the smallest mark of each kind, and wakes
-only fetches whose mark is reached. So an append costs the same with one waiting fetch as with thousands. A woken
-fetch has left the queue: if there are still too few bytes for it, it waits anew.
+Each fetch has a mark. The mark is an offset that the high watermark, the last stable offset or the log end
+must reach. Or it is a size that the log must reach. An append compares only the smallest mark of each kind,
+and wakes only fetches whose mark is reached. So an append costs the same with one waiting fetch as with
+thousands. A woken fetch has left the queue: if there are still too few bytes for it, it waits anew.
 
-A log that was cut needs a while to reach a size again, so a fetch may be delayed until its time is over.
+A truncated log needs a while to reach a size again, so a fetch may wait until its timeout.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from odradek.data_plane.log.partition_log import PartitionLog
 
 
 class Until(IntEnum):
-    """The value that a fetch waits for.
+    """The kind of value that a fetch waits for.
 
     The marks of `HIGH_WATERMARK`, `LOG_END` and `STABLE` are (offset, 0): the fetch waits until the value has
     reached this offset. `STABLE` is the last stable offset. It moves only when the high watermark moves, and
     sometimes not even then.
 
-    The mark of `SIZE` is (base offset of a segment, its size): the fetch waits for that size, or for a later segment.
+    The mark of `SIZE` is (base offset of a segment, its size): the fetch waits for that size, or for a later
+    segment.
     """
 
     HIGH_WATERMARK = 0
@@ -36,7 +37,9 @@ class Until(IntEnum):
 
 Mark: TypeAlias = tuple[int, int]
 Ticket: TypeAlias = tuple[Mark, int, Until, Callable[[], None]]
-"""(mark, serial number, kind, callback); the serial numbers keep the order of arrival among equal marks."""
+"""A waiting fetch: (mark, serial number, kind, callback). Serial numbers keep the order of arrival among
+equal marks.
+"""
 
 
 class WaitingFetches:
@@ -46,23 +49,26 @@ class WaitingFetches:
 
     def __init__(self) -> None:
         self._by_mark: tuple[list[Ticket], list[Ticket], list[Ticket], list[Ticket]] = ([], [], [], [])
-        """The tickets of each kind, sorted."""
+        """The tickets of each kind, sorted by mark."""
         self._serial = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._by_mark))
 
     def add(self, until: Until, mark: Mark, watcher: Callable[[], None]) -> Ticket:
-        """Call `watcher` once: when the mark is reached, or when the partition has changed otherwise (`take_all`)."""
+        """Add a waiting fetch. `watcher` is called once: when the mark is reached, or when the partition has
+        changed otherwise.
+        """
         self._serial += 1
         ticket = (mark, self._serial, until, watcher)
         insort(self._by_mark[until], ticket)
         return ticket
 
     def remove(self, ticket: Ticket) -> None:
-        """Remove a ticket. The ticket of a woken fetch is unknown, and is ignored.
+        """Remove a waiting fetch. The ticket of a fetch that was woken already is ignored.
 
-        An unknown ticket may have the same mark and number as another ticket, because each queue counts from 0.
+        Tickets are compared by identity: another ticket may have the same mark and number, because each queue
+        counts from 0.
         """
         mark, serial, until, _ = ticket
         tickets = self._by_mark[until]
@@ -71,7 +77,7 @@ class WaitingFetches:
             del tickets[at]
 
     def take_reached(self, log: PartitionLog) -> list[Ticket]:
-        """Remove and return the fetches whose marks this log has reached."""
+        """Remove and return the tickets whose marks this log has reached."""
         high, end, size, stable = self._by_mark
         reached: list[Ticket] = []
         if high and high[0][0][0] <= log.high_watermark:
@@ -98,7 +104,7 @@ class WaitingFetches:
 
 
 def _cut(tickets: list[Ticket], mark: Mark) -> list[Ticket]:
-    """Remove the tickets up to this mark from the sorted list, and return them."""
+    """Remove the tickets with marks up to `mark` from the sorted list, and return them."""
     at = bisect_left(tickets, ((mark[0], mark[1] + 1),))
     taken = tickets[:at]
     del tickets[:at]

@@ -1,7 +1,7 @@
-"""The requests that wait for one partition: for acknowledgements, for a sync, for its high watermark, or for more
-records.
+"""The requests that wait for one partition: for acknowledgements, for a sync, for its high watermark, or for
+more records. PURE.
 
-Each queue is made for its first request, because most partitions have none. PURE.
+Each queue is made when its first request comes, because most partitions have none.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from odradek.wire.errors import ErrorCode, KafkaError
 
 
 class AckWaiter(Protocol):
-    """A request that waits until all in-sync replicas have its record."""
+    """A request that waits until all in-sync replicas have its record (acks=all)."""
 
     last_offset: int
 
     def acknowledged(self, code: ErrorCode) -> None:
-        """Called when the high watermark has passed `last_offset`, with NONE or NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
+        """Called when the high watermark has passed `last_offset`. `code` is NONE or
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+        """
 
     def leadership_lost(self) -> None:
-        """Called when this broker has lost the leadership. The next leader may keep the appended record, or cut it."""
+        """Called when this broker has lost the leadership. The next leader may have the appended record, or
+        not.
+        """
 
 
 class WaitingRequests:
@@ -37,7 +41,7 @@ class WaitingRequests:
         self.fetches: WaitingFetches | None = None
         self.for_acks: deque[AckWaiter] | None = None
         self.for_sync: list[Callable[[KafkaError | None], None]] | None = None
-        """The callbacks that wait for the next flush; None while no flush runs."""
+        """The callbacks that wait for the next flush of the log; None while no flush runs."""
 
     # -- the high watermark and the leadership --------------------------------------------------------------------
 
@@ -49,14 +53,16 @@ class WaitingRequests:
             self.watchers.append(watcher)
 
     def unwatch(self, watcher: Callable[[], None]) -> None:
-        """Forget the watcher. An unknown watcher is ignored: it was woken and removed meanwhile."""
+        """Remove the watcher. An unknown watcher is ignored, because it may have been woken and removed
+        meanwhile.
+        """
         if self.watchers is not None and watcher in self.watchers:
             self.watchers.remove(watcher)
             if not self.watchers:
                 self.watchers = None
 
     def call_watchers(self) -> None:
-        """Call all watchers, in the order of their arrival. They may unwatch meanwhile."""
+        """Call all watchers, in the order of their arrival. A watcher may unwatch itself or others meanwhile."""
         if self.watchers is not None:
             for watcher in list(self.watchers):
                 watcher()
@@ -64,28 +70,28 @@ class WaitingRequests:
     # -- fetches --------------------------------------------------------------------------------------------------
 
     def watch_for_fetch(self, until: Until, mark: Mark, watcher: Callable[[], None]) -> Ticket:
-        """Call `watcher` once: when the log has reached its mark, or when the leadership or the configuration
-        changes.
+        """Add a waiting fetch. `watcher` is called once: when the log has reached the mark, or when the
+        leadership or the configuration changes.
         """
         if self.fetches is None:
             self.fetches = WaitingFetches()
         return self.fetches.add(until, mark, watcher)
 
     def unwatch_for_fetch(self, ticket: Ticket) -> None:
-        """Forget a waiting fetch. The ticket of a woken fetch is unknown, and is ignored."""
+        """Remove a waiting fetch. The ticket of a fetch that was woken already is ignored."""
         if self.fetches is not None:
             self.fetches.remove(ticket)
             if not self.fetches:
                 self.fetches = None
 
     def call_reached_fetches(self, log: PartitionLog) -> None:
-        """Call the fetches whose mark this log has reached."""
+        """Wake the fetches whose mark this log has reached."""
         if self.fetches is not None:
             for ticket in self.fetches.take_reached(log):
                 ticket[3]()
 
     def call_all_fetches(self) -> None:
-        """Call all fetches that wait, because something else has changed."""
+        """Wake all waiting fetches, because the partition has changed in another way than by new records."""
         if self.fetches is not None:
             for ticket in self.fetches.take_all():
                 ticket[3]()
@@ -93,8 +99,8 @@ class WaitingRequests:
     # -- acknowledgements -----------------------------------------------------------------------------------------
 
     def wait_for_acks(self, waiter: AckWaiter) -> None:
-        """Notify the waiter when all in-sync replicas have its record. Waiters must come in the order of their
-        offsets.
+        """Add a request that waits until all in-sync replicas have its record. Requests must be added in the
+        order of their offsets.
         """
         if self.for_acks is None:
             self.for_acks = deque((waiter,))
@@ -102,23 +108,23 @@ class WaitingRequests:
             self.for_acks.append(waiter)
 
     def forget_acks(self, waiter: AckWaiter) -> None:
-        """Forget the waiter. An unknown waiter is ignored."""
+        """Remove the request, which no longer waits. An unknown request is ignored."""
         if self.for_acks is not None and waiter in self.for_acks:
             self.for_acks.remove(waiter)
 
     def acknowledge(self, high_watermark: int, code: ErrorCode) -> None:
-        """Complete all waiters whose record is below the high watermark, with this code."""
+        """Complete all requests whose record is below the high watermark, with this code."""
         waiting = self.for_acks
         done = []
         while waiting and waiting[0].last_offset < high_watermark:
             done.append(waiting.popleft())
-        # Complete the newest first: a connection answers in order, so that the oldest then sends all of them at
-        # once.
+        # Complete the newest first. A connection answers in order, so the oldest answer comes last and lets all be
+        # sent at once.
         for waiter in reversed(done):
             waiter.acknowledged(code)
 
     def lose_leadership(self) -> None:
-        """Notify all requests that wait for acknowledgements that this broker has lost the leadership."""
+        """Call `leadership_lost` on all requests that wait for acknowledgements."""
         waiting, self.for_acks = self.for_acks, None
         for waiter in waiting or ():
             waiter.leadership_lost()
@@ -126,8 +132,8 @@ class WaitingRequests:
     # -- a sync ---------------------------------------------------------------------------------------------------
 
     def wait_for_sync(self, done: Callable[[KafkaError | None], None]) -> bool:
-        """Queue for the flush of this log that begins next. Returns True if no flush runs, so that the caller has
-        to start one.
+        """Add a callback that waits for the next flush of this log. Returns True if no flush runs, so that
+        the caller must start one.
         """
         if self.for_sync is None:
             self.for_sync = [done]
@@ -136,8 +142,8 @@ class WaitingRequests:
         return False
 
     def take_sync_waiters(self) -> list[Callable[[KafkaError | None], None]]:
-        """Remove and return the queued callbacks, which the flush that begins now covers. With an empty queue, no
-        flush runs from now on.
+        """Remove and return the callbacks that the flush beginning now will cover. An empty result means that
+        no flush is needed.
         """
         waiters = self.for_sync
         self.for_sync = [] if waiters else None

@@ -1,3 +1,3 @@
-"""The reports of a broker's clients about themselves (KIP-714): subscriptions, client instances, and the
-figures they push.
+"""Client telemetry (KIP-714): subscriptions to clients' metrics, client instances, and the figures that
+clients push to a broker.
 """

@@ -1,24 +1,26 @@
-"""The telemetry of a broker's clients (KIP-714): the metrics that each client pushes, the accepted pushes, and
-their figures. PURE.
+"""The telemetry of a broker's clients (KIP-714): the metrics that each client must push, and the figures from
+accepted pushes. PURE.
 
 Theory of operation
 -------------------
-A client asks any broker for its subscription, and gets an id for itself, what to push and how often. Then it pushes to
-any broker. A broker keeps a `ClientInstance` for each id that it has met, with the times of its requests. All answers are
-those of Apache Kafka 4.3:
+A client asks any broker for its subscription. The answer has an id for the client instance, the metrics to
+push, and the interval. Then it pushes to any broker. A broker keeps a `ClientInstance` for each instance id
+that it has seen, with the times of its requests. All answers are those of Apache Kafka 4.3:
 
-* A request that comes before the interval is over gets THROTTLING_QUOTA_EXCEEDED. After a new subscription the first
-  push may come at once. So may a question after an error that asking again mends.
-* A push by an older subscription gets UNKNOWN_SUBSCRIPTION_ID: the client asks again. The id of a subscription follows
-  from what it asks for and from the client, so that all brokers have the same one.
-* A push that says that the client ends may come early. None may follow it.
+* A request that arrives before the interval is over gets THROTTLING_QUOTA_EXCEEDED. After a new subscription
+  the first push may arrive at once. So may a request for the subscription after an error that this request
+  resolves.
+* A push for an older subscription gets UNKNOWN_SUBSCRIPTION_ID: the client then asks for its subscription
+  again. A subscription's id is computed from its metrics, its interval and the instance id, so that all
+  brokers compute the same id.
+* A client that terminates may send its last push early. Any later push is refused.
 
-Clients choose the ids of instances. There are `INSTANCES_MAX`; after that, the instance that was silent for longest goes. An
-instance also goes when the connection ends on which it came, and when it was silent for three intervals. A client whose instance is gone
-loses nothing: its next request makes the instance anew.
+Clients choose their instance ids, so there are at most `INSTANCES_MAX` instances. A new one then replaces the
+instance that was silent for longest. An instance is also dropped when its connection ends, and when it was
+silent for three intervals. This does no harm: the client's next request creates the instance again.
 
-Figures are kept for each user and client id (`odradek.data_plane.telemetry.known_clients`), so that clients cannot make
-up series.
+Figures are kept for each user and client id (`odradek.data_plane.telemetry.known_clients`), so that clients
+cannot create any number of time series.
 """
 
 from __future__ import annotations
@@ -43,17 +45,19 @@ __all__ = ["ACCEPTED", "INSTANCES_MAX", "Asker", "ClientTelemetry", "is_reserved
 INSTANCES_MAX = 5_000
 SILENT_SECONDS_MIN = 60.0
 SILENT_INTERVALS = 3
-"""An instance is dropped when it was silent for so many intervals, and for a minute."""
+"""An instance is dropped when it was silent for so many intervals, but not before a minute of silence."""
 SWEEP_SECONDS = 30.0
 ACCEPTED = (CompressionType.ZSTD, CompressionType.LZ4, CompressionType.GZIP, CompressionType.SNAPPY)
-"""In the order in which clients should choose. A push without compression is taken, too."""
+"""The accepted compression types, in the order in which clients should choose. A push without compression is
+accepted, too.
+"""
 _RESERVED = (ZERO_UUID, bytes(15) + b"\x01")
 _ASK_AGAIN = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 
 
 @attrs.frozen
 class Asker:
-    """The client of a request."""
+    """The properties of the sender of a telemetry request, as the broker knows them."""
 
     principal: str
     client_id: str | None
@@ -62,7 +66,7 @@ class Asker:
     port: int
 
     def attributes(self, instance_id: bytes) -> dict[str, str | None]:
-        """Return the texts with which patterns are compared, by the patterns' names."""
+        """Return the client's properties, by the names under which a subscription's patterns match them."""
         return {
             "client_instance_id": uuid_to_text(instance_id),
             "client_id": self.client_id,
@@ -89,18 +93,18 @@ class ClientTelemetry:
         self._new_uuid = new_uuid
         self._instances_max = instances_max
         self._instances: OrderedDict[bytes, ClientInstance] = OrderedDict()
-        """The instance that sent the last request stands last."""
+        """The client instances by id. The sender of the latest request is last."""
         self._sweep_at = float("-inf")
         self._pushes = 0
 
     def follow(
         self, configs: Mapping[tuple[int, str], Mapping[str, str]], changed: Iterable[tuple[int, str]]
     ) -> None:
-        """Apply changed configurations."""
+        """Apply changed configurations, as far as they are telemetry subscriptions."""
         self._subscriptions.follow(configs, changed)
 
     def new_instance_id(self) -> bytes:
-        """Make an id that Kafka could have made: its text begins with no dash."""
+        """Return a new random instance id. As in Kafka, its text does not begin with a dash."""
         while True:
             made = self._new_uuid()
             if made not in self._instances and made not in _RESERVED and made[0] >> 2 != 62:
@@ -109,8 +113,11 @@ class ClientTelemetry:
     def instance(
         self, instance_id: bytes, asker: Asker, now: float, made: Callable[[bytes], None]
     ) -> Work[ClientInstance]:
-        """Find an instance by its id, or make it. It is made anew after a change of the subscriptions. `made` gets the
-        id of an instance that is made."""
+        """Return the instance with this id, or create it.
+
+        After a change of the subscriptions it is created again. `made` is called with the id of each created
+        instance.
+        """
         self._sweep(now)
         found = self._instances.get(instance_id)
         if found is None or found.version < self._subscriptions.version:
@@ -153,7 +160,9 @@ class ClientTelemetry:
             gone.client.forget(gone, now)
 
     def refuse_question(self, instance: ClientInstance, now: float) -> ErrorCode:
-        """Accept a request for a subscription, or return the error if it comes too early."""
+        """Check a request for a subscription: NONE accepts it, THROTTLING_QUOTA_EXCEEDED refuses a request
+        that arrives too early.
+        """
         last = max(instance.got_at, instance.pushed_at)
         if now - last >= instance.interval_ms / 1000:
             instance.got_at = now
@@ -172,7 +181,10 @@ class ClientTelemetry:
         *,
         is_terminating: bool,
     ) -> ErrorCode:
-        """Accept a push of this many bytes, or return the error, in Kafka's order of checks."""
+        """Check a push of `size` bytes, in Kafka's order of checks.
+
+        Returns NONE to accept it, or the error.
+        """
         code = self._refused(instance, subscription, compression_type, size, now, is_terminating)
         instance.is_terminating = is_terminating
         instance.last_error = code
@@ -202,10 +214,11 @@ class ClientTelemetry:
         return ErrorCode.NONE
 
     def take(self, instance: ClientInstance, asker: Asker, pushed: Pushed, now: float) -> None:
-        """Keep the numbers of a push that was taken."""
+        """Store the numbers of an accepted push."""
         client = self.clients.find(asker.principal, asker.client_id, now)
         if client is not instance.client:
-            # Its client was dropped to make room, or another client uses its id.
+            # The instance's client was dropped to make room, or a client with another name uses this instance
+            # id.
             instance.client.forget(instance, now)
             instance.client = client
         if self._instances.get(instance.instance_id) is instance:
@@ -214,7 +227,7 @@ class ClientTelemetry:
         self._pushes += 1
 
     def _sweep(self, now: float) -> None:
-        """Drop the instances that were silent for too long, every now and then."""
+        """Drop instances that were silent for too long, at most once in `SWEEP_SECONDS`."""
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP_SECONDS
@@ -223,7 +236,7 @@ class ClientTelemetry:
         self.clients.drop_ended(now)
 
     def statistics(self, now: float) -> dict[str, int]:
-        """Return numbers of instances, clients, subscriptions, and of the pushes that were taken."""
+        """Return figures for metrics: the numbers of instances, clients, subscriptions and accepted pushes."""
         self._sweep(now)
         return {
             "instances": len(self._instances),
@@ -234,7 +247,10 @@ class ClientTelemetry:
 
 
 def subscription_id(instance_id: bytes, metrics: Iterable[str], interval_ms: int) -> int:
-    """Compute the id of a subscription of one client: the same on all brokers, another one after a change (KIP-714)."""
+    """Compute the id of one client's subscription, as a signed 32-bit number.
+
+    It is the same on all brokers, and differs after a change (KIP-714).
+    """
     text = f"[{', '.join(metrics)}]{interval_ms}"
     low = int.from_bytes(instance_id[:8]) ^ int.from_bytes(instance_id[8:])
     number = crc32c.crc32c(text.encode()) ^ (low >> 32) ^ (low & 0xFFFFFFFF)
@@ -242,5 +258,5 @@ def subscription_id(instance_id: bytes, metrics: Iterable[str], interval_ms: int
 
 
 def is_reserved(instance_id: bytes) -> bool:
-    """True if no client may have this id."""
+    """True if the protocol reserves this id, so that no client may use it."""
     return instance_id in _RESERVED

@@ -1,8 +1,10 @@
-"""The figures that a node keeps of its clients: which pushed metrics they come from, and how they become one number. PURE.
+"""The figures that a node keeps about its clients: their source metrics, and how the values of several
+instances are combined. PURE.
 
-A client names its metrics and labels as it likes. Only the metrics of this table are read, and only numbers without
-labels. So what a client can make a node keep is bounded. The one exception is the time of requests, which some clients
-report by node alone: of those numbers the mean or the largest is taken.
+A client may use any names for metrics and labels. A node reads only the metrics in this table, and only
+numbers without labels. So the memory that a client can use up is bounded. As an exception, a client may
+report a figure only with labels, e.g. the request time of each node. Then the mean or the largest number
+counts.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ PREFIX = "org.apache.kafka."
 ROLES = ("producer", "consumer", "admin")
 """The kinds of clients. The metrics of an admin client begin with `admin.client.`."""
 VALUE_MAX = 1e15
-"""Larger numbers are cut to this one, so that sums stay finite."""
+"""The largest number. Larger ones are replaced by it, so that sums stay finite."""
 
 
 class Way(Enum):
-    """The way in which the numbers of several instances become one."""
+    """The way in which the numbers of several instances are combined into one."""
 
     COUNT = "added up for as long as the client is known"
     SUM = "added up over the instances"
@@ -34,20 +36,20 @@ class Way(Enum):
 
 @attrs.frozen
 class Figure:
-    """One figure: its name, its way, and the metrics it is read from."""
+    """One figure on the metrics page: its name, the way to combine it, and its source metrics."""
 
     name: str
-    """The name on the metrics page, less `odradek_client_`."""
+    """The name on the metrics page, without the prefix `odradek_client_`."""
     way: Way
     described: str
     sources: tuple[str, ...]
-    """Names of metrics, less their prefix and the role."""
+    """The names of the pushed metrics that it is read from, without the common prefix and the role."""
     scale: float = 1.0
-    """The factor from the metric's unit to the figure's."""
+    """The factor that converts the metric's unit to the figure's unit."""
 
 
 def _times(name: str, described: str, *sources: str) -> tuple[Figure, Figure]:
-    """Make the mean and the longest of a time, which clients report in milliseconds."""
+    """Make two figures of a time, the mean and the longest. Clients report it in milliseconds."""
     mean = tuple(f"{source}.avg" for source in sources)
     longest = tuple(f"{source}.max" for source in sources)
     return (
@@ -66,7 +68,7 @@ FIGURES = (
     ),
     *_times(
         "throttle_time",
-        "Time for which brokers made the client wait",
+        "Time that brokers made the client wait by quotas",
         "produce.throttle.time",
         "fetch.manager.fetch.throttle.time",
     ),
@@ -83,27 +85,31 @@ FIGURES = (
     Figure(
         "assigned_partitions",
         Way.SUM,
-        "Partitions that consumers have from their groups.",
+        "Partitions that groups have assigned to the consumers.",
         ("coordinator.assigned.partitions",),
     ),
     Figure(
         "records_lag_max",
         Way.LARGEST,
-        "Records by which the consumer is behind in its worst partition.",
+        "Lag of the consumer, in records, in the partition where it is largest.",
         ("fetch.manager.records.lag.max",),
     ),
     _count("connections_created", "Connections that the client has opened.", "connection.creation.total"),
     _count("records_sent", "Records that the producer has sent.", "record.send.total"),
-    _count("record_errors", "Records that the producer has given up.", "record.error.total"),
+    _count("record_errors", "Records that the producer could not deliver.", "record.error.total"),
     _count("record_retries", "Records that the producer has sent again.", "record.retry.total"),
     _count("records_consumed", "Records that the consumer has read.", "fetch.manager.records.consumed.total"),
-    _count("consumed_bytes", "Their bytes.", "fetch.manager.bytes.consumed.total"),
+    _count(
+        "consumed_bytes",
+        "Bytes of the records that the consumer has read.",
+        "fetch.manager.bytes.consumed.total",
+    ),
     _count("outgoing_bytes", "Bytes that the client has sent to brokers.", "outgoing.byte.total"),
     _count("incoming_bytes", "Bytes that the client has received from brokers.", "incoming.byte.total"),
     _count("rebalances", "Rebalances that the consumer took part in.", "coordinator.rebalance.total"),
     _count("failed_rebalances", "Rebalances that failed.", "coordinator.failed.rebalance.total"),
 )
-"""In the order of the metrics page. Each name is a family there."""
+"""All figures, in the order of the metrics page. Each of them is one metric family there."""
 
 
 def _slots() -> dict[bytes, int]:
@@ -117,30 +123,33 @@ def _slots() -> dict[bytes, int]:
 
 
 SLOTS: Mapping[bytes, int] = _slots()
-"""The number of role and figure together, by the metric's whole name."""
+"""For each full metric name, its slot: one number that stands for a role and a figure."""
 
 
 def role_of(slot: int) -> str:
-    """Return the role that a slot belongs to."""
+    """Return the role of a slot: one of `ROLES`."""
     return ROLES[slot // len(FIGURES)]
 
 
 def figure_of(slot: int) -> Figure:
-    """Return the figure that a slot belongs to."""
+    """Return the figure of a slot."""
     return FIGURES[slot % len(FIGURES)]
 
 
 @attrs.frozen
 class Pushed:
-    """The numbers of one push, by slot."""
+    """The numbers of one push, by slot (see `SLOTS`)."""
 
     gauges: Mapping[int, float]
     counts: Mapping[int, float]
-    """The counts since the previous push."""
+    """Counts of events since the instance's previous push."""
 
 
 def gather(points: Iterable[Point]) -> Pushed:
-    """Make the numbers of one push from its points: those without labels, else the labelled ones, joined."""
+    """Make the numbers of one push from its points.
+
+    A number without labels has priority; otherwise the numbers with labels are combined.
+    """
     whole: dict[int, float] = {}
     parts: dict[int, list[float]] = {}
     counts: dict[int, float] = {}
@@ -163,7 +172,7 @@ def gather(points: Iterable[Point]) -> Pushed:
 
 
 def joined(way: Way, values: list[float]) -> float:
-    """Make one number of several by a way that is no count."""
+    """Combine several numbers into one by their mean, sum or largest value."""
     if way is Way.LARGEST:
         return max(values)
     return sum(values) / len(values) if way is Way.MEAN else sum(values)

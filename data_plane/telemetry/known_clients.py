@@ -1,9 +1,10 @@
-"""A node's knowledge of its clients: each user and client id once, with the figures that its instances have
+"""The clients of a node: each pair of user and client id once, with the figures that its instances have
 pushed. PURE.
 
-Clients choose their ids, and many programs share a default one. So a client here is a user together with a client id.
-There are `CLIENTS_MAX` of them. When there are more, one without instances gives way, else one of the user that has the
-most. If that is the new client's own user, all further clients share one place. So nobody can push other users out.
+Programs choose their client ids, and many use the same default. So a client here is a user together with a
+client id. There are at most `CLIENTS_MAX` clients. A further client replaces one without instances, or else
+one of the user who has most clients. If this is the new client's own user, all further clients share one
+entry. So no user can displace other users' clients.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ __all__ = ["CLIENTS_MAX", "KEPT_SECONDS", "ClientInstance", "KnownClient", "Know
 
 CLIENTS_MAX = 1_000
 KEPT_SECONDS = 300.0
-"""The seconds for which a client is shown after its last instance has gone. Its last push comes as it ends."""
+"""The time, in seconds, for which a client is shown after its last instance has gone. An instance sends its
+last push when it ends.
+"""
 NAME_LETTERS_MAX = 200
-"""Longer names of users, clients and libraries are cut."""
+"""The longest name of a user, client or library, in characters. Longer ones are cut."""
 OTHERS = ("", "<others>")
 
 Software = tuple[str, str]
-"""Name and version of a client's library."""
+"""The name and version of a client's library."""
 
 
 @attrs.define(eq=False, slots=True)
 class ClientInstance:
-    """One running client, by the id that it has from the first broker that it asked."""
+    """One running client program, identified by the id that its first broker gave to it."""
 
     instance_id: bytes
     client: KnownClient
@@ -38,21 +41,23 @@ class ClientInstance:
     interval_ms: int
     subscription_id: int
     version: int
-    """The version of the subscriptions by which it was matched."""
+    """The version of the subscriptions (`Subscriptions.version`) with which `metrics` and `interval_ms` were
+    found.
+    """
     expires_at: float = 0.0
     got_at: float = float("-inf")
-    """The time at which it was last given its subscription."""
+    """The time, in monotonic seconds, at which the instance last got its subscription."""
     pushed_at: float = float("-inf")
-    """The time at which its last push came, if in time."""
+    """The time, in monotonic seconds, of the last push that was not too early."""
     is_terminating: bool = False
     last_error: int = 0
     gauges: dict[int, float] = attrs.field(factory=dict)
-    """Its last push, by slot."""
+    """The gauges of the last accepted push, by slot."""
 
 
 @attrs.define(eq=False, slots=True)
 class KnownClient:
-    """One user and client id."""
+    """One pair of user and client id, with its instances and figures."""
 
     principal: str
     client_id: str
@@ -63,13 +68,15 @@ class KnownClient:
     pushed_at: float | None = None
     interval_ms: int = 0
     ended_at: float = 0.0
-    """The time at which its last instance went. It counts while there is none."""
+    """The time at which the last instance went, in monotonic seconds. It is valid while there are no
+    instances.
+    """
     counts: dict[int, float] = attrs.field(factory=dict)
     last_gauges: dict[int, float] = attrs.field(factory=dict)
-    """The gauges of the instance that went last."""
+    """The gauges of the instance that went last, by slot."""
 
     def take(self, instance: ClientInstance, pushed: Pushed, now: float) -> None:
-        """Take the numbers of one push."""
+        """Store the numbers of one push of `instance`."""
         self.pushes += 1
         self.pushed_at = now
         self.interval_ms = instance.interval_ms
@@ -78,13 +85,16 @@ class KnownClient:
             self.counts[slot] = self.counts.get(slot, 0.0) + count
 
     def forget(self, instance: ClientInstance, now: float) -> None:
-        """Let an instance go. The last one leaves its gauges behind."""
+        """Remove an instance that is gone. If it was the last one, keep its gauges."""
         if self.instances.pop(instance.instance_id, None) is not None and not self.instances:
             self.ended_at = now
             self.last_gauges = instance.gauges
 
     def figures(self) -> Iterator[tuple[int, float]]:
-        """Yield the slots that were pushed and their numbers, in the order of the slots."""
+        """Yield each slot that was pushed and its number, sorted by slot.
+
+        The numbers of several instances are combined.
+        """
         values: dict[int, list[float]] = {}
         pushed = [each.gauges for each in self.instances.values() if each.gauges] or [self.last_gauges]
         for gauges in pushed:
@@ -96,7 +106,7 @@ class KnownClient:
 
 
 class KnownClients:
-    """All clients of a node, up to a limited number."""
+    """All clients of a node, `clients_max` at most."""
 
     def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
         self._clients_max = clients_max
@@ -104,7 +114,10 @@ class KnownClients:
         self._of_principal: Counter[str] = Counter()
 
     def find(self, principal: str, client_id: str | None, now: float) -> KnownClient:
-        """Find a client, or make a place for it."""
+        """Return the client of this user and client id, or create it.
+
+        If there is no room, return the entry that all further clients share.
+        """
         key = _short(principal), _short(client_id or "")
         found = self._clients.get(key)
         if found is None:
@@ -117,7 +130,10 @@ class KnownClients:
         return found
 
     def _make_room(self, principal: str) -> bool:
-        """Drop a client for one of this user. False if the user has more clients than any other."""
+        """Drop one client, so that this user may add another.
+
+        Returns False if this user itself has the most clients, so that none is dropped.
+        """
         gone = min(
             (each for each in self._clients.values() if not each.instances),
             key=lambda each: each.ended_at,
@@ -138,7 +154,7 @@ class KnownClients:
             del self._of_principal[client.principal]
 
     def drop_ended(self, now: float) -> None:
-        """Drop the clients whose last instance went long ago."""
+        """Drop the clients whose last instance went more than `KEPT_SECONDS` ago."""
         ended = [
             each
             for each in self._clients.values()
@@ -148,7 +164,7 @@ class KnownClients:
             self._drop(client)
 
     def all(self) -> list[KnownClient]:
-        """List all clients. The client with the last push comes first."""
+        """List all clients, sorted by their last push; the latest push is first."""
         return sorted(
             self._clients.values(),
             key=lambda each: float("-inf") if each.pushed_at is None else each.pushed_at,

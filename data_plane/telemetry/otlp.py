@@ -1,8 +1,8 @@
-"""Numbers out of pushed metrics: a bounded reader of OTLP's `MetricsData`, of gauges and sums alone. PURE.
+"""A bounded reader of pushed metrics: gauges and sums in OTLP's message `MetricsData`. PURE.
 
-Clients push a protobuf message (OpenTelemetry's protocol, version 1). A node needs few of its numbers, by known names.
-So this reader steps over all other fields without looking into them. The levels are fixed: resource, scope, metric,
-point. It never recurses, and reads a bounded number of fields.
+Clients push a protobuf message (OpenTelemetry's protocol, version 1). A node needs only few of its numbers,
+by known names. So this reader skips all other fields without decoding them. The levels are fixed: resource,
+scope, metric, point. It does not recurse, and reads a bounded number of fields.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ import attrs
 __all__ = ["FIELDS_MAX", "MalformedMetrics", "Point", "TooManyFields", "read_points"]
 
 FIELDS_MAX = 100_000
-"""The fields of one payload: a consumer of 2,000 partitions pushes that many. Reading them takes some 50 ms."""
+"""The most fields that are read of one payload. A consumer of 2,000 partitions pushes as many. To read them
+takes some 50 ms.
+"""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DOUBLE, _INT64 = Struct("<d"), Struct("<q")
 _DELTA = 1
-"""`AGGREGATION_TEMPORALITY_DELTA`: a sum counts from the push before."""
+"""The value of `AGGREGATION_TEMPORALITY_DELTA`: the sum counts from the previous push on."""
 
 
 class MalformedMetrics(ValueError):
-    """The bytes are no `MetricsData`."""
+    """Raised if the bytes are no valid `MetricsData`."""
 
 
 class TooManyFields(ValueError):
-    """The payload has more fields than one push may have."""
+    """Raised if the payload has more fields than one push may have."""
 
 
 @attrs.frozen(slots=True)
@@ -41,16 +43,16 @@ class Point:
     is_sum: bool
     """True for a count since the previous push, False for a gauge."""
     is_labelled: bool
-    """True if the point is about a part of the client's work: a node, a topic, a partition."""
+    """True if the point has labels: it is about one node, topic or partition."""
 
 
 def read_points(data: bytes, wanted: Container[bytes], fields_max: int = FIELDS_MAX) -> list[Point]:
-    """Read the points of the wanted metrics, in their order. Left out are
-    cumulative sums, infinite numbers and NaN.
+    """Read all points of the metrics whose names are in `wanted`, in the payload's order. Cumulative sums,
+    infinite numbers and NaN are left out.
 
     Raises:
-        MalformedMetrics: the bytes are no such message.
-        TooManyFields: it has more than `fields_max` fields.
+        MalformedMetrics: the bytes are no `MetricsData`.
+        TooManyFields: the payload has more than `fields_max` fields.
     """
     reader = _Reader(data, fields_max)
     found: list[Point] = []
@@ -62,7 +64,10 @@ def read_points(data: bytes, wanted: Container[bytes], fields_max: int = FIELDS_
 
 
 class _Reader:
-    """A position in a payload is given with each call; only the count of fields is kept."""
+    """A reader of one payload.
+
+    Each call gets a position in the payload; the reader itself only counts fields.
+    """
 
     __slots__ = ("_data", "_left")
 
@@ -71,7 +76,7 @@ class _Reader:
         self._left = fields_max
 
     def read_metric(self, start: int, end: int, wanted: Container[bytes], found: list[Point]) -> None:
-        """Add the points of one metric, if it is wanted."""
+        """Append the points of one metric to `found`, if its name is in `wanted`."""
         name = b""
         parts: list[tuple[bool, int, int]] = []
         for number, wire, at, stop in self._fields(start, end):
@@ -113,13 +118,16 @@ class _Reader:
         return value, is_labelled
 
     def inner(self, wanted: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the messages in one repeated field."""
+        """Yield the start and end of each message in the repeated field `wanted`."""
         for number, wire, at, stop in self._fields(start, end):
             if number == wanted and wire == _BYTES:
                 yield at, stop
 
     def _fields(self, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield number and wire type of each field, and the bounds of its value. For a varint, the value itself."""
+        """Yield each field's number, wire type, and the start and end of its value.
+
+        For a varint, the value takes the place of the start.
+        """
         data = self._data
         while at < end:
             self._left -= 1
@@ -141,7 +149,7 @@ class _Reader:
                 raise MalformedMetrics(f"wire type {wire}")
             stop = at + size
             if not number or stop > end:
-                raise MalformedMetrics("a field ends behind the message that holds it")
+                raise MalformedMetrics("a field is longer than the message that contains it")
             yield number, wire, at, stop
             at = stop
 
@@ -155,4 +163,4 @@ class _Reader:
             if byte < 0x80:
                 return value, at
             shift += 7
-        raise MalformedMetrics("a number without an end")
+        raise MalformedMetrics("a variable-length number is cut off")

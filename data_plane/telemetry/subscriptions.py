@@ -17,21 +17,25 @@ __all__ = ["ALL_METRICS", "Attributes", "Subscriptions", "Wanted"]
 
 ALL_METRICS = "*"
 INTERVAL_MS_DEFAULT = 300_000
-"""How often clients without a subscription ask again."""
+"""The interval, in milliseconds, at which clients without a subscription ask for one again."""
 _LETTERS_PER_UNIT = 500
-"""The letters that all patterns compare in the time that the description of one partition takes."""
+"""The number of letters of a client's properties that all patterns compare in one unit of work, the time to
+describe a partition.
+"""
 _KEY_METRICS, _KEY_INTERVAL, _KEY_MATCH = "metrics", "interval.ms", "match"
 
 Attributes = Mapping[str, str | None]
-"""The properties of a client, by the names that patterns have for them."""
+"""The properties of a client, by the names that patterns use for them. None: the client has not sent the
+property.
+"""
 
 
 @attrs.frozen
 class Wanted:
-    """The metrics that one client is asked to push, and their interval."""
+    """The metrics that one client is asked to push, and the interval."""
 
     metrics: tuple[str, ...]
-    """Prefixes of names in order; empty: nothing. `*` stands alone."""
+    """Prefixes of metric names, sorted. Empty: push nothing. `("*",)`: push all."""
     interval_ms: int
 
 
@@ -45,7 +49,10 @@ class _Subscription:
     patterns: Mapping[str, Pattern]
 
     def matches(self, attributes: Attributes) -> bool:
-        """True if each pattern matches all of its text. A text that the client has not given matches no pattern."""
+        """True if each pattern matches the whole text of its property.
+
+        A property that the client has not sent matches no pattern.
+        """
         return all(
             (text := attributes.get(name)) is not None and pattern.fullmatch(text) is not None
             for name, pattern in self.patterns.items()
@@ -53,23 +60,23 @@ class _Subscription:
 
 
 class Subscriptions:
-    """All subscriptions of the cluster."""
+    """All telemetry subscriptions of the cluster."""
 
     def __init__(self, log_unreadable: Callable[[str, str], None]) -> None:
-        """`log_unreadable` gets the name of a subscription that cannot be applied, and the reason."""
+        """`log_unreadable` is called with the name of a subscription that cannot be applied, and the reason."""
         self.version = 0
-        """Grows with each change."""
+        """A number that grows with each change of a subscription."""
         self._log_unreadable = log_unreadable
         self._by_name: dict[str, _Subscription] = {}
         self._known: dict[Wanted, Wanted] = {}
-        """One object for all clients that are asked for the same."""
+        """The `Wanted` objects in use, so that clients with equal subscriptions share one object."""
 
     def follow(
         self,
         configs: Mapping[tuple[int, str], Mapping[str, str]],
         changed: Iterable[tuple[int, str]],
     ) -> None:
-        """Apply the changed ones of these configurations, as far as they are subscriptions."""
+        """Apply those of the changed configurations that are telemetry subscriptions."""
         for kind, name in changed:
             if kind != RESOURCE_CLIENT_METRICS:
                 continue
@@ -82,12 +89,14 @@ class Subscriptions:
             try:
                 self._by_name[name] = _subscription(values)
             except ConfigError as error:
-                # Another program wrote this subscription. Without its patterns it would apply to all clients.
+                # Another program wrote this invalid subscription. It is skipped, since without its patterns
+                # it would apply to all clients.
                 self._log_unreadable(name, str(error))
 
     def wanted_of(self, attributes: Attributes) -> Work[Wanted]:
-        """Find the metrics that a client is asked to push: all that matching subscriptions name, at the
-        shortest of their intervals."""
+        """Compute what a client is asked to push: the metrics of all matching subscriptions, at the shortest
+        of their intervals. This is work in slices.
+        """
         metrics: set[str] = set()
         interval_ms = INTERVAL_MS_DEFAULT
         units = 1 + sum(len(text or "") for text in attributes.values()) // _LETTERS_PER_UNIT
@@ -105,7 +114,7 @@ class Subscriptions:
 
 
 def _subscription(values: Mapping[str, str]) -> _Subscription:
-    """Read a subscription; a key without a value has its default. Raises `ConfigError`."""
+    """Parse a subscription's configuration. A missing key has its default. Raises `ConfigError`."""
     parsed = {
         key: definition.parse(values[key]) if key in values else definition.default_value()
         for key, definition in client_metrics_defs().items()

@@ -1,1 +1,1 @@
-"""Transaction coordinators: one shard per led partition of `__transaction_state`."""
+"""Transaction coordinators: one shard for each partition of `__transaction_state` that this broker leads."""

@@ -1,7 +1,8 @@
-"""The transaction coordinators of a broker: one shard per led partition of `__transaction_state`. PORTED.
+"""The transaction coordinators of a broker: one shard for each partition of `__transaction_state` that it
+leads. PORTED.
 
-After a load, a coordinator first completes what its predecessor promised. Once the loaded log is committed, it writes
-the markers of all transactions in PrepareCommit and PrepareAbort again.
+A new coordinator first completes the transactions that an earlier coordinator has decided to end. Once the
+loaded log is committed, it writes the markers of all transactions in PrepareCommit and PrepareAbort again.
 """
 
 from __future__ import annotations
@@ -41,14 +42,17 @@ from odradek.wire.errors import ErrorCode
 
 _READS = (VerifyPartitions, DescribeTransaction, ListTransactions)
 IDS_PER_TURN = 2_000
-"""Transactional ids that a new coordinator checks in one turn: a few milliseconds."""
+"""The number of transactional ids that a new coordinator checks in one turn. This takes a few milliseconds.
+"""
 COMMIT_TIMEOUT_MS = 5_000
-"""Milliseconds that a decision may wait for replicas before its client gets a retriable error."""
+"""The longest time, in milliseconds, that a decision waits for replicas. Then its client gets a retriable
+error.
+"""
 
 
 class OldestOpen(NamedTuple):
-    """The start times of the oldest open transactions, in milliseconds since 1970: of those with a timeout, and of
-    prepared ones (KIP-939).
+    """The start times of the two oldest open transactions, in milliseconds since 1970: one with a timeout,
+    one without (prepared, KIP-939). None if there is none.
     """
 
     timed_ms: int | None
@@ -56,7 +60,7 @@ class OldestOpen(NamedTuple):
 
 
 class TransactionShard(Shard[TransactionsState, Changed]):
-    """The coordinator of the transactional ids of one partition."""
+    """The coordinator of the transactional ids of one partition of `__transaction_state`."""
 
     NAME: ClassVar[str] = "transactions"
 
@@ -81,7 +85,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         self.machine = machine
         self._markers = markers
         self._earlier: TransactionsState | None = None
-        """The state as it was loaded, kept while a part of it may be uncommitted."""
+        """The state as it was loaded, kept until all loaded records are committed."""
         self._loaded_end = 0
 
     @property
@@ -105,11 +109,11 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         self._begin_earlier(self._log.high_watermark)
 
     def _begin_earlier(self, high_watermark: int) -> None:
-        """Complete the transactions that earlier coordinators have decided to end, once all loaded records are
-        committed.
+        """Start to complete the transactions that earlier coordinators have decided to end, once all loaded
+        records are committed.
 
-        Records above the high watermark may be lost with this broker. Its successor could decide otherwise, and
-        markers of both would tear the transaction.
+        Records above the high watermark may be lost with this broker. The next coordinator could then decide
+        differently, and the transaction would have both kinds of markers.
         """
         state = self._earlier
         if state is not None and high_watermark >= self._loaded_end:
@@ -117,9 +121,10 @@ class TransactionShard(Shard[TransactionsState, Changed]):
             self._complete_earlier(state, iter(state.transactions))
 
     def _complete_earlier(self, state: TransactionsState, ids: Iterator[str]) -> None:
-        """Begin to write the markers that an earlier coordinator has decided, for some of the ids in each turn.
+        """Start the markers of transactions in PrepareCommit or PrepareAbort. Each turn checks `IDS_PER_TURN`
+        ids.
 
-        Requests in between do no harm: a transaction in PrepareCommit or PrepareAbort waits for markers.
+        Requests between these turns do no harm, since such a transaction waits for its markers.
         """
         if self._stopped:
             return
@@ -137,7 +142,9 @@ class TransactionShard(Shard[TransactionsState, Changed]):
             self._markers.begin(self, transaction)
 
     def has_completed(self, transaction: Transaction) -> bool:
-        """True if the newest state, committed or not, is beyond this one."""
+        """True if this transaction has left the state in `transaction`, by the newest state of the shard,
+        committed or not.
+        """
         if self._runtime is None:
             return False
         known: Transaction | None = self._runtime.state.transactions.get(transaction.transactional_id)
@@ -154,7 +161,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         return not isinstance(request, _READS)
 
     def needs_replicas(self, request: Any) -> bool:
-        # Do not refuse a deadline: it would stay due, and its timer would fire again and again.
+        # Always accept due deadlines: a refused one would stay due, and its timer would fire again and again.
         return not isinstance(request, (*_READS, TimePasses))
 
     def size_of(self, state: TransactionsState) -> int:
@@ -185,7 +192,9 @@ def _append_bytes_max(partition: Partition) -> int:
 
 
 class TransactionCoordinator(Shards[TransactionShard]):
-    """All shards of a broker, their markers, and the connections to other brokers' coordinators."""
+    """All transaction coordinator shards of a broker, with the senders of markers and of requests to other
+    brokers.
+    """
 
     def __init__(
         self,
@@ -195,8 +204,9 @@ class TransactionCoordinator(Shards[TransactionShard]):
         write_here: WriteHere | None = None,
         peers: BrokerPeers | None = None,
     ) -> None:
-        """`write_here` writes markers to partitions that are led here. `peers` replaces the connections to other
-        brokers.
+        """`write_here` writes markers to partitions that this broker leads.
+
+        `peers` replaces the connections to other brokers.
         """
         super().__init__(broker, TRANSACTIONS_TOPIC)
         self._host = broker
@@ -226,8 +236,8 @@ class TransactionCoordinator(Shards[TransactionShard]):
         return refusal(ask, code)
 
     def _record_version(self) -> int:
-        """Choose the version of new records: since `transaction.version` 1 they have the fields of transaction
-        version 2.
+        """Return the version in which to write new records: 1 if the cluster's `transaction.version` is at
+        least 1, otherwise 0.
         """
         return 1 if self._broker.newest.image.features.get(TRANSACTION_VERSION, 0) >= 1 else 0
 
@@ -252,7 +262,10 @@ class TransactionCoordinator(Shards[TransactionShard]):
             self._check(shard, request)
 
     def _check(self, shard: TransactionShard, request: Callable[[int], Any]) -> None:
-        """Submit a check of a shard's transactions, and repeat it while some are left."""
+        """Submit a periodic check of a shard's transactions.
+
+        Submit it again in later turns while it reports that some are left.
+        """
         if shard.is_loading or shard.is_stopped:
             return
 
@@ -266,7 +279,7 @@ class TransactionCoordinator(Shards[TransactionShard]):
             now = self._broker.agreed_clock.moment()
             shard.submit(Ask(request(now.earliest_ms), 0, Receiver(checked), now.latest_ms))
         except Exception:
-            # A bug in one shard must not stop the other shards' turns.
+            # A bug in one shard must not stop the checks of the other shards.
             self._broker.log.exception("transactions.check_failed", partition=shard.partition.log.partition)
 
     def stop(self) -> None:

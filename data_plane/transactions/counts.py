@@ -1,4 +1,4 @@
-"""Counts of a broker's coordinators. They outlive the shards, which change with leadership. PURE."""
+"""Counters of a broker's transaction coordinators. They stay when a shard ends with its leadership. PURE."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import attrs
 
 @attrs.define
 class TransactionCounts:
-    """Counts of events since the broker has started."""
+    """Counts of events since the start of the broker."""
 
     committed: int = 0
     """Transactions whose commit markers are all written."""
     aborted: int = 0
     timed_out: int = 0
-    """Transactions that the coordinator has aborted because they took longer than their timeouts."""
+    """Transactions that the coordinator has aborted because they exceeded their timeouts."""
     refused: int = 0
-    """Requests refused because their producers are fenced, or were replaced."""
+    """Requests that were refused because their producers are fenced or replaced."""
     refused_ids: int = 0
     """Requests with a new transactional id that were refused because the coordinator has no room for more ids."""
     refused_partitions: int = 0

@@ -1,4 +1,4 @@
-"""The end of a transaction: the producers that may end it, the outcome, and the state afterwards. PURE."""
+"""The end of a transaction: the check of the producer, the outcome, and the state afterwards. PURE."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ __all__ = [
 
 
 def expected_producer(transaction: Transaction) -> tuple[int, int]:
-    """Return the producer id and epoch that requests must have. After a resumption these are the resuming
-    producer's.
+    """Return the producer id and epoch that requests must have.
+
+    For a resumed transaction they are those of the resuming producer.
     """
     if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
         return transaction.next_producer_id, transaction.next_producer_epoch
@@ -38,13 +39,16 @@ def expected_producer(transaction: Transaction) -> tuple[int, int]:
 
 
 def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
-    """Check a request to end a transaction. Return the error for a foreign producer, or while markers are on their way."""
+    """Check a request to end a transaction.
+
+    Returns NONE, or the error: another producer sent it, or markers are being written.
+    """
     if transaction.status.is_ending and request.client_version >= EPOCHS_GROW_LEVEL:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     producer_id, epoch = expected_producer(transaction)
     if request.producer_epoch == EPOCH_MAX:
         reached("transactions.reserved_epoch_refused")
-        # The epoch is the coordinator's own, for fencing. A client can only have guessed it.
+        # Only the coordinator uses this epoch, for fencing. A client can only have guessed it.
         return (
             ErrorCode.PRODUCER_FENCED
             if request.producer_id == producer_id
@@ -62,7 +66,9 @@ def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
 
 
 def _repeats_overflow(transaction: Transaction, request: EndTransaction) -> bool:
-    """True if an EndTxn is a retry from before the producer id was changed, because its epochs were used up."""
+    """True if the request is a retry of an EndTxn that was sent before the producer id was replaced, because
+    its epochs were used up.
+    """
     return (
         request.producer_id == transaction.previous_producer_id
         and request.producer_epoch == EPOCH_MAX - 1
@@ -75,7 +81,9 @@ def _is_retry(transaction: Transaction, request: EndTransaction) -> bool:
 
 
 def outcome_of(transaction: Transaction, request: EndTransaction) -> TransactionStatus | ErrorCode:
-    """Choose the next state, or an answer that changes nothing."""
+    """Return the next state of the transaction, or the error code of the answer (also NONE for a retry) if
+    the state stays.
+    """
     status, is_commit = transaction.status, request.is_commit
     grows = request.client_version >= EPOCHS_GROW_LEVEL
     if status is TransactionStatus.ONGOING:
@@ -94,14 +102,16 @@ def outcome_of(transaction: Transaction, request: EndTransaction) -> Transaction
 
 
 def needs_next_id(transaction: Transaction) -> bool:
-    """True if the epoch grows at the end of this transaction, and would then reach or exceed the last epoch."""
+    """True if the producer needs a new id after this transaction, because the next epoch would reach the last
+    one.
+    """
     return expected_producer(transaction)[1] >= EPOCH_MAX - 1
 
 
 def decided(
     transaction: Transaction, status: TransactionStatus, client_version: int, next_id: int, wall_ms: int
 ) -> Transaction:
-    """Decide the outcome of a transaction. Its markers have the epoch of the new state.
+    """Return the transaction with its decided outcome. Its markers will have the epoch of this new state.
 
     `next_id` is the producer id after this transaction if `needs_next_id` is true, else -1.
     """
@@ -126,22 +136,26 @@ def decided(
 
 
 def _grown(epoch: int) -> int:
-    """Return the next epoch, at most `EPOCH_MAX`, which a log of an earlier release may hold."""
+    """Return the next epoch, but at most `EPOCH_MAX`: the log of an earlier release may already have this
+    epoch.
+    """
     return min(epoch + 1, EPOCH_MAX)
 
 
 def _next_epoch(next_epoch: int, next_id: int) -> int:
-    """Return the epoch that the resuming producer has after the end of the transaction; -1 without a resumption."""
+    """Return the epoch that the resuming producer has after the transaction ends; -1 if no producer has
+    resumed the transaction.
+    """
     if next_epoch < 0:
         return NO_PRODUCER_EPOCH
     return _grown(next_epoch) if next_id < 0 else 0
 
 
 def fenced(transaction: Transaction, wall_ms: int, next_id: int = NO_PRODUCER_ID) -> Transaction:
-    """Abort the open transaction for the coordinator, with an epoch that its producer does not have.
+    """Return the open transaction as aborted by the coordinator. Its epoch grows, which fences its producer.
 
-    If `needs_next_id` is true, the producer id has no epochs left, and `next_id` replaces it. If no new id is at
-    hand, `next_id` is -1: the last epoch stays, and the next InitProducerId gets a new id.
+    If `needs_next_id` is true, the producer id has no epochs left, and `next_id` replaces it. If no new id is
+    available, `next_id` is -1: the last epoch stays, and the next InitProducerId gets a new id.
     """
     return attrs.evolve(
         transaction,
@@ -155,7 +169,7 @@ def fenced(transaction: Transaction, wall_ms: int, next_id: int = NO_PRODUCER_ID
 
 
 def after_end(ending: Transaction) -> tuple[int, int]:
-    """Return the producer id and epoch after the end of this transaction."""
+    """Return the producer id and epoch that are valid after the end of this transaction."""
     if ending.next_producer_epoch >= 0:
         return ending.next_producer_id, ending.next_producer_epoch
     if ending.next_producer_id >= 0:

@@ -1,9 +1,9 @@
-"""The transaction coordinator of one partition of `__transaction_state`, as a machine for the replicated runtime. PURE.
+"""The state machine of the transactional ids in one partition of `__transaction_state`. PURE.
 
 The decision table (KIP-98, KIP-360, KIP-890; the order of checks is Kafka's)
 ----------------------------------------------------------------------------
-Each row is a state of the transactional id, each column a request whose producer id and epoch are right. `abort first`
-means: the epoch grows, the open transaction is aborted, and the request goes on when that is done.
+Each row is a state of the transactional id. Each column is a request with the right producer id and epoch.
+`abort first` means: the epoch grows, the open transaction is aborted, and after that the request continues.
 
     state             InitProducerId     AddPartitionsToTxn    EndTxn commit            EndTxn abort
     ----------------  -----------------  --------------------  -----------------------  -----------------------------
@@ -20,16 +20,16 @@ means: the epoch grows, the open transaction is aborted, and the request goes on
     CompleteAbort     Empty, epoch + 1   Ongoing               INVALID_TXN_STATE        v1 NONE, v2 NONE if it is a
                                                                                         retry, otherwise PrepareAbort
 
-`waits`: where Kafka answers CONCURRENT_TRANSACTIONS at once, the request is held until the markers are written, for
-`HELD_MS_MAX` at most. Markers mostly take a few milliseconds, and a client pauses longer than that before it asks
-again.
+`waits`: where Kafka answers CONCURRENT_TRANSACTIONS at once, the request is held until the markers are
+written, for `HELD_MS_MAX` at most. Markers mostly take a few milliseconds, but a client pauses longer before
+it repeats a request.
 
-Wrong producers: another producer id is INVALID_PRODUCER_ID_MAPPING, another epoch PRODUCER_FENCED (Init: both
-PRODUCER_FENCED). While markers are on their way, they get CONCURRENT_TRANSACTIONS and repeat the request. Only an
-EndTxn before client version 2 and a verification get the error at once.
+Wrong producers: another producer id gets INVALID_PRODUCER_ID_MAPPING, another epoch PRODUCER_FENCED
+(InitProducerId: PRODUCER_FENCED for both). While markers are being written, they get CONCURRENT_TRANSACTIONS
+and repeat the request. Only a verification, and an EndTxn before client version 2, get the error at once.
 
-Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the epoch before the newest
-one is a retry. Its answer is the result of the first one.
+Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the epoch before the
+newest one is a retry. It gets the answer of the first request.
 
 A partition may know a higher epoch of a producer id than the coordinator, from an admin client's marker. When the
 transaction has ended, its epochs count as used up (`EPOCH_MAX - 1`). So its producer is fenced, and the next producer
@@ -44,8 +44,9 @@ A transaction's state is one record, with all its partitions. As in Kafka, a bat
 grows, for the largest record that it may ever need. Its end is never refused: the log accepts it even if these
 limits have been lowered meanwhile.
 
-A producer whose transaction the coordinator has aborted goes on with InitProducerId, by its own id and epoch
-(KIP-360). It gets the epoch of that abort. A new producer gets the next epoch, which fences the old producer.
+A producer whose transaction the coordinator has aborted sends InitProducerId with its own id and epoch to
+continue (KIP-360). It gets the epoch of that abort. A new producer gets the next epoch, which fences the old
+producer.
 """
 
 from __future__ import annotations
@@ -105,21 +106,21 @@ from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
 APPEND_BYTES_MAX = 1_048_588
-"""Kafka's default of `max.message.bytes`."""
+"""Kafka's default of `max.message.bytes`, in bytes."""
 HELD_MS_MAX = 500
 HELD_MAX = 16
 """The most requests of one transactional id that may wait for its markers."""
 CHECKED_MAX = 1_000
-"""The most transactional ids that one decision forgets or aborts. The next decision continues."""
+"""The most transactional ids that one decision aborts or forgets. Another decision handles the rest."""
 CHECKED_BYTES_MAX = 1 << 20
-"""The most bytes of records in one decision that aborts transactions. The first record may be larger."""
+"""The limit of one decision that aborts transactions, in bytes of records. The first record may exceed it."""
 
 Changed = tuple[Transaction, ...]
-"""The transactions of a decision whose markers are to be written."""
+"""The transactions that a decision has ended, so that their markers must be written."""
 
 
 class Turn:
-    """One decision in the making. Each of its records is applied to `state` at once."""
+    """A decision while it is being made. Each of its records is applied to `state` at once."""
 
     __slots__ = ("answers", "now_ms", "records", "state", "wall_ms")
 
@@ -135,7 +136,10 @@ class Turn:
         self.state = self.state.replay((record,))
 
     def answer(self, reply: Reply | None, response: Any) -> None:
-        """Give `response` once everything that this turn decides is committed."""
+        """Add an answer: `response` is sent to `reply` once all records of this turn are committed.
+
+        None as `reply` is ignored.
+        """
         if reply is not None:
             self.answers.append((reply, response))
 
@@ -148,12 +152,12 @@ def _code_of(response: Any) -> Any:
 
 
 def _refused_like(response: Any, code: ErrorCode) -> Any:
-    """Make the error in the form of an answer to the same request."""
+    """Build a response of the same type as `response`, but with the error `code`."""
     return type(response)(code) if isinstance(response, (Producer, Verified)) else code
 
 
 def refusal(ask: Ask, code: ErrorCode) -> Any:
-    """Make the refusal of `ask`, in the form of the answer to its request."""
+    """Build the response that refuses `ask` with the error `code`."""
     request = ask.request
     if isinstance(request, (InitProducer, EndTransaction)):
         return Producer(code)
@@ -163,7 +167,10 @@ def refusal(ask: Ask, code: ErrorCode) -> Any:
 
 
 class TransactionMachine:
-    """The state machine of one partition. A broker makes a new one each time it becomes leader of that partition."""
+    """The state machine of the transactional ids of one partition.
+
+    A broker makes a new one each time it becomes leader of the partition.
+    """
 
     def __init__(
         self,
@@ -173,22 +180,26 @@ class TransactionMachine:
         counts: TransactionCounts,
         append_bytes_max: Callable[[], int] = lambda: APPEND_BYTES_MAX,
     ) -> None:
-        """`take_producer_id` returns a new producer id, None while there is none at hand. `record_version` returns
-        the version of new records, by the cluster's `transaction.version`. `counts` are the counts of all shards.
-        `append_bytes_max` is the size of the largest batch that the topic's configuration allows.
+        """`take_producer_id` returns a new producer id, or None if none is available now.
+
+        `record_version` returns the version of new records, which depends on the cluster's
+        `transaction.version`. `counts` is shared by all shards. `append_bytes_max` returns the size of the
+        largest batch that the topic accepts.
         """
         self._settings = settings
         self._take_producer_id = take_producer_id
         self._record_version = record_version
         self.deadlines = Deadlines()
         self._held: dict[str, list[Ask]] = {}
-        """Requests that wait for markers, by transactional id."""
+        """Requests that wait until markers are written, by transactional id."""
         self._counts = counts
         self._append_bytes_max = append_bytes_max
         self._aborted_max = CHECKED_MAX
         self._ages = OpenAges()
         self._unwritable: dict[str, Transaction] = {}
-        """Open transactions whose abort fits no record, as they were when that was found."""
+        """Open transactions whose abort record could not be written, each as it was then. They are not tried
+        again while they stay so.
+        """
         self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
             InitProducer: self._init,
             AddPartitions: self._add,
@@ -203,12 +214,13 @@ class TransactionMachine:
         }
 
     def take_over(self, state: TransactionsState, now_ms: int) -> None:
-        """Set up the machine with a state that was read from the log. Ages of its open transactions count from now
-        on.
+        """Prepare the machine for a state that was read from the log.
+
+        The ages of its open transactions count from now on.
         """
         self._ages.look(state, now_ms)
 
-    # -- the runtime's --------------------------------------------------------------------------------------------
+    # -- called by the runtime --------------------------------------------------------------------------------
 
     def decide(self, state: TransactionsState, request: Ask, context: DecisionContext) -> Decision:
         turn = Turn(state, context.now_ms, request.wall_ms)
@@ -231,14 +243,18 @@ class TransactionMachine:
         return after, tuple(each for each in newest if each is not None and each.status.is_ending)
 
     def refuse(self, request: Ask, code: ErrorCode) -> Answers:
-        """Refuse a request; NOT_CONTROLLER of the runtime is NOT_COORDINATOR here."""
+        """Build the answer that refuses a request.
+
+        The runtime's code NOT_CONTROLLER becomes NOT_COORDINATOR.
+        """
         return refused(request, code, refusal)
 
     def withdraw(
         self, state: TransactionsState, request: Ask, decision: Decision, context: DecisionContext
     ) -> Answers:
-        """Answer with an error every request that was answered or held because of these records, which were not
-        written.
+        """Withdraw a decision whose records could not be written.
+
+        Returns an error for each request that the decision answered or held.
         """
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         answers: Answers = [(reply, _refused_like(response, code)) for reply, response in decision.response]
@@ -301,11 +317,14 @@ class TransactionMachine:
         turn.answer(ask.reply, Producer(ErrorCode.NONE, begun.producer_id, begun.producer_epoch))
 
     def _begun(self, transaction: Transaction, request: InitProducer) -> Transaction | ErrorCode:
-        """Choose the producer id and epoch for a producer that begins, or continues after an error."""
+        """Return the transaction with the producer id and epoch for a producer that begins, or continues
+        after an error. Returns an error code if the producer is fenced, or no producer id is available.
+        """
         epoch = transaction.producer_epoch
         is_new_producer = request.producer_epoch == NO_PRODUCER_EPOCH
         goes_on = request.producer_epoch == epoch or (
-            # The coordinator has aborted its transaction with the last epoch, which no producer may have.
+            # The coordinator has aborted the producer's transaction with the last epoch, which no producer
+            # may use.
             epoch == EPOCH_MAX and request.producer_epoch == transaction.last_producer_epoch
         )
         if transaction.is_epoch_exhausted and (is_new_producer or goes_on):
@@ -330,8 +349,10 @@ class TransactionMachine:
         return ErrorCode.PRODUCER_FENCED
 
     def _resume(self, turn: Turn, ask: Ask, transaction: Transaction) -> None:
-        """Hand a prepared transaction over to the producer that will end it (KIP-939). This producer gets a new
-        epoch, which fences the former producer. The transaction keeps its epoch until it ends.
+        """Give a prepared transaction to the producer that will end it (KIP-939).
+
+        This producer gets a new epoch, which fences the former producer. The transaction keeps its own epoch
+        until it ends.
         """
         producer_id, epoch = expected_producer(transaction)
         if epoch >= EPOCH_MAX - 2:
@@ -387,10 +408,10 @@ class TransactionMachine:
         turn.answer(ask.reply, ErrorCode.NONE)
 
     def _may_grow(self, state: TransactionsState, before: Transaction, after: Transaction) -> ErrorCode:
-        """Check added partitions; return the error if they make the transaction too large for its record, or its
-        coordinator too full.
+        """Check added partitions. Returns an error if the transaction becomes too large for one record, or
+        the coordinator has no room for it.
 
-        Only growth is refused: an accepted transaction can be ended, however little room is left.
+        Only growth is refused. An accepted transaction can always end, also when there is no room left.
         """
         if record_bytes_max(after) > self._append_bytes_max():
             return ErrorCode.UNKNOWN_SERVER_ERROR
@@ -465,7 +486,9 @@ class TransactionMachine:
             self._deciders[type(held.request)](turn, held)
 
     def _fence(self, turn: Turn, transaction: Transaction) -> None:
-        """Abort the open transaction, with an epoch or a producer id that its producer does not have."""
+        """Abort the open transaction, with a higher epoch or a new producer id, so that its producer is
+        fenced.
+        """
         fresh = self._take_producer_id() if needs_next_id(transaction) else None
         self._write(turn, fenced(transaction, turn.wall_ms, NO_PRODUCER_ID if fresh is None else fresh))
 
@@ -496,8 +519,9 @@ class TransactionMachine:
     def _narrow_aborts(
         self, state: TransactionsState, records: Sequence[CoordinatorRecord | TransactionEnd]
     ) -> None:
-        """Narrow the search for a transaction whose abort fits no record: abort fewer at once, and skip an id that
-        fails alone.
+        """Prepare the next abort after a batch of aborts could not be written: abort half as many at once.
+
+        A single id that fails is skipped from then on.
         """
         ids = [record.transactional_id for record in records if isinstance(record, TransactionRecord)]
         self._counts.timed_out -= len(ids)
@@ -522,8 +546,9 @@ class TransactionMachine:
     # -- requests that wait for markers ---------------------------------------------------------------------------
 
     def _busy(self, turn: Turn, ask: Ask, *, holds: bool) -> None:
-        """Answer a request while markers are on their way. With `holds`, the request comes from the right producer,
-        and may wait for the markers.
+        """Answer a request while the transaction's markers are being written.
+
+        With `holds`, the right producer sent it, and it may wait; otherwise it gets CONCURRENT_TRANSACTIONS.
         """
         if holds:
             self._hold(turn, ask)
@@ -531,7 +556,10 @@ class TransactionMachine:
             turn.answer(ask.reply, refusal(ask, ErrorCode.CONCURRENT_TRANSACTIONS))
 
     def _hold(self, turn: Turn, ask: Ask) -> None:
-        """Decide the request when the markers are written, or refuse it after a while."""
+        """Hold the request until the markers are written.
+
+        After `HELD_MS_MAX`, or if too many wait, it gets CONCURRENT_TRANSACTIONS.
+        """
         if ask.reply is None:
             return
         transactional_id = ask.request.transactional_id
@@ -548,7 +576,7 @@ class TransactionMachine:
             turn.answer(ask.reply, refusal(ask, ErrorCode.CONCURRENT_TRANSACTIONS))
 
     def _forget_held(self, ask: Ask) -> bool:
-        """Stop holding the request; true if it was held."""
+        """Remove the request from the held requests. Returns True if it was held."""
         transactional_id = getattr(ask.request, "transactional_id", "")
         held = self._held.get(transactional_id)
         if held is None or ask not in held:
@@ -569,12 +597,12 @@ class TransactionMachine:
         turn.answer(ask.reply, turn.state)
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics."""
+        """Return figures for metrics: the number of held requests."""
         return {"held": sum(map(len, self._held.values()))}
 
 
 def _is_known(transaction: Transaction, request: InitProducer) -> bool:
-    """True if no other producer has replaced this one. The epoch is checked later."""
+    """True if the producer in the request still owns the transactional id. Its epoch is checked later."""
     return (
         request.producer_epoch == NO_PRODUCER_EPOCH
         or transaction.producer_epoch == NO_PRODUCER_EPOCH
@@ -589,7 +617,10 @@ def _is_known(transaction: Transaction, request: InitProducer) -> bool:
 def _find(
     state: TransactionsState, request: AddPartitions | VerifyPartitions
 ) -> tuple[Transaction | None, ErrorCode]:
-    """Find the transaction of a producer that adds partitions; return the error if another producer has the id."""
+    """Find the transaction that a request to add or verify partitions is about.
+
+    Returns an error code other than NONE if the request may not use it.
+    """
     if not request.transactional_id:
         return None, ErrorCode.INVALID_REQUEST
     transaction: Transaction | None = state.transactions.get(request.transactional_id)
@@ -602,7 +633,7 @@ def _find(
         reached("transactions.zombie_refused")
         return transaction, ErrorCode.PRODUCER_FENCED
     if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
-        # The producer that has resumed a prepared transaction may only end it.
+        # A producer that has resumed a prepared transaction may only end it.
         reached("transactions.resumed_may_only_end")
         return transaction, ErrorCode.INVALID_TXN_STATE
     return transaction, ErrorCode.NONE

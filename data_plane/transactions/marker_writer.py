@@ -1,9 +1,8 @@
-"""Transaction markers written to partitions that this broker leads, for its own coordinators and for other
-brokers'. PORTED.
+"""The writer of transaction markers to partitions that this broker leads, for coordinators on any broker. PORTED.
 
 A marker is a control batch. It is acknowledged when all in-sync replicas have it. In a partition of
-`__consumer_offsets`, the marker also settles the pending offsets of the group coordinator, and is acknowledged after
-that.
+`__consumer_offsets`, the group coordinator also applies or drops the offsets of the transaction. Only then
+the marker is acknowledged.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from odradek.wire.messages.write_txn_markers import (
 )
 
 APPEND_UNITS = 8
-"""The cost of an append, in look-ups of a partition."""
+"""The cost of one append, in units of work: to look up a partition costs 1."""
 
 
 class WritingBroker(BrokerHost, Protocol):
-    """The part of its broker that a `MarkerWriter` uses."""
+    """The part of the broker that a `MarkerWriter` uses."""
 
     @property
     def request_timeout_ms(self) -> int: ...
@@ -53,11 +52,11 @@ class WritingBroker(BrokerHost, Protocol):
 
 
 _Key: TypeAlias = tuple[int, str, int]
-"""The subject of an answer: producer id, topic and partition."""
+"""The key of the result for one marker: producer id, topic and partition."""
 
 
 class _Uncommitted:
-    """A marker that waits for the in-sync replicas to have it (an `AckWaiter`)."""
+    """A marker that waits until all in-sync replicas have it (an `AckWaiter`)."""
 
     __slots__ = ("key", "last_offset", "markers", "partition")
 
@@ -75,7 +74,9 @@ class _Uncommitted:
 
 
 class DelayedMarkers(Delayed):
-    """The markers of one request, until all are committed."""
+    """The delayed answer to one WriteTxnMarkers request: it is sent when all its markers are committed or
+    have failed.
+    """
 
     __slots__ = ("broker", "codes", "is_queued", "partitions", "pending", "timer")
 
@@ -86,15 +87,20 @@ class DelayedMarkers(Delayed):
         self.broker = broker
         self.partitions = partitions
         self.codes: dict[_Key, ErrorCode] = {}
-        """The known answers, in the order of the request."""
+        """The results so far, in the order of the request."""
         self.pending: dict[_Key, list[_Uncommitted | None]] = {}
-        """The replicas that each answer waits for; None if the answer waits for the group coordinator."""
+        """The markers without a result, with their waiters. A waiter is None if the group coordinator writes
+        the marker.
+        """
         self.is_queued = False
-        """True once all markers are appended, so that the last `settle` completes the request."""
+        """True once all markers are appended. From then on, the last `settle` completes the request."""
         self.timer: Timer | None = None
 
     def note(self, key: _Key, code: ErrorCode) -> None:
-        """Store the answer for one marker. If one partition has several, the first error is kept."""
+        """Store the result of one marker.
+
+        If there are several results for one key, the first error is kept.
+        """
         if not self.codes.get(key, ErrorCode.NONE):
             self.codes[key] = code
 
@@ -105,16 +111,19 @@ class DelayedMarkers(Delayed):
         partition.waiting.wait_for_acks(waiter)
 
     def wait_for_group(self, key: _Key) -> None:
-        """Wait until the group coordinator calls `settle`."""
+        """Record that the group coordinator writes this marker, and will call `settle` when it is done."""
         self.note(key, ErrorCode.NONE)
         self.pending.setdefault(key, []).append(None)
 
     def settle(self, key: _Key, code: ErrorCode) -> None:
-        """Settle one marker, which is committed or has failed."""
+        """Store the result of a marker that is committed or has failed.
+
+        The last one completes the request.
+        """
         waiting = self.pending.get(key)
         if waiting is None:
             reached("transactions.marker_written_too_late")
-            # The deadline has passed.
+            # The deadline has passed, so the request is answered already.
             return
         waiting.pop(0)
         if not waiting:
@@ -124,7 +133,7 @@ class DelayedMarkers(Delayed):
             self.check()
 
     def check(self) -> None:
-        """Answer if nothing is left to wait for."""
+        """Complete the request if all markers have results. Otherwise start the timer of `request.timeout.ms`."""
         self.is_queued = True
         if self.pending:
             if self.timer is None:
@@ -137,7 +146,7 @@ class DelayedMarkers(Delayed):
             self.complete(self.make_response())
 
     def make_response(self) -> WriteTxnMarkersResponse:
-        """Make the answers by producer and topic."""
+        """Build the response from the results, grouped by producer and topic."""
         by_producer: dict[int, dict[str, list[WritableTxnMarkerPartitionResult]]] = {}
         for (producer_id, topic, index), code in self.codes.items():
             topics = by_producer.setdefault(producer_id, {})
@@ -173,7 +182,10 @@ class DelayedMarkers(Delayed):
 
 
 class MarkerWriter:
-    """Writes the markers of requests. An error of one partition does not affect the others."""
+    """The writer of the markers in WriteTxnMarkers requests to the partitions of this broker.
+
+    An error in one partition does not affect the others.
+    """
 
     def __init__(self, broker: WritingBroker, partitions: ServedPartitions, groups: GroupCoordinator) -> None:
         self._broker = broker
@@ -181,7 +193,10 @@ class MarkerWriter:
         self._groups = groups
 
     def write(self, request: WriteTxnMarkersRequest, done: Callable[[WriteTxnMarkersResponse], None]) -> None:
-        """Write the markers of this broker's own coordinators; `done` is called with the answer, now or later."""
+        """Write markers for a coordinator on this broker.
+
+        `done` is called with the response, possibly during this call.
+        """
         result = run_through(self.write_all(request))
         if isinstance(result, Delayed) and result.response is None:
             result.answer = Receiver(done)
@@ -189,14 +204,18 @@ class MarkerWriter:
             done(result.response if isinstance(result, Delayed) else result)
 
     def write_all(self, request: WriteTxnMarkersRequest) -> Work[DelayedMarkers | WriteTxnMarkersResponse]:
-        """Write the markers of a request, a few in each slice."""
+        """Write all markers of a request, as work in slices.
+
+        Returns the response, or a `DelayedMarkers` if some markers are not committed yet.
+        """
         delayed = DelayedMarkers(self._broker, self._partitions)
         for marker in request.markers:
             named: set[tuple[str, int]] = set()
             for topic in marker.topics:
                 for index in topic.partition_indexes:
                     if (topic.name, index) in named:
-                        # One marker ends the transaction, even if its partition is named several times.
+                        # A partition that is named several times gets only one marker, which ends the
+                        # transaction.
                         yield 1
                         continue
                     named.add((topic.name, index))
@@ -208,11 +227,11 @@ class MarkerWriter:
         return delayed
 
     def _write(self, delayed: DelayedMarkers, marker: WritableTxnMarker, topic: str, index: int) -> None:
-        """Append one marker to one partition, or have the group coordinator do it."""
+        """Append one marker to one partition. In `__consumer_offsets` the group coordinator appends it."""
         key = (marker.producer_id, topic, index)
         found = self._partitions.get(topic, index)
         if marker.transaction_version < 0:
-            # The coordinator epoch that Kafka uses for an unknown version: Kafka's brokers write no such
+            # Kafka uses this version only if the version is unknown, and its brokers never write such a
             # marker.
             delayed.note(key, ErrorCode.UNKNOWN_SERVER_ERROR)
         elif found is None:
@@ -220,7 +239,7 @@ class MarkerWriter:
         elif not found.is_leader:
             delayed.note(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH:
-            # The producer id with which Kafka marks a batch that no producer wrote: no marker can have it.
+            # Kafka uses this producer id or epoch for batches without a producer, so no marker can have it.
             delayed.note(key, ErrorCode.UNKNOWN_SERVER_ERROR)
         elif topic == OFFSETS_TOPIC:
             delayed.wait_for_group(key)

@@ -1,22 +1,23 @@
-"""Sends the markers of a coordinator's decision to each partition of the transaction. PORTED.
+"""The sender of transaction markers, from a coordinator's decision to each partition of the transaction. PORTED.
 
-A transaction's outcome is final as soon as its state record is committed. From then on markers are written until
-every partition has one, through changes of leaders. A partition whose topic is deleted needs none. After that, the
-machine is notified (`MarkersWritten`), and the next transaction of that producer may begin.
+A transaction's outcome is final as soon as its state record is committed. From then on markers are sent until
+every partition has one, also across changes of leaders. A partition whose topic is deleted needs none. When
+all are written, the machine gets `MarkersWritten`, and the producer's next transaction may begin.
 
-Markers are appended when a high watermark has risen, often in the turn of a follower's fetch. That fetch would then
-park without the new records. So everything here happens after the turn (`woken`). One turn takes a few transactions
-(`PacedActions`), since a coordinator that begins may have many thousands to complete.
+Markers are appended when a high watermark has risen, often in the turn of a follower's fetch. The fetch would
+then be parked without the new records. So all work here is done after the turn (`woken`). One turn handles
+only a few transactions (`PacedActions`), since a new coordinator may have many thousands to complete.
 
-Markers carry the coordinator's leader epoch. A partition that has seen a newer coordinator's marker refuses an older
-one's (TRANSACTION_COORDINATOR_FENCED): the newer coordinator writes them.
+Markers carry the coordinator's leader epoch. A partition that has a marker of a newer coordinator refuses
+those of an older one (TRANSACTION_COORDINATOR_FENCED). The newer coordinator then writes them.
 
-A partition that has seen a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). Either a newer
-coordinator gave out that epoch, and this coordinator can commit no more decisions. Or an admin client sent a marker
-with that epoch. So the leader is asked whether a transaction is open there. If none is open, the marker is left
-out. The producer id is spent, because the partition would refuse all its batches, and the next producer gets a new
-id. If a transaction is open, an operator has to end it. Until then the transactional id stays in PrepareCommit or
-PrepareAbort. (In Kafka it does so in both cases.)
+A partition that knows a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). Either a
+newer coordinator assigned this epoch, and this coordinator cannot commit decisions any more. Or an admin
+client sent a marker with this epoch. So this broker asks the partition's leader whether a transaction is open
+there. If none is open, the marker is left out. The producer id can no longer be used, because the partition
+would refuse all its batches, so the next producer gets a new id. If a transaction is open, an operator has to
+end it. Until then the transactional id stays in PrepareCommit or PrepareAbort. (In Kafka it does so in both
+cases.)
 """
 
 from __future__ import annotations
@@ -44,25 +45,27 @@ from odradek.wire.messages.write_txn_markers import (
 RETRY_SECONDS = 0.1
 PARTITIONS_PER_REQUEST = 2_000
 PARTITIONS_PER_TURN = 200
-"""The most markers that this broker writes itself before other clients are served: about 10 ms."""
+"""The most markers that this broker writes itself in one turn. This takes about 10 ms."""
 STARTS_PER_TURN = 100
-"""The number of transactions whose markers are routed to their leaders in one turn: about 5 ms."""
+"""The number of transactions whose markers are assigned to leaders in one turn. This takes about 5 ms."""
 ENDS_PER_TURN = 25
-"""The number of transactions that are completed in one turn: about 5 ms."""
+"""The number of transactions that are completed in one turn. This takes about 5 ms."""
 REQUESTS_UNDER_WAY_MAX = 8
-"""The most requests to one broker at a time. Later markers go together in the next request."""
+"""The most requests that are sent to one broker at the same time. Markers that come meanwhile are collected
+for the next request.
+"""
 
 _WRITTEN = frozenset(
     (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION)
 )
-"""Answers after which the partition has its marker, or can have no transactions."""
+"""The answers that finish a partition: it has its marker, or it cannot have transactions."""
 
 WriteHere: TypeAlias = Callable[[WriteTxnMarkersRequest, Callable[[WriteTxnMarkersResponse], None]], None]
-"""Writes markers to partitions that this broker leads, and calls back with the answer."""
+"""A function that writes markers to partitions that this broker leads, and calls back with the response."""
 
 
 class MarkerShard(Protocol):
-    """The coordinator shard that has decided to end the transaction."""
+    """The part of a coordinator shard that `MarkerSender` uses."""
 
     leader_epoch: int
 
@@ -72,11 +75,13 @@ class MarkerShard(Protocol):
     def submit(self, ask: Ask) -> None: ...
 
     def has_completed(self, transaction: Transaction) -> bool:
-        """True if the newest state, committed or not, is beyond this one."""
+        """True if this transaction has left the state in `transaction`, by the newest state of the shard,
+        committed or not.
+        """
 
 
 class _Ending:
-    """A transaction whose markers are on their way."""
+    """A transaction whose markers are being written. `left` has the partitions that still need one."""
 
     __slots__ = ("is_spent", "is_written", "left", "shard", "transaction")
 
@@ -85,7 +90,9 @@ class _Ending:
         self.transaction = transaction
         self.left = set(transaction.partitions)
         self.is_spent = False
-        """True once a partition knows a higher epoch of the producer id."""
+        """True once a partition was found to have a higher epoch of the producer id, so that this id can no
+        longer be used.
+        """
         self.is_written = False
         """True once all partitions have their markers."""
 
@@ -94,7 +101,7 @@ _Part: TypeAlias = tuple[_Ending, list[TopicPartitionPair]]
 
 
 class _Destination:
-    """The markers that one broker has to write."""
+    """The markers to be sent to one broker, and the number of requests under way."""
 
     __slots__ = ("is_resting", "queue", "under_way")
 
@@ -102,16 +109,16 @@ class _Destination:
         self.queue: deque[_Part] = deque()
         self.under_way = 0
         self.is_resting = False
-        """True while this broker serves other requests before it writes more."""
+        """True while writing to this broker's own partitions pauses until a later turn."""
 
 
 class MarkerSender:
-    """Sends the markers of all coordinators of a broker."""
+    """The sender of the markers of all transaction coordinators of a broker."""
 
     def __init__(
         self, broker: TransactionHost, peers: BrokerPeers, write_here: WriteHere | None = None
     ) -> None:
-        """Without `write_here`, this broker sends requests to itself like to all others."""
+        """Without `write_here`, this broker sends requests to itself as it does to other brokers."""
         self._broker = broker
         self._peers = peers
         self._destinations: dict[int, _Destination] = {}
@@ -121,7 +128,7 @@ class MarkerSender:
         self._write_here = write_here
 
     def begin(self, shard: MarkerShard, transaction: Transaction) -> None:
-        """Write the markers of a transaction whose outcome is committed."""
+        """Start to write the markers of a transaction whose outcome is committed."""
         key = (shard, transaction.transactional_id)
         known = self._endings.get(key)
         if known is not None and known.transaction == transaction:
@@ -139,17 +146,25 @@ class MarkerSender:
             self._finish(ending)
 
     def forget(self, shard: MarkerShard) -> None:
-        """Forget a shard that has ended: the next coordinator begins anew."""
+        """Drop the endings of a shard that has stopped.
+
+        The partition's next coordinator starts them again.
+        """
         for key in [key for key in self._endings if key[0] is shard]:
             del self._endings[key]
 
     def _is_over(self, ending: _Ending) -> bool:
-        """True if the markers of this ending are no longer needed."""
+        """True if the markers of this ending are no longer needed here: the shard has stopped, or another
+        ending has replaced this one.
+        """
         key = (ending.shard, ending.transaction.transactional_id)
         return ending.shard.is_stopped or self._endings.get(key) is not ending
 
     def _route(self, ending: _Ending, partitions: list[TopicPartitionPair]) -> None:
-        """Assign each partition's marker to the partition's leader."""
+        """Queue each partition's marker for the partition's leader, and start to send.
+
+        Partitions without a leader are retried, deleted ones are skipped.
+        """
         if self._is_over(ending):
             return
         image = self._broker.newest.image
@@ -182,7 +197,7 @@ class MarkerSender:
         self._broker.timers.at(at, again)
 
     def _partitions_max(self, leader: int) -> int:
-        """Return the size of one request to this leader."""
+        """Return the most partitions that one request to this leader may name."""
         return PARTITIONS_PER_TURN if leader == self._broker.node_id else PARTITIONS_PER_REQUEST
 
     def _send(self, leader: int, destination: _Destination) -> None:
@@ -204,7 +219,7 @@ class MarkerSender:
                 self._broker.tasks.start_soon(self._ask, leader, parts, request)
 
     def _rest(self, leader: int, destination: _Destination) -> None:
-        """Write the remaining markers in a later turn: a transaction may have thousands of partitions here."""
+        """Write the remaining markers of this broker in a later turn, because there may be thousands."""
         if destination.queue:
             destination.is_resting = True
             self._broker.timers.next_turn(partial(self._go_on, leader, destination))
@@ -225,7 +240,7 @@ class MarkerSender:
                 continue
             if ending.transaction.producer_id in producers:
                 reached("transactions.markers_of_one_producer_parted")
-                # Answers are distinguished by producer ids, so a request has each producer id once.
+                # The answer identifies markers by producer id, so a request has each producer id only once.
                 break
             producers.add(ending.transaction.producer_id)
             parts.append(destination.queue.popleft())
@@ -238,7 +253,9 @@ class MarkerSender:
         self._broker.run_woken()
 
     def _answered(self, leader: int, parts: list[_Part], response: WriteTxnMarkersResponse | None) -> None:
-        """Note the partitions that have the marker; send another request for the rest."""
+        """Handle the response to a request for markers: record written markers, retry failed ones, and finish
+        complete endings. None as `response`: no answer came.
+        """
         destination = self._destinations[leader]
         destination.under_way -= 1
         codes = _codes(response)
@@ -278,7 +295,9 @@ class MarkerSender:
     async def _look_at_overtaken(
         self, leader: int, ending: _Ending, partitions: list[TopicPartitionPair]
     ) -> None:
-        """Ask the leader of partitions with a higher producer epoch whether a transaction is open there."""
+        """Handle partitions that know a higher producer epoch: ask their leader whether the transaction is
+        open there.
+        """
         topics: dict[str, list[int]] = {}
         for topic, index in partitions:
             topics.setdefault(topic, []).append(index)
@@ -308,7 +327,9 @@ class MarkerSender:
         self._broker.run_woken()
 
     def _give_up(self, ending: _Ending, code: ErrorCode, partition: TopicPartitionPair) -> None:
-        """Give up an ending, because a partition refuses all markers of this coordinator."""
+        """Stop writing the markers of this ending, because a partition refuses all markers of this
+        coordinator.
+        """
         del self._endings[ending.shard, ending.transaction.transactional_id]
         self._warn("transactions.marker_refused", ending, partition, error=code.name)
 
@@ -326,14 +347,15 @@ class MarkerSender:
         )
 
     def _finish(self, ending: _Ending) -> None:
-        """Finish an ending, because all partitions have their markers."""
+        """Queue the completion of an ending, because all its partitions have their markers."""
         if not ending.is_written:
             ending.is_written = True
             self._ends.add(partial(self._complete, ending))
 
     def _complete(self, ending: _Ending) -> None:
-        """Let the machine complete the transaction. While too few replicas are in sync, the machine decides
-        nothing: try again later.
+        """Submit `MarkersWritten` to the machine, so that it completes the transaction.
+
+        Retry later if too few replicas are in sync for a decision.
         """
         if self._is_over(ending):
             return
@@ -343,7 +365,8 @@ class MarkerSender:
         )
         shard.submit(Ask(written, 0, None, self._broker.agreed_clock.latest_ms()))
         if shard.has_completed(transaction):
-            # Held requests may have begun and ended the next transaction in this same decision.
+            # The same decision may have started and ended the next transaction, by requests that were held.
+            # Then the entry belongs to that one.
             if not self._is_over(ending):
                 del self._endings[shard, transaction.transactional_id]
         elif not shard.is_stopped:
@@ -351,11 +374,11 @@ class MarkerSender:
             self._broker.timers.at(at, partial(self._ends.add, partial(self._complete, ending)))
 
     def endings(self) -> Iterator[_Ending]:
-        """Yield the transactions whose markers are on their way, in the order of their decisions."""
+        """Yield the transactions whose markers are being written, in the order of their decisions."""
         return iter(self._endings.values())
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics."""
+        """Return figures for metrics: the number of transactions whose markers are being written."""
         return {"ending": len(self._endings)}
 
 
@@ -375,10 +398,11 @@ def _marker(ending: _Ending, partitions: list[TopicPartitionPair]) -> WritableTx
 
 
 def _open_in(response: Any, producer_id: int) -> dict[TopicPartitionPair, bool]:
-    """Map each partition of a DescribeProducers answer to True if this producer has an open transaction there.
+    """Read a DescribeProducers response: for each partition, True if this producer has an open transaction
+    there.
 
-    It may have one where this broker has no right to look, which counts as True. Partitions with another error are
-    left out.
+    A partition that this broker may not describe may have one, so it counts as True. Partitions with any
+    other error are left out.
     """
     if response is None:
         return {}
@@ -395,7 +419,7 @@ def _open_in(response: Any, producer_id: int) -> dict[TopicPartitionPair, bool]:
 
 
 def _codes(response: Any) -> dict[int, dict[TopicPartitionPair, ErrorCode]]:
-    """Collect the answers by producer id, then by partition."""
+    """Return the results in a response, by producer id and partition. None as `response` gives no results."""
     if response is None:
         return {}
     return {

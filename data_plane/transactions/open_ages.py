@@ -1,9 +1,10 @@
-"""The ages of open transactions by their coordinator's monotonic clock, which never jumps. PURE.
+"""The ages of open transactions, measured with the coordinator's monotonic clock, which never jumps. PURE.
 
-A transaction's record has its begin by the wall clock. A coordinator that has checked its transactions before and
-after the begin also has two bounds of the age, whatever the wall clock does. Between these bounds the record
-decides. The record also decides about transactions from an earlier coordinator, until they have been here for their
-whole timeout.
+A transaction's record has its start time by the wall clock, which may jump. The coordinator checks its open
+transactions periodically. The last check before the start and the first one after it give two bounds of the
+age by the monotonic clock. Between these bounds, the start time in the record decides whether the transaction
+is late. For a transaction that an earlier coordinator began, it also decides, until this coordinator has had
+the transaction for its whole timeout.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ __all__ = ["OpenAges"]
 
 @attrs.frozen
 class _Seen:
-    """One open transaction. `start_ms` and the epoch identify it among those of its id; the other times are monotonic."""
+    """One open transaction.
+
+    `start_ms` and the epoch distinguish it from other transactions of its id; the other two times are
+    monotonic.
+    """
 
     start_ms: int
     producer_epoch: int
@@ -26,7 +31,7 @@ class _Seen:
 
 
 class OpenAges:
-    """The open transactions of one coordinator, with the bounds of their ages. Times are milliseconds."""
+    """The open transactions of one coordinator, with the bounds of their ages. All times are milliseconds."""
 
     __slots__ = ("_looked_at_ms", "_seen")
 
@@ -35,7 +40,7 @@ class OpenAges:
         self._seen: dict[str, _Seen] = {}
 
     def look(self, state: TransactionsState, now_ms: float) -> None:
-        """Note the transactions that are open at this monotonic time, and forget all others."""
+        """Record which transactions are open at this monotonic time, and forget all others."""
         known, found = self._seen, {}
         for transactional_id, start_ms in state.open.items():
             epoch = state.transactions[transactional_id].producer_epoch
@@ -46,9 +51,11 @@ class OpenAges:
         self._looked_at_ms, self._seen = now_ms, found
 
     def is_late(self, transaction: Transaction, earliest_ms: int, now_ms: float) -> bool:
-        """True if the transaction, which was open at the last look, has taken longer than its timeout.
+        """True if the transaction has been open for longer than its timeout. It must have been open at the
+        last call of `look`.
 
-        `earliest_ms` is the wall-clock time by which the record decides, `now_ms` the monotonic time.
+        `earliest_ms` is the wall-clock time with which the start in the record is compared, `now_ms` the
+        monotonic time.
         """
         if transaction.is_timeless:
             return False

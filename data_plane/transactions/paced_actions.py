@@ -1,4 +1,6 @@
-"""Actions after the turn, a few at a time, so that other clients are served in between. PORTED."""
+"""A queue of actions that run after the current turn, a few in each turn, so that other clients are served in
+between. PORTED.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,21 @@ from odradek.data_plane.coordination.shard import CoordinatorHost
 
 
 class PacedActions:
-    """A queue of actions. The first ones run after the present turn, the rest in later turns, in order. A new
-    coordinator may find 100,000 transactions to complete. All at once they would hold the loop for seconds.
+    """A queue of actions.
+
+    The first ones run after the current turn, the rest in later turns, in order. For instance, a new
+    coordinator may have to complete 100,000 transactions, which would block the event loop for seconds.
     """
 
     __slots__ = ("_host", "_is_set", "_per_turn", "_queue")
 
     def __init__(self, host: CoordinatorHost, per_turn: int) -> None:
-        """`per_turn` is the number of actions in one turn."""
+        """`per_turn` is the most actions that run in one turn."""
         self._host = host
         self._per_turn = per_turn
         self._queue: deque[Callable[[], None]] = deque()
         self._is_set = False
-        """True while the next turn is scheduled."""
+        """True while a turn of this queue is scheduled."""
 
     def add(self, action: Callable[[], None]) -> None:
         self._queue.append(action)
@@ -31,7 +35,7 @@ class PacedActions:
 
     def _take_turn(self) -> None:
         host, queue = self._host, self._queue
-        # The broker runs woken actions one by one: a failed one does not stop the rest.
+        # The broker runs each woken action separately, so a failure of one does not stop the rest.
         host.woken.extend(queue.popleft() for _ in range(min(self._per_turn, len(queue))))
         self._is_set = bool(queue)
         if queue:

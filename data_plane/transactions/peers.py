@@ -15,14 +15,14 @@ from odradek.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
 
 class ReplicationAddresses(Protocol):
-    """The addresses at which brokers listen for each other."""
+    """The addresses on which brokers listen for requests of other brokers."""
 
     def address_of(self, broker_id: int) -> tuple[str, int] | None:
-        """Host and port, None while they are unknown."""
+        """Return host and port of a broker; None while they are unknown."""
 
 
 class TransactionHost(CoordinatorHost, Protocol):
-    """The part of the broker that coordinators of transactions use."""
+    """The part of the broker that transaction coordinators use."""
 
     node_id: int
     request_timeout_ms: int
@@ -37,10 +37,12 @@ class BrokerPeers:
     def __init__(self, broker: TransactionHost) -> None:
         self._broker = broker
         self._connections: PeerConnections | None = None
-        """Made at first need: most brokers coordinate nothing."""
+        """The connections, or None before the first request: most brokers coordinate no transactions."""
 
     def coordinator_of(self, partition: int) -> int | None:
-        """Find the broker that leads this partition of `__transaction_state`."""
+        """Return the id of the broker that leads this partition of `__transaction_state`; None if it has no
+        leader.
+        """
         found = self._broker.newest.image.partition(TRANSACTIONS_TOPIC, partition)
         return None if found is None or found.leader < 0 else found.leader
 
@@ -49,7 +51,9 @@ class BrokerPeers:
         broker_id: int,
         request: AddPartitionsToTxnRequest | DescribeProducersRequest | WriteTxnMarkersRequest,
     ) -> tuple[ErrorCode, Any]:
-        """Send a request, and return the answer, or NETWORK_EXCEPTION for a broker out of reach within
+        """Send a request to a broker.
+
+        Returns NONE and the response, or NETWORK_EXCEPTION and None if no response arrives within
         `request.timeout.ms`.
         """
         broker = self._broker

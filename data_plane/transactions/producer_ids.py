@@ -13,7 +13,7 @@ from odradek.wire.messages.allocate_producer_ids import AllocateProducerIdsReque
 
 
 class ProducerIdHost(BrokerHost, Protocol):
-    """The part of the broker that is needed here."""
+    """The part of the broker that `ProducerIds` uses."""
 
     node_id: int
     request_timeout_ms: int
@@ -26,7 +26,10 @@ class ProducerIdHost(BrokerHost, Protocol):
 
 
 class ProducerIds:
-    """The block of this broker: ids from `next_id` to below `end_id` are left."""
+    """The block of producer ids of this broker.
+
+    The ids from `next_id` up to, but not including, `end_id` are unused.
+    """
 
     def __init__(self, broker: ProducerIdHost) -> None:
         self._broker = broker
@@ -39,14 +42,17 @@ class ProducerIds:
         return self.next_id >= self.end_id
 
     def take(self) -> int | None:
-        """Take a new producer id, None while there is none at hand."""
+        """Take a new producer id from the block; None if the block is used up."""
         if self.is_empty:
             return None
         self.next_id += 1
         return self.next_id - 1
 
     async def fill(self) -> ErrorCode:
-        """Get at least one producer id. Return NONE, or COORDINATOR_LOAD_IN_PROGRESS if the controller gives none."""
+        """Fetch a new block from the controller if the block is used up.
+
+        Returns NONE, or COORDINATOR_LOAD_IN_PROGRESS if the controller does not give a block.
+        """
         while self.is_empty:
             if self._fetching is not None:
                 reached("producer_ids.block_shared")

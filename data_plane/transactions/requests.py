@@ -1,4 +1,4 @@
-"""Requests to transaction coordinators and their answers, as the machine receives and returns them. PURE."""
+"""The requests to a transaction coordinator, and their answers, as the state machine uses them. PURE."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from odradek.wire.errors import ErrorCode
 
 @attrs.frozen
 class Producer:
-    """The answer with a producer id and epoch, or with an error."""
+    """The answer to `InitProducer` and `EndTransaction`: a producer id and epoch, or an error."""
 
     code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     ongoing_producer_id: int = NO_PRODUCER_ID
     ongoing_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The producer id and epoch of the transaction that was prepared before (KIP-939)."""
+    """The producer epoch of the transaction that is still prepared, if there is one (KIP-939).
+    `ongoing_producer_id` is its producer id.
+    """
 
 
 @attrs.frozen
 class Verified:
-    """The answer with one error for all partitions, or an error for each."""
+    """The answer to `VerifyPartitions`: one error for all partitions, or NONE and a code for each partition."""
 
     code: ErrorCode
     codes: Mapping[TopicPartitionPair, ErrorCode] = attrs.field(factory=dict)
@@ -45,26 +47,30 @@ class InitProducer(Asks[Producer]):
     timeout_ms: int
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
-    """The producer's present epoch (KIP-360); both are -1 for a producer that begins."""
+    """The producer's present epoch (KIP-360). Id and epoch are both -1 for a producer that has just started.
+    """
     two_phase: bool = False
     keep_prepared: bool = False
 
 
 @attrs.frozen
 class AddPartitions(Asks[ErrorCode]):
-    """Partitions that the transaction is about to write to."""
+    """A request to add partitions to the open transaction, or to begin a transaction with them.
+
+    It is answered with an error code.
+    """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: frozenset[TopicPartitionPair]
     client_version: int
-    """The transaction version by which the client works: 0 or 2."""
+    """The transaction version that the client uses: 0 or 2."""
 
 
 @attrs.frozen
 class VerifyPartitions(Asks[Verified]):
-    """Partitions that should be in the open transaction (KIP-890)."""
+    """A request to check that partitions belong to the open transaction (KIP-890)."""
 
     transactional_id: str
     producer_id: int
@@ -74,7 +80,10 @@ class VerifyPartitions(Asks[Verified]):
 
 @attrs.frozen
 class EndTransaction(Asks[Producer]):
-    """An EndTxn. Answered from client version 2 on with the epoch of the next transaction."""
+    """An EndTxn: commit or abort.
+
+    From client version 2 on, the answer has the producer epoch for the next transaction.
+    """
 
     transactional_id: str
     producer_id: int
@@ -85,38 +94,44 @@ class EndTransaction(Asks[Producer]):
 
 @attrs.frozen
 class MarkersWritten:
-    """Report that all partitions have the markers of a transaction. Not answered."""
+    """The report that all partitions of a transaction have their markers. It has no answer."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     is_spent: bool = False
-    """True if a partition has a higher epoch of the producer id, so that this id can no longer be used."""
+    """True if some partition has a higher epoch of the producer id, so that this id can no longer be used."""
 
 
 @attrs.frozen
 class AbortTimedOut(Asks[bool | ErrorCode]):
-    """Abort transactions that have taken longer than their producers allow. Answered by True if some are left."""
+    """A request to abort transactions that exceed their timeouts.
+
+    It is answered with True if more of them are left.
+    """
 
     earliest_ms: int
-    """Wall-clock milliseconds since 1970, by which the age of transactions is computed."""
+    """The wall-clock time, in milliseconds since 1970, with which the start of transactions is compared."""
 
 
 @attrs.frozen
 class ExpireIds(Asks[bool | ErrorCode]):
-    """A request to forget transactional ids that have been idle for long. Answered as `AbortTimedOut`."""
+    """A request to forget transactional ids that have been idle for long.
+
+    It is answered with True if more of them are left.
+    """
 
     earliest_ms: int
-    """Wall-clock milliseconds since 1970, by which the idle time is computed."""
+    """The wall-clock time, in milliseconds since 1970, with which the last use of ids is compared."""
 
 
 @attrs.frozen
 class DescribeTransaction(Asks[Transaction | ErrorCode]):
-    """A request for the transaction of one id."""
+    """A request to describe the transaction of one transactional id."""
 
     transactional_id: str
 
 
 @attrs.frozen
 class ListTransactions(Asks[TransactionsState | ErrorCode]):
-    """All transactions of the shard."""
+    """A request for all transactions of the shard. It is answered with the shard's whole state."""

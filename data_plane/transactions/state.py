@@ -20,27 +20,33 @@ NO_PRODUCER_EPOCH = -1
 EPOCH_MAX = (1 << 15) - 1
 NO_TIME = -1
 RECORD_VERSION_FLEXIBLE = 1
-"""The first version of records with the fields of transaction version 2."""
+"""The first version of the record's value that has the fields of transaction version 2."""
 CLIENT_VERSION_MAX = (1 << 7) - 1
-"""A marker's request has one byte for the transaction version; the record has two."""
+"""The largest transaction version that a marker's request can hold: the request has one byte for it, the
+record two.
+"""
 CHARACTERS_PER_WEIGHT = 256
 PARTITIONS_PER_WEIGHT = 8
-"""The characters of a transactional id, and the partitions of its transaction, that take about 1 KiB of memory."""
+"""The number of partitions in a transaction that count as one unit of weight, about 1 KiB of memory.
+`CHARACTERS_PER_WEIGHT` is the same for the characters of an id.
+"""
 SHOWN_BYTES = 64
-"""The number of bytes of an unreadable key that a log line shows."""
+"""The most bytes of an unreadable key that are shown in a log line."""
 
 _FIXED_BYTES_MAX = 61 + 36 + 4 + 70
-"""The header of a batch, the frame of a record, its key without the id, its value without partitions."""
+"""The bytes of a batch's header, a record's frame, its key without the id, and its value without partitions.
+"""
 _TOPIC_BYTES_MAX = 2 + 5 + 1
-"""Lengths and tagged fields of a topic in either version of records."""
+"""The bytes that one topic takes besides its name: lengths and tagged fields, in either version of records.
+"""
 _PARTITION_BYTES = 4
 
 TopicPartitionPair: TypeAlias = tuple[str, int]
-"""Topic and partition: plain tuples, since one transaction may have many thousands."""
+"""Topic and partition, as a plain tuple, since one transaction may have many thousands."""
 
 
 class TransactionStatus(IntEnum):
-    """Kafka's states, by the numbers that records have."""
+    """Kafka's states of a transaction, with the numbers that records contain."""
 
     EMPTY = 0
     ONGOING = 1
@@ -53,12 +59,12 @@ class TransactionStatus(IntEnum):
 
     @property
     def shown(self) -> str:
-        """The name that clients get."""
+        """The name of the state as clients see it, e.g. `PrepareCommit`."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @property
     def is_ending(self) -> bool:
-        """True while markers are written."""
+        """True while markers are being written."""
         return self in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
 
     @property
@@ -68,7 +74,7 @@ class TransactionStatus(IntEnum):
 
 @attrs.frozen(slots=True)
 class Transaction:
-    """A transactional id and its newest transaction. Times in milliseconds since 1970."""
+    """A transactional id, and its present or last transaction. All times are in milliseconds since 1970."""
 
     transactional_id: str
     producer_id: int
@@ -79,17 +85,21 @@ class Transaction:
     start_ms: int = NO_TIME
     last_update_ms: int = NO_TIME
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch before the newest, while its producer may still use it. As in Kafka, it is not in the log."""
+    """The epoch before the present one, as long as its producer may still use it. As in Kafka, it is not
+    written to the log.
+    """
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """The producer id after this transaction, whose epochs are used up."""
+    """The producer id to use after this transaction, because the epochs of the present id are used up; -1 if
+    there is none.
+    """
     next_producer_epoch: int = NO_PRODUCER_EPOCH
     client_version: int = 0
-    """The transaction version by which the client has begun the transaction."""
+    """The transaction version that the client used to begin the transaction."""
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """True if the next epoch would be the last one, which is kept for fencing."""
+        """True if the next epoch would be the last one, which is reserved for fencing."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
     @property
@@ -103,16 +113,16 @@ TIMELESS = (1 << 31) - 1
 
 @attrs.frozen
 class TransactionsState:
-    """All transactional ids of one partition."""
+    """The transactional ids of one partition of `__transaction_state`, and their transactions."""
 
     transactions: LayeredMap[str, Transaction] = attrs.field(factory=LayeredMap)
     open: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
-    """The begin of each ongoing transaction, by transactional id."""
+    """The start time of each ongoing transaction, in milliseconds since 1970, by transactional id."""
     weight: int = 0
-    """The weight of all partitions together, in ids of ordinary size (`weight_of`)."""
+    """The sum of `weight_of` over all transactional ids, as a measure of memory."""
 
     def replay(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> TransactionsState:
-        """Replay `records`, which are one decision; returns the new state."""
+        """Apply the records of one decision. Returns the new state."""
         changes: dict[str, Transaction | None] = {}
         for record in records:
             assert isinstance(record, TransactionRecord), (
@@ -134,7 +144,10 @@ class TransactionsState:
 
 
 def weight_of(transaction: Transaction | None) -> int:
-    """Estimate the memory of a transactional id, in ids of ordinary size: each of them has about 1 KiB."""
+    """Estimate the memory of a transactional id, in units of about 1 KiB.
+
+    An id of ordinary size has weight 1.
+    """
     if transaction is None:
         return 0
     names = len(transaction.transactional_id) // CHARACTERS_PER_WEIGHT
@@ -143,9 +156,9 @@ def weight_of(transaction: Transaction | None) -> int:
 
 @attrs.frozen
 class TransactionRecord(CoordinatorRecord):
-    """A transactional id's newest state, or its tombstone.
+    """The record of a transactional id's newest state; a tombstone if `transaction` is None.
 
-    The transaction itself is replayed rather than its encoded form, which lacks one of its fields.
+    The replay uses `transaction` itself rather than the encoded value, which lacks one of its fields.
     """
 
     transactional_id: str = ""
@@ -153,7 +166,10 @@ class TransactionRecord(CoordinatorRecord):
 
 
 def record_of(transaction: Transaction, value_version: int) -> TransactionRecord:
-    """Make the record that keeps a transaction's state. Only version 1 has the fields of transaction version 2."""
+    """Make the record of a transaction's state.
+
+    Only value version 1 has the fields of transaction version 2.
+    """
     key = TransactionLogKey(transaction.transactional_id)
     return TransactionRecord(
         key,
@@ -169,10 +185,10 @@ def tombstone_of(transactional_id: str) -> TransactionRecord:
 
 
 def record_bytes_max(transaction: Transaction) -> int:
-    """Compute the most bytes that any record of this transaction takes as a batch, until the partitions have their
-    markers.
+    """Compute the largest size, in bytes, of a batch with any later record of this transaction, until its
+    markers are written.
 
-    Later states have the same partitions, and may have all tagged fields. The version of records may change, too.
+    Later records have the same partitions, and may have all tagged fields. Their version may differ, too.
     """
     topics = {topic for topic, _ in transaction.partitions}
     return (
@@ -206,7 +222,10 @@ def _value(transaction: Transaction, version: int) -> TransactionLogValue:
 
 
 def _transaction(transactional_id: str, value: TransactionLogValue) -> Transaction:
-    """Decode a transaction. Raises `MalformedMessage` for an unknown state, or a version that no marker can have."""
+    """Decode a transaction from its record.
+
+    Raises `MalformedMessage` for an unknown state, or a transaction version that does not fit into a marker.
+    """
     try:
         status = TransactionStatus(value.transaction_status)
     except ValueError:
@@ -238,9 +257,10 @@ def _transaction(transactional_id: str, value: TransactionLogValue) -> Transacti
 
 
 def state_of(latest: Latest, skipped: list[str]) -> TransactionsState:
-    """Make the state from the latest value of every key.
+    """Build the state from the latest value of every key in the log.
 
-    A malformed record was not written by a coordinator. It is left out, and `skipped` gets a text about it.
+    A malformed record cannot come from a coordinator. It is left out, and a text about it is appended to
+    `skipped`.
     """
     transactions: dict[str, Transaction] = {}
     is_open: dict[str, int] = {}
@@ -255,7 +275,7 @@ def state_of(latest: Latest, skipped: list[str]) -> TransactionsState:
             assert isinstance(value, TransactionLogValue)
             transaction = _transaction(key.transactional_id, value)
         except UnknownRecord:
-            # The key has the type of a newer version, which Kafka skips, too.
+            # A newer version wrote a key of this type. Kafka skips it, too.
             continue
         except MalformedMessage as error:
             skipped.append(f"{error}, key {raw_key[:SHOWN_BYTES].hex()}")

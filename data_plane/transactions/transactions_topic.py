@@ -1,4 +1,4 @@
-"""The topic behind transaction coordinators, and the settings of both. PURE."""
+"""The internal topic `__transaction_state`, and the settings of transaction coordinators. PURE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 
 @attrs.frozen(kw_only=True)
 class TransactionSettings:
-    """Times in milliseconds, sizes in bytes."""
+    """The settings of transaction coordinators and of their topic.
+
+    Times are in milliseconds, sizes in bytes.
+    """
 
     timeout_ms_max: int = setting("transaction.max.timeout.ms")
     id_expiration_ms: int = setting("transactional.id.expiration.ms")
@@ -24,12 +27,15 @@ class TransactionSettings:
     topic_segment_bytes: int = setting("transaction.state.log.segment.bytes")
     topic_min_isr: int = setting("transaction.state.log.min.isr")
     ids_per_partition_max: int = 100_000
-    """The most transactional ids of one coordinator. Each uses memory for `id_expiration_ms`."""
+    """The most transactional ids of one coordinator. Each id uses memory until it has been idle for
+    `id_expiration_ms`.
+    """
 
 
 def transactions_topic(settings: TransactionSettings) -> CreatableTopic:
-    """Describe the topic by the `transaction.state.log.*` keys. A lost record would undo a promise, so only
-    replicas in sync may lead.
+    """Build the request to create the topic, from the `transaction.state.log.*` keys.
+
+    Unclean elections are disabled, because a lost record could revoke a committed outcome.
     """
     configs = [
         CreatableTopicConfig("cleanup.policy", "compact"),

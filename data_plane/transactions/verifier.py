@@ -1,8 +1,7 @@
-"""The requests of a partition's leader to the coordinators of transactions (KIP-890). Questions to one broker go
-together. PORTED.
+"""Requests of partition leaders to transaction coordinators, to verify or add partitions (KIP-890). PORTED.
 
-The coordinator may be this broker. Otherwise one request to it is under way at a time, and questions that come meanwhile
-go out together in the next one.
+The coordinator may be on this broker. Otherwise, one request at a time is sent to its broker. Questions that
+arrive meanwhile are sent together in the next request.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from odradek.wire.messages.add_partitions_to_txn import (
 
 TRANSACTIONS_PER_REQUEST = 500
 ADDED_BY_BROKERS = 2
-"""The client version of transactions whose partitions the brokers add."""
+"""The client version of transactions to which brokers, instead of the client, add the partitions."""
 
 Codes = Mapping[VerifiedPartition, ErrorCode]
 
 
 class Coordinators(Protocol):
-    """The coordinators on this broker."""
+    """The transaction coordinators on this broker."""
 
     def partition_for(self, key: str) -> int | None: ...
 
@@ -51,7 +50,7 @@ class _Question:
     codes: Codes | None = None
 
     def complete(self, response: Any) -> None:
-        """Store the answer of a coordinator on this broker."""
+        """Take the answer of a coordinator on this broker."""
         if isinstance(response, Verified):
             codes = response.codes if not response.code else dict.fromkeys(self.partitions, response.code)
         else:
@@ -67,14 +66,18 @@ class _Question:
 
 
 class CoordinatorVerifier:
-    """Asks the coordinators of transactions; implements `odradek.data_plane.ports.TransactionVerifier`."""
+    """The sender of verifications to transaction coordinators; implements
+    `odradek.data_plane.ports.TransactionVerifier`.
+    """
 
     def __init__(self, broker: TransactionHost, coordinators: Coordinators, peers: BrokerPeers) -> None:
         self._broker = broker
         self._coordinators = coordinators
         self._peers = peers
         self._queues: dict[int, deque[_Question]] = {}
-        """The waiting questions, by broker. A broker has a queue while a request to it is under way."""
+        """The questions that wait for the next request, by broker. A broker has a queue exactly while a
+        request to it is under way.
+        """
 
     async def verify(
         self,
@@ -85,7 +88,10 @@ class CoordinatorVerifier:
         *,
         adds: bool,
     ) -> Codes:
-        """Ask the coordinators about partitions; see `TransactionVerifier.verify`."""
+        """Ask the transaction's coordinator about the partitions; see `TransactionVerifier.verify`.
+
+        Returns an error code for each partition.
+        """
         question = _Question(
             transactional_id, producer_id, producer_epoch, partitions, adds, self._broker.env.event()
         )
@@ -101,7 +107,8 @@ class CoordinatorVerifier:
             self._queues[leader] = deque((question,))
             self._broker.tasks.start_soon(self._ask_there, leader)
         if question.codes is None:
-            # Serve woken requests: followers wait for the records that the coordinator has appended.
+            # Followers may wait for the records that the coordinator on this broker has just appended, so
+            # serve their fetches.
             self._broker.run_woken()
             await question.done.wait()
         assert question.codes is not None, "the check of a transaction ended without an answer"
@@ -149,8 +156,9 @@ class CoordinatorVerifier:
 
 
 def _take(queue: deque[_Question]) -> list[_Question]:
-    """Remove and return the next questions, at most one of each transactional id, because answers are matched by
-    that id.
+    """Remove and return the next questions for one request.
+
+    Each transactional id occurs only once, because answers are matched by it.
     """
     taken: dict[str, _Question] = {}
     while queue and len(taken) < TRANSACTIONS_PER_REQUEST and queue[0].transactional_id not in taken:

@@ -1,1 +1,1 @@
-"""Configuration keys, their values, and which value holds."""
+"""Configuration keys, their values, and the rules by which one value of several is in force."""

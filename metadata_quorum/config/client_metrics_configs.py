@@ -29,13 +29,18 @@ _QUIET.log_errors = False
 
 
 class Pattern(Protocol):
-    """A pattern of re2, which has no types. It is compared in linear time, as its text is the client's."""
+    """The interface of a compiled re2 pattern (re2 has no type hints). re2 needs only linear time, which
+    matters because clients choose the texts.
+    """
 
     def fullmatch(self, text: str, /) -> object | None: ...
 
 
 def validate_client_metrics(name: str, configs: Mapping[str, str]) -> None:
-    """Check a subscription. Raises `KafkaError` INVALID_REQUEST, or `ConfigError` for a value of the wrong form."""
+    """Check the configuration of a client metrics subscription.
+
+    Raises `KafkaError` INVALID_REQUEST, or `ConfigError` for a malformed value.
+    """
     invalid = ErrorCode.INVALID_REQUEST
     if not name:
         raise KafkaError(invalid, "Subscription name can't be empty")
@@ -56,8 +61,11 @@ def validate_client_metrics(name: str, configs: Mapping[str, str]) -> None:
 
 
 def parse_patterns(texts: Iterable[str]) -> dict[str, Pattern]:
-    """Parse the patterns of `match`, by the name of what they are compared with. A later one replaces an earlier one
-    of its name, as in Kafka. Raises `InvalidConfiguration`."""
+    """Parse the patterns of `match`.
+
+    The result has each pattern by the client property that it is compared with. As in Kafka, a later pattern
+    for the same property replaces an earlier one. Raises `InvalidConfiguration`.
+    """
     return dict(map(_parsed, texts))
 
 

@@ -33,7 +33,10 @@ _BY_DURATION = re.compile(r"by_duration:P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+
 
 
 class ConfigError(Exception):
-    """Raised if a configuration is refused. Its text is one line with the key, the value and the allowed values."""
+    """Raised if a configuration is refused.
+
+    The text is one line with the key, the value and the allowed values.
+    """
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         value = shown_value(key, value)
@@ -52,8 +55,8 @@ class ConfigMissing(ConfigError):
 
 
 class InvalidConfiguration(ConfigError):
-    """Raised if a refusal is not about one key's own syntax or range (unknown keys, keys that contradict each
-    other).
+    """Raised if a configuration is refused for another reason than one key's syntax or range, e.g. an unknown
+    key or contradicting keys.
     """
 
     def __init__(self, key: str, value: object, message: str) -> None:
@@ -63,7 +66,7 @@ class InvalidConfiguration(ConfigError):
 
 @attrs.frozen(eq=False)
 class ConfigDef:
-    """One key. `default` is a text that `parse` accepts, None for null, or `REQUIRED`."""
+    """The definition of one key. `default` is a text that `parse` accepts, None for null, or `REQUIRED`."""
 
     scope: str
     name: str
@@ -83,13 +86,16 @@ class ConfigDef:
         return self.default == REQUIRED
 
     def parse(self, text: str | None) -> ConfigValue:
-        """Parse `text`. Raises `ConfigError`."""
+        """Parse a text, and return the typed value. Raises `ConfigError`."""
         value = _PARSERS[self.type](self.name, text.strip(_BLANKS)) if text is not None else None
         _validator(self.valid, self.type)(self.name, value)
         return value
 
     def default_value(self) -> ConfigValue:
-        """Parse the default; None where it is null or required. Defaults are not validated, as in Kafka."""
+        """Return the parsed default; None if it is null or the key is required.
+
+        As in Kafka, defaults are not validated.
+        """
         if self.default is None or self.required:
             return None
         if self.type == "list":
@@ -97,11 +103,13 @@ class ConfigDef:
         return _parsed_default(self.type, self.name, self.default)
 
     def canonical(self, text: str) -> str | None:
-        """Rewrite an accepted text (or the default) in the form in which it is described: parsed and printed again."""
+        """Return an accepted text (or the default) in the form that DescribeConfigs shows: parsed and printed
+        again.
+        """
         return self.text_of(_PARSERS[self.type](self.name, text.strip(_BLANKS)))
 
     def text_of(self, value: ConfigValue) -> str | None:
-        """Write the text that `parse` would read as `value`; the form in which configurations are described."""
+        """Return the text that `parse` would read as `value`. DescribeConfigs shows it."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -112,7 +120,7 @@ class ConfigDef:
 
 
 def _java_text(value: object) -> str:
-    """Write a value as Java's string conversion prints it, since messages and descriptions carry that form."""
+    """Return a value as Java converts it to a string. Kafka's messages and descriptions show this form."""
     if isinstance(value, float):
         return _java_double(value)
     if isinstance(value, list):
@@ -123,8 +131,8 @@ def _java_text(value: object) -> str:
 
 
 def _java_double(value: float) -> str:
-    """Write a number as Java's Double.toString: scientific outside [1e-3, 1e7), with at least one digit after the
-    point.
+    """Return a number as Java's Double.toString prints it: scientific outside [1e-3, 1e7), with at least one
+    digit after the point.
     """
     plain = repr(value)
     if plain.lstrip("-") in ("nan", "inf"):
@@ -185,7 +193,7 @@ _PARSERS: dict[str, Callable[[str, str], ConfigValue]] = {
 
 @functools.cache
 def _parsed_default(type: str, name: str, default: str) -> ConfigValue:
-    """Parse a default once for all callers: never a list, which a caller might change."""
+    """Return a parsed default, which all callers share. It is never a list, as a caller could change it."""
     return _PARSERS[type](name, default)
 
 
@@ -194,7 +202,7 @@ _Validator: TypeAlias = Callable[[str, ConfigValue], None]
 
 @functools.cache
 def _validator(valid: str, type: str) -> _Validator:
-    """Find the check behind a notation of the table's `valid` column."""
+    """Return the validator for an entry of the table's `valid` column."""
     if not valid:
         return _accept if type != "list" else _no_empty_items
     if valid in ("non-null string", "non-empty string"):
@@ -297,22 +305,22 @@ def _table() -> dict[str, dict[str, ConfigDef]]:
 
 
 def broker_defs() -> Mapping[str, ConfigDef]:
-    """Return every key of a node's properties file, by name."""
+    """Return the definitions of all keys of a node's properties file, by name."""
     return _table()["broker"]
 
 
 def topic_defs() -> Mapping[str, ConfigDef]:
-    """Return every key that a topic can override, by name."""
+    """Return the definitions of all keys that a topic can override, by name."""
     return _table()["topic"]
 
 
 def group_defs() -> Mapping[str, ConfigDef]:
-    """Return every key that a group can override, by name."""
+    """Return the definitions of all keys that a group can override, by name."""
     return _table()["group"]
 
 
 def client_metrics_defs() -> Mapping[str, ConfigDef]:
-    """Return every key of a client metrics subscription, by name (KIP-714)."""
+    """Return the definitions of all keys of a client metrics subscription, by name (KIP-714)."""
     return _table()["client-metrics"]
 
 
@@ -324,15 +332,19 @@ THROTTLE_DEFS: Mapping[str, ConfigDef] = {
         "replica.alter.log.dirs.io.max.bytes.per.second",
     )
 }
-"""Keys that brokers accept as dynamic configurations, but not in their files (KIP-73, KIP-113)."""
+"""The definitions of keys that brokers accept as dynamic configurations, but not in their files (KIP-73,
+KIP-113).
+"""
 DISCONNECT_PREFIX = "odradek.disconnect."
-"""A prefix of our own keys: a new value of `odradek.disconnect.PRINCIPAL` makes running brokers close that
-principal's connections.
+"""The prefix of one of our own keys: a new value of `odradek.disconnect.PRINCIPAL` makes running brokers
+close that principal's connections.
 """
 
 
 def running_def(name: str) -> ConfigDef | None:
-    """Define a key that brokers know only while they run."""
+    """Return the definition of a key that is accepted only as a dynamic configuration of brokers; None for
+    other keys.
+    """
     if name.startswith(DISCONNECT_PREFIX):
         return ConfigDef("broker", name, "string", None, "", "low", False, True)
     return THROTTLE_DEFS.get(name)
@@ -340,7 +352,10 @@ def running_def(name: str) -> ConfigDef | None:
 
 @attrs.frozen
 class Synonym:
-    """A broker key that gives a topic key its value; `milliseconds` is the factor from the key's unit."""
+    """A broker key from which a topic key takes its value.
+
+    `milliseconds` is the factor that converts the broker key's unit.
+    """
 
     name: str
     milliseconds: int = 1
@@ -386,27 +401,31 @@ _TOPIC_SYNONYMS: dict[str, tuple[Synonym, ...]] = {
 
 
 def topic_synonyms(name: str) -> tuple[Synonym, ...]:
-    """List the broker keys behind a topic key, the strongest first; empty where there is none."""
+    """Return the broker keys from which a topic key takes its default, in the order of precedence; empty if
+    there are none.
+    """
     return _TOPIC_SYNONYMS.get(name, ())
 
 
 def topic_to_broker_synonym(name: str) -> str | None:
-    """Find the main broker key behind a topic key (`segment.bytes` -> `log.segment.bytes`)."""
+    """Return the main broker key for a topic key, e.g. `log.segment.bytes` for `segment.bytes`; None if there
+    is none.
+    """
     synonyms = topic_synonyms(name)
     return synonyms[0].name if synonyms else None
 
 
 def group_synonym(name: str) -> str | None:
-    """Find the broker key that a group's key follows, None where there is none."""
+    """Return the broker key from which a group's key takes its default; None if there is none."""
     broker_name = f"group.{name}"
     return broker_name if broker_name in broker_defs() else None
 
 
 def validate_topic_configs(configs: Mapping[str, str], *, remote_storage: bool = False) -> None:
-    """Check the overrides of one topic, in Kafka's order (LogConfig.validate).
+    """Check the overrides of one topic. The order of checks is Kafka's (LogConfig.validate).
 
-    Raises `ConfigError` whose text is Kafka's message: unknown names first, then each key's own rule in the
-    order of the table, then rules between keys.
+    First unknown names are refused, then each key is checked in the order of the table, then rules between
+    keys. Raises `ConfigError` with Kafka's message.
     """
     defs = topic_defs()
     for name in configs:

@@ -1,7 +1,8 @@
-"""The purpose of each configuration key in a sentence: read from `config_docs.tsv`, by key, or by pattern for
-families of keys.
+"""The purpose of each configuration key in one sentence. `config_docs.tsv` has the sentences, by key or by a
+pattern for several keys.
 
-A broker key that is the default of a topic's key is described as such, and so are the limits and defaults of groups.
+For a broker key that is the default of a topic's key, the sentence is derived from that key. So are those of
+the limits and defaults of groups.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from odradek.metadata_quorum.config.config_defs import group_defs, topic_defs, t
 
 
 def config_doc(scope: str, name: str) -> str | None:
-    """Find the sentence of a key; `scope` is broker, topic, group or client-metrics. None for an unknown key."""
+    """Return the sentence that describes a key; None for an unknown key.
+
+    `scope` is broker, topic, group or client-metrics.
+    """
     exact, patterns = _table()[scope]
     text = exact.get(name)
     if text is None and scope == "broker":
@@ -37,7 +41,7 @@ def _table() -> dict[str, tuple[dict[str, str], dict[str, str]]]:
 
 @functools.cache
 def _topics_behind() -> dict[str, str]:
-    """Find the topic key for each broker key that is its default."""
+    """Return topic keys by the broker keys from which they take their defaults."""
     return {synonym.name: name for name in topic_defs() for synonym in topic_synonyms(name)}
 
 

@@ -1,4 +1,4 @@
-"""Names of resources that have configurations, and the operations of IncrementalAlterConfigs on them."""
+"""Types of resources that have configurations, and the operations of IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Operation(IntEnum):
-    """The operation of IncrementalAlterConfigs on one key; the last two are for lists."""
+    """An operation of IncrementalAlterConfigs on one key. APPEND and SUBTRACT are for lists."""
 
     SET = 0
     DELETE = 1
@@ -15,7 +15,7 @@ class Operation(IntEnum):
 
 
 def parse_node_id(name: str) -> int | None:
-    """Parse a node id as Java does, None for anything else."""
+    """Parse a node id as Java does. Returns None if the text is no integer."""
     digits = name[1:] if name[:1] in ("+", "-") else name
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 10:
         return None

@@ -1,8 +1,8 @@
-"""The check of configuration values: the values that a resource's key may have, by type and valid values. PURE.
+"""The check whether a resource's key may have a value, by its type and valid values. PURE.
 
-The broker that a client asked calls `check_value`. So does the controller before it writes a value, and every node
-that replays the metadata log. So nodes can apply each value that was accepted. Another program may have written a
-value that nodes of this version cannot apply. All nodes detect that from the text alone, at the same offset.
+Three parts call `check_value`: the broker that gets a request, the controller before it writes, and every
+node when it replays the log. So nodes can apply each accepted value. If another program has written a value
+that this version cannot apply, all nodes detect this at the same offset, from the text alone.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _COUNT = re.compile(r"[+-]?[0-9]{1,10}\Z")
 
 
 def check_value(kind: int, key: str, text: str) -> None:
-    """Raise `ConfigError` unless a node of this version can apply the value; `kind` is the type of the resource.
+    """Check that a node of this version can apply a value; raises `ConfigError` otherwise. `kind` is the type
+    of the resource.
 
-    Unknown keys, and resources of an unknown kind, may have any value, since they have no reader.
+    Unknown keys, and resources of an unknown type, may have any value, since no node reads them.
     """
     if kind == RESOURCE_BROKER:
         _check_broker_value(key, text)
@@ -77,8 +78,10 @@ def _check_broker_value(key: str, text: str) -> None:
 
 
 def _check_metrics_value(key: str, text: str) -> None:
-    """Check a value of a subscription. The patterns of `match` are left to the node that takes a change: without them
-    a subscription would hold for all clients.
+    """Check one value of a client metrics subscription.
+
+    The patterns of `match` are not checked here, but by the node that gets the change. (A subscription
+    without its patterns would apply to all clients.)
     """
     if key == "match":
         client_metrics_defs()[key].parse(text)
@@ -90,12 +93,14 @@ def _check_metrics_value(key: str, text: str) -> None:
 
 
 def broker_def(key: str) -> ConfigDef | None:
-    """Define a key that a broker knows, in its file or while it runs."""
+    """Return the definition of a broker's key, whether it may be in the file or only be set dynamically; None
+    if it is unknown.
+    """
     return broker_defs().get(key) or running_def(key)
 
 
 def listener_of(key: str) -> str:
-    """Return the prefix `listener.name.LISTENER.` of a key that has it, otherwise an empty text."""
+    """Return the prefix `listener.name.LISTENER.` of a key, or an empty text if it has no such prefix."""
     if not key.startswith(LISTENER_PREFIX):
         return ""
     listener, dot, _ = key[len(LISTENER_PREFIX) :].partition(".")
@@ -113,10 +118,13 @@ def _topic_keys_of(broker_key: str) -> list[tuple[str, Synonym]]:
 
 
 def as_topic_text(topic_key: str, synonym: Synonym, text: str) -> str:
-    """Convert a broker key's text to the topic key's. Raises `ConfigError`."""
+    """Convert the text of a broker key to a text for the topic key: e.g. hours to milliseconds.
+
+    Raises `ConfigError`.
+    """
     value = broker_defs()[synonym.name].parse(text)
     if topic_key == "retention.ms" and isinstance(value, int) and value < 0:
-        return "-1"  # any negative retention of a broker means no limit
+        return "-1"  # Any negative retention of a broker means no limit.
     if synonym.milliseconds == 1:
         return text
     assert isinstance(value, int), f"{synonym.name} must count minutes or hours"
@@ -124,7 +132,8 @@ def as_topic_text(topic_key: str, synonym: Synonym, text: str) -> str:
 
 
 def parse_overrides(text: str) -> dict[str, int]:
-    """Parse `max.connections.per.ip.overrides`: `address:count,...`. Names other than localhost are not looked up.
+    """Parse `max.connections.per.ip.overrides`, i.e. `address:count,...`. Returns the counts by address. Host
+    names other than localhost are not resolved.
 
     Raises `ConfigError`.
     """

@@ -1,10 +1,10 @@
-"""The changes that a running broker accepts (KIP-226): which keys, which values, in Kafka's order of checks.
+"""The check of changes to a running broker's configuration (KIP-226): keys and values, in Kafka's order.
 
-A change is checked as the configuration that the broker would have afterwards. That is the properties file,
-overridden by the values for all brokers, and these by the broker's own values. Kafka can change more keys in a
-running broker than this version: listeners, and most of what belongs to their security. Changes of those are
-refused, since a stored value would have no effect. The stores of keys and certificates of single listeners can be
-changed, and their limits.
+The check is made on the whole configuration that the broker would have afterwards. It consists of the
+properties file, the dynamic values for all brokers, and the broker's own dynamic values; later layers
+override earlier ones. Kafka can change more keys in a running broker than this version: the listeners, and
+most of their security. Such changes are refused here, since the stored value would have no effect. Key and
+trust stores of single listeners, and limits of listeners, can be changed.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _PERSONAL = frozenset(
     ("listeners", "listener.security.protocol.map", "principal.builder.class", "cordoned.log.dirs")
 )
 _OF_ALL_BROKERS = frozenset(("max.connections", "max.connection.creation.rate", "num.network.threads"))
-"""The keys about listeners that can be set for all brokers together."""
+"""The listener keys that can be set for all listeners and brokers together."""
 _OF_LISTENERS = _KEY_STORES | {"max.connections", "max.connection.creation.rate"}
-"""The keys that may be set for a single listener while it runs."""
+"""The keys that can be set for a single listener of a running broker."""
 _THREAD_COUNTS = (
     "num.io.threads",
     "num.network.threads",
@@ -71,8 +71,10 @@ _THREAD_COUNTS = (
 def check_broker_change(
     after: Mapping[str, str], layers: BrokerConfigLayers, *, per_broker: bool, log_dirs: Collection[str]
 ) -> None:
-    """Check the values that one broker, or (not `per_broker`) every broker, would get. `layers` has the present
-    values. Raises `KafkaError` INVALID_REQUEST.
+    """Check a change of dynamic broker values.
+
+    `after` has the values afterwards, for this broker if `per_broker` is set, otherwise for all brokers.
+    `layers` has the present values. Raises `KafkaError` INVALID_REQUEST.
     """
     _check_keys(after)
     try:
@@ -107,8 +109,9 @@ def check_broker_change(
 
 
 def has_key_stores(after: Mapping[str, str]) -> bool:
-    """True if a value is about the keys and certificates of a single listener, which only the broker itself can
-    check.
+    """True if some key is about the key or trust store of a single listener.
+
+    Only the broker itself can check such stores.
     """
     return any(
         name.startswith(LISTENER_PREFIX) and name.removeprefix(listener_of(name)) in _KEY_STORES
@@ -117,7 +120,7 @@ def has_key_stores(after: Mapping[str, str]) -> bool:
 
 
 def refused_stores(reason: str) -> KafkaError:
-    """Make the error for stores of keys or certificates that the broker cannot use."""
+    """Make the error for a key or trust store that the broker cannot use."""
     return _refused_update(f"Validation of dynamic config update of SSLFactory failed: {reason}")
 
 
@@ -244,7 +247,7 @@ def _required(message: str) -> KafkaError:
 
 
 def _refused_update(message: str) -> KafkaError:
-    """Make the error of a part that does not accept a change, in Kafka's wording."""
+    """Make the error for a change that some part of the broker refuses, in Kafka's wording."""
     return _invalid(
         f"Invalid value org.apache.kafka.common.config.ConfigException: {message} "
         "for configuration Invalid dynamic configuration"

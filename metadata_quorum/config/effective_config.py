@@ -1,8 +1,9 @@
-"""The effective value of a configuration, and its source in Kafka's terms: overrides, broker values, defaults.
+"""The value in force of a configuration key, and its source in Kafka's terms: overrides, broker values,
+defaults.
 
-A topic's key is looked up in the topic's overrides, then in the broker keys that are its synonyms, then in the
-defaults. The broker keys have three layers: dynamic values of this broker, dynamic values of all brokers, and the
-properties file. Values stay text.
+A topic's key is looked up in the topic's overrides, then in the broker keys that are its synonyms, then in
+the defaults. The broker keys have three layers: dynamic values of this broker, dynamic values of all brokers,
+and the properties file. All these values are texts.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from odradek.metadata_quorum.config.config_values import as_topic_text, broker_d
 
 MIN_ISR = "min.insync.replicas"
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-"""Names of SASL mechanisms, in small letters, that may come before a key of a listener."""
+"""The SASL mechanisms whose names, in lower case, may precede a key of a listener."""
 
 
 class ConfigSource(IntEnum):
-    """The source of a value, as DescribeConfigs numbers it."""
+    """The source of a value, with the numbers of DescribeConfigs."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -57,12 +58,12 @@ CONFIG_TYPES = {
     "class": 8,
     "password": 9,
 }
-"""Type numbers of DescribeConfigs."""
+"""For each type of values, its number in DescribeConfigs."""
 
 
 @attrs.frozen
 class ConfigSynonym:
-    """One source that gives a key a value."""
+    """A value that a key has in one source."""
 
     name: str
     value: str | None
@@ -71,8 +72,10 @@ class ConfigSynonym:
 
 @attrs.frozen
 class ConfigEntry:
-    """A key as it is described. A sensitive value is None. `synonyms` begins with the value in force; its texts are
-    as they were given.
+    """The description of one key.
+
+    A sensitive value is None. `synonyms` lists the key's values in all sources, the value in force first,
+    each text as it was given.
     """
 
     name: str
@@ -86,25 +89,30 @@ class ConfigEntry:
 
 @attrs.frozen
 class BrokerConfigLayers:
-    """The layers of a broker's values: the properties file and the two kinds of dynamic values."""
+    """The three layers of a broker's values: the properties file, the dynamic values of all brokers, and
+    those of this broker.
+    """
 
     static: Mapping[str, str]
     dynamic: Mapping[str, str] = attrs.field(factory=dict)
     dynamic_default: Mapping[str, str] = attrs.field(factory=dict)
 
     one_min_isr: bool = False
-    """True if all brokers have one `min.insync.replicas`, taken from the metadata log alone (KIP-966)."""
+    """True if `min.insync.replicas` is taken from the cluster-wide dynamic value only, so that it is the same
+    for all brokers (KIP-966).
+    """
 
     def layers(self) -> Iterator[tuple[ConfigSource, Mapping[str, str]]]:
-        """Yield the layers, the strongest first, without the defaults."""
+        """Yield the layers except the defaults, in the order of precedence."""
         yield ConfigSource.DYNAMIC_BROKER_CONFIG, self.dynamic
         yield ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self.dynamic_default
         yield ConfigSource.STATIC_BROKER_CONFIG, self.static
 
 
 def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
-    """Return the typed value of a broker key, ignoring its synonyms. A malformed text is skipped for the next
-    layer.
+    """Return the typed value in force of a broker key, ignoring its synonyms.
+
+    If a layer has a malformed text, the next layer is used.
     """
     definition = broker_def(name)
     assert definition is not None, f"brokers have no configuration key {name}"
@@ -120,7 +128,10 @@ def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
 def _candidates(
     definition: ConfigDef, overrides: Mapping[str, str], broker: BrokerConfigLayers
 ) -> Iterator[tuple[str | None, ConfigSource]]:
-    """Yield the values that a topic key could have, the strongest first; the default is the last."""
+    """Yield the values that a topic key could have, with their sources, in the order of precedence.
+
+    The default is last.
+    """
     name = definition.name
     if name in overrides:
         yield overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
@@ -145,8 +156,9 @@ def _resolve(
 
 
 def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
-    """Return the text that a topic inherits from its broker for a key, even if it is invalid for topics. There must
-    be a default.
+    """Return the text that a topic inherits from its broker for this key, also if it is invalid for topics.
+
+    The key must have a default.
     """
     text, _ = _resolve(topic_defs()[name], {}, broker)
     assert text is not None, f"the configuration key {name} has no default"
@@ -154,9 +166,9 @@ def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
 
 
 def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
-    """Return the typed value in force for a topic's key. Leader and controller compute it in the same way.
+    """Return the typed value in force of a topic's key. Leaders and the controller use this function alike.
 
-    A malformed text is skipped for the next layer.
+    If a layer has a malformed text, the next layer is used.
     """
     definition = topic_defs()[name]
     for text, source in _candidates(definition, overrides, broker):
@@ -167,7 +179,7 @@ def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLay
 
 
 def group_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
-    """Find the typed value in force for a group's key."""
+    """Return the typed value in force of a group's key."""
     definition = group_defs()[name]
     if name in overrides:
         with suppress(ConfigError):
@@ -177,7 +189,10 @@ def group_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLay
 
 
 def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """List the configuration that CreateTopics reports for a new topic, sorted by name; texts as they were given."""
+    """List the configuration of a new topic as CreateTopics reports it, sorted by name.
+
+    Texts are as they were given.
+    """
     entries = []
     for name, definition in sorted(topic_defs().items()):
         value, source = _resolve(definition, overrides, broker)
@@ -188,15 +203,16 @@ def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLay
 
 
 def describe_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """List the entries by which DescribeConfigs describes a topic, sorted by name."""
+    """List a topic's configuration as DescribeConfigs shows it, sorted by name."""
     return with_overrides(inherited_topic_entries(broker), overrides)
 
 
 def inherited_topic_entries(broker: BrokerConfigLayers) -> dict[str, ConfigEntry]:
-    """List every topic key without an override, sorted by name: the same for all topics of a broker.
+    """Return the entries of all topic keys without overrides, by name and sorted. They are the same for all
+    topics of a broker.
 
-    As in Kafka the synonyms follow only the main broker key. So a retention that `log.retention.hours` sets is
-    described without synonyms, and its source is the default.
+    As in Kafka, only the main broker key counts as a synonym. So a retention that `log.retention.hours` sets
+    is described without synonyms, and its source is the default.
     """
     entries = {}
     for name, definition in sorted(topic_defs().items()):
@@ -211,7 +227,7 @@ def inherited_topic_entries(broker: BrokerConfigLayers) -> dict[str, ConfigEntry
 
 
 def _shown(definition: ConfigDef, text: str) -> str | None:
-    """Write a value in the form in which it is described; an unreadable value stays as it was written."""
+    """Return a value in the form that DescribeConfigs shows. A malformed value is returned as it is."""
     try:
         return definition.canonical(text)
     except ConfigError:
@@ -219,7 +235,10 @@ def _shown(definition: ConfigDef, text: str) -> str | None:
 
 
 def with_overrides(inherited: Mapping[str, ConfigEntry], overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """List one topic's entries; internal keys only if it has them."""
+    """Combine the inherited entries with a topic's overrides.
+
+    Internal keys are included only if the topic overrides them.
+    """
     definitions = topic_defs()
     entries = []
     for name, entry in inherited.items():
@@ -238,12 +257,12 @@ def with_overrides(inherited: Mapping[str, ConfigEntry], overrides: Mapping[str,
 def describe_broker_config(
     broker: BrokerConfigLayers, *, for_all: bool = False, computed: Mapping[str, str] | None = None
 ) -> list[ConfigEntry]:
-    """List the entries by which DescribeConfigs describes a broker, sorted by name; internal keys only if they are
-    set.
+    """List a broker's configuration as DescribeConfigs shows it, sorted by name. Internal keys are included
+    only if they are set.
 
-    `computed` has values that a node derives (an advertised listener), for keys without a value of their own. With
-    `for_all` only the dynamic values for all brokers are described: keys with such a value, and only that value.
-    Unknown keys are listed without their values, which may be secrets.
+    `computed` has values that a node derives for keys without a value, e.g. the advertised listeners. With
+    `for_all`, only the dynamic values for all brokers are listed. Unknown keys are listed without their
+    values, which may be secrets.
     """
     if for_all:
         broker = BrokerConfigLayers({}, {}, broker.dynamic_default)
@@ -265,14 +284,17 @@ def describe_broker_config(
 
 
 def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """List keys of the layers that no file can have. A completely unknown key may be a password."""
+    """List the keys in the layers that are not defined for files.
+
+    The value of a completely unknown key is hidden, as it may be a password.
+    """
     names = {name for _, layer in broker.layers() for name in layer if name not in broker_defs()}
     entries = []
     for name in sorted(names):
         running = running_def(name)
         definition = running or _listener_def(name)
         is_hidden = definition is None or definition.sensitive
-        # As in Kafka, the key for all listeners comes after the key of one listener.
+        # As in Kafka, the key of the single listener comes first, then the key for all listeners.
         in_turn = (name,) if definition is None or running is not None else (name, definition.name)
         synonyms = tuple(_synonyms(in_turn, broker, is_hidden=is_hidden))
         kind = 0 if definition is None else CONFIG_TYPES[definition.type]
@@ -285,7 +307,9 @@ def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
 
 
 def _listener_def(name: str) -> ConfigDef | None:
-    """Define a key of one listener, or of one SASL mechanism of a listener; None for other keys."""
+    """Return the definition behind a key of one listener, or of one SASL mechanism of a listener; None for
+    other keys.
+    """
     key = name.removeprefix(listener_of(name))
     if key == name:
         return None
@@ -294,7 +318,7 @@ def _listener_def(name: str) -> ConfigDef | None:
 
 
 def describe_group_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """Describe a group for DescribeConfigs, whether or not it exists, sorted by name."""
+    """List a group's configuration as DescribeConfigs shows it, sorted by name. The group need not exist."""
     entries = []
     for name, definition in sorted(group_defs().items()):
         synonyms: list[ConfigSynonym] = []
@@ -313,7 +337,10 @@ def describe_group_config(overrides: Mapping[str, str], broker: BrokerConfigLaye
 
 
 def describe_client_metrics(overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Describe a client metrics subscription for DescribeConfigs, whether or not it exists."""
+    """List the configuration of a client metrics subscription as DescribeConfigs shows it.
+
+    The subscription need not exist.
+    """
     entries = []
     for name, definition in sorted(client_metrics_defs().items()):
         source = ConfigSource.DEFAULT_CONFIG
@@ -333,11 +360,14 @@ _BROKER_ALTERNATIVES = {
     "log.roll.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 }
-"""Broker keys of which one replaces the others, the strongest first."""
+"""Groups of broker keys that mean the same in other units or names, each in the order of precedence."""
 
 
 def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[ConfigSynonym]:
-    """List all values that a broker key has, the strongest first. Values of keys that it can replace come last."""
+    """List all values that a broker key has, in the order of precedence.
+
+    They are followed by values of keys over which it has precedence.
+    """
     names = next(
         (group for group in _BROKER_ALTERNATIVES.values() if definition.name in group), (definition.name,)
     )
@@ -347,8 +377,9 @@ def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[
 def _synonyms(
     names: tuple[str, ...], broker: BrokerConfigLayers, *, is_hidden: bool, wanted: str = ""
 ) -> list[ConfigSynonym]:
-    """List the values of keys that replace each other, by layer and then by key. The list begins with `wanted`, by
-    default the first key.
+    """List the values of the keys in `names`, which replace each other, by layer and then by key.
+
+    Values before the first one of `wanted` (default: the first key) are left out.
     """
     defs = broker_defs()
     found = []

@@ -1,7 +1,8 @@
-"""Configuration of groups (KIP-848, KIP-932, KIP-1071): its keys, within limits that brokers set.
+"""The check of groups' configurations (KIP-848, KIP-932, KIP-1071) against limits in the broker's
+configuration.
 
-`KIND.rest` of a group follows the broker's `group.KIND.rest` and stays between `group.KIND.min.rest` and
-`group.KIND.max.rest`.
+A group's key `KIND.rest` has the broker's `group.KIND.rest` as its default. Its value must lie between
+`group.KIND.min.rest` and `group.KIND.max.rest`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _LIMITED_AS = {"num.standby.replicas": "standby.replicas"}
 
 
 def validate_group_configs(configs: Mapping[str, str], broker: BrokerConfigLayers) -> None:
-    """Check the overrides of one group against a broker's values. Raises `ConfigError` with Kafka's message."""
+    """Check the overrides of one group against the broker's limits.
+
+    Raises `ConfigError` with Kafka's message.
+    """
     definitions = group_defs()
     for name, value in configs.items():
         if name not in definitions:
@@ -52,7 +56,10 @@ def _parse(name: str, text: str) -> ConfigValue:
 
 
 def limit_keys(name: str) -> tuple[str, str]:
-    """Name the broker keys that set the minimum and the maximum of a group's key. They need not exist."""
+    """Return the names of the broker keys for the minimum and the maximum of a group's key.
+
+    Such keys may not exist.
+    """
     kind, _, rest = name.partition(".")
     rest = _LIMITED_AS.get(rest, rest)
     return f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"

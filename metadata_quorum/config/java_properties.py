@@ -15,11 +15,11 @@ _UNICODE = re.compile(r"[0-9a-fA-F]{4}")
 
 
 class MalformedProperties(ValueError):
-    """Raised for a malformed unicode escape; the text names the line."""
+    """Raised for a malformed unicode escape. The text names the line."""
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Parse keys and values; of a repeated key the last value counts.
+    """Parse a properties file, and return the values by key. If a key is repeated, the last value is used.
 
     A backslash at the end of a line continues it. '#' and '!' begin comments. '=', ':' or white space separates key
     and value. Raises `MalformedProperties`.
@@ -37,13 +37,16 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def escape_value(text: str) -> str:
-    """Escape a value as ASCII that `parse_properties`, and Java in any encoding, read back as `text`."""
+    """Return a value as escaped ASCII text.
+
+    `parse_properties`, and Java in any encoding, read it back as `text`.
+    """
     units = text.encode("utf-16-be")
     whole = [chr(int.from_bytes(units[at : at + 2], "big")) for at in range(0, len(units), 2)]
     escaped = [
         _ESCAPED.get(char) or (char if " " <= char <= "~" else f"\\u{ord(char):04X}") for char in whole
     ]
-    # White space before a value is not part of it.
+    # White space before a value would be skipped, so escape it.
     return "".join(f"\\{char}" if char == " " and not at else char for at, char in enumerate(escaped))
 
 
@@ -92,6 +95,6 @@ def _unescape(text: str, number: int) -> str:
         out.append(char)
     found = "".join(out)
     if has_units:
-        # Java's escapes are units of UTF-16: two of them may be a single character.
+        # Java escapes UTF-16 code units, and two of them may be one character.
         found = found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return found

@@ -1,4 +1,7 @@
-"""The loggers of a node, of which there is one: `root`. Its level can be changed while the node runs (KIP-412)."""
+"""The levels of a node's loggers, which can be changed while the node runs (KIP-412).
+
+There is one logger: `root`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ LEVELS = {"TRACE": 0, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL":
 
 
 class LogLevels:
-    """The level from which on lines are logged. A change lasts until the node stops, as in Kafka."""
+    """The level from which on lines are logged. As in Kafka, a change lasts until the node stops."""
 
     def __init__(self, level: str = "INFO") -> None:
         self._level = level
 
     def described(self) -> dict[str, str]:
-        """Return the level of each logger, as DescribeConfigs lists them."""
+        """Return the name of each logger's level, as DescribeConfigs lists them."""
         return {ROOT: self._level}
 
     def shows(self, severity: int) -> bool:
@@ -26,7 +29,10 @@ class LogLevels:
         return severity >= LEVELS[self._level]
 
     def alter(self, changes: Iterable[tuple[str, int, str | None]], validate_only: bool) -> None:
-        """Apply (logger, operation, level), all or none. Raises `KafkaError` with Kafka's messages."""
+        """Apply changes of the form (logger, operation, level): all of them, or none if one is invalid.
+
+        With `validate_only` they are only checked. Raises `KafkaError` with Kafka's messages.
+        """
         level = self._level
         for logger, operation, value in changes:
             if operation == Operation.SET:

@@ -1,9 +1,10 @@
-"""Typed settings from the layers of configuration: a class names its keys and gets typed values. PURE.
+"""Typed settings: classes whose fields name configuration keys, and are filled with the typed values in
+force. PURE.
 
-A class of settings is an attrs class. Each field that follows a key of Kafka's is made by `setting` or
-`topic_setting`, so its default is in `config_defs.tsv` alone. `settings_of` fills the class by the layers, the
-strongest first (`effective_config.py`). A part of a node gets such a class, and is independent of keys, texts and
-layers.
+A class of settings is an attrs class. Each field for a key of Kafka is made by `setting` or `topic_setting`,
+so that its default is only in `config_defs.tsv`. `settings_of` creates an object of the class from the layers
+of configuration (`effective_config.py`). A part of a node gets this object, and needs to know nothing of
+keys, texts and layers.
 """
 
 from __future__ import annotations
@@ -32,24 +33,27 @@ _METADATA = "configuration"
 _NO_OVERRIDES: Mapping[str, str] = {}
 
 Convert = Callable[[Any], Any]
-"""Converts a key's value to the form that a part needs, for example minutes to milliseconds."""
+"""A function that converts a key's value to the form that the field needs, e.g. minutes to milliseconds."""
 
 
 @attrs.frozen
 class Setting:
-    """The configuration key of a field."""
+    """The configuration key of one field, and the conversion of its value."""
 
     definition: ConfigDef
     convert: Convert | None
 
     def of(self, value: ConfigValue) -> Any:
-        """Convert a value of the key to the field's form. Lists become tuples, which cannot be changed."""
+        """Convert a value of the key to the field's form. A list becomes a tuple."""
         if self.convert is not None:
             return self.convert(value)
         return tuple(value) if isinstance(value, list) else value
 
     def value(self, layers: BrokerConfigLayers, overrides: Mapping[str, str]) -> Any:
-        """Return the typed value in force. A topic's `overrides` count for topic keys alone."""
+        """Return the value in force, in the field's form.
+
+        `overrides` are a topic's values, and apply to topic keys only.
+        """
         name = self.definition.name
         if self.definition.scope == "topic":
             return self.of(topic_value(name, overrides, layers))
@@ -57,12 +61,14 @@ class Setting:
 
 
 def setting(key: str, convert: Convert | None = None) -> Any:
-    """Make an attrs field whose value comes from a broker's key; the default is that of the table."""
+    """Make an attrs field that gets its value from a broker's key. Its default is that of the key."""
     return _field(broker_defs()[key], convert)
 
 
 def topic_setting(key: str, convert: Convert | None = None) -> Any:
-    """Make an attrs field whose value comes from a topic's key, or else from the broker keys that are its synonyms."""
+    """Make an attrs field that gets its value from a topic's key, or else from the broker keys that are its
+    synonyms.
+    """
     return _field(topic_defs()[key], convert)
 
 
@@ -72,7 +78,7 @@ def _field(definition: ConfigDef, convert: Convert | None) -> Any:
 
 
 def setting_of_field(field: attrs.Attribute[Any]) -> Setting | None:
-    """Return the key of a field; None for a field without a key."""
+    """Return the `Setting` of a field; None for a field without a key."""
     found: Setting | None = field.metadata.get(_METADATA)
     return found
 
@@ -80,8 +86,9 @@ def setting_of_field(field: attrs.Attribute[Any]) -> Setting | None:
 def settings_of(
     kind: type[S], layers: BrokerConfigLayers, overrides: Mapping[str, str] = _NO_OVERRIDES, **others: Any
 ) -> S:
-    """Make a class of settings from the present values. `overrides` are a topic's own values; `others` are the
-    fields without a key.
+    """Create a settings object of class `kind` from the values in force.
+
+    `overrides` are a topic's values. `others` are the fields without keys.
     """
     values = dict(others)
     settings_class: Any = kind
@@ -93,7 +100,7 @@ def settings_of(
 
 @functools.cache
 def _followed(kind: Any) -> tuple[tuple[str, Setting], ...]:
-    """List the fields of a class that have a key, by name."""
+    """List the fields of a settings class that have a key, with their names."""
     found = ((field.name, setting_of_field(field)) for field in attrs.fields(kind))
     return tuple((name, followed) for name, followed in found if followed is not None)
 

@@ -1,1 +1,1 @@
-"""The controller: requests in, metadata records out (decide), records in, a new image out (replay)."""
+"""The controller: it decides requests with metadata records, and replays the records to the next image."""

@@ -1,4 +1,6 @@
-"""The audit log's line about records of the metadata log: the client that requested them, and their offsets. PURE."""
+"""Entries of the audit log about records of the metadata log: the client that requested them, and their
+offsets. PURE.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ def audit_change(
     *,
     is_committed: bool,
 ) -> None:
-    """Report the records from the first to the last of `offsets`, which `request` has made, to the auditor.
+    """Write the records that `request` has produced to the audit log. `offsets` are the first and the last
+    offset.
 
-    Requests of this node to itself have the names of their classes: `FenceExpiredBrokers`.
+    A request of this node to itself is named by its class, e.g. `FenceExpiredBrokers`.
     """
     is_own = sender is NODE_ITSELF
     key = request.API_KEY if isinstance(request, Message) else None

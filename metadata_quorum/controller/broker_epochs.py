@@ -1,4 +1,6 @@
-"""Fencing of requests by broker epoch (KIP-841): only the current registration of a broker is accepted."""
+"""Fencing of requests by broker epoch (KIP-841): a request is accepted only from the broker's current
+registration.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from odradek.wire.errors import ErrorCode, KafkaError
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None:
-    """Check that this is the broker's current registration. Raises `KafkaError` STALE_BROKER_EPOCH."""
+    """Check that `epoch` is that of the broker's current registration.
+
+    Raises `KafkaError` STALE_BROKER_EPOCH.
+    """
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(

@@ -1,16 +1,17 @@
-"""Broker sessions: the time of each broker's last heartbeat, and the metadata offset that it has reached. Soft
-state of the active controller, never replicated.
+"""Broker sessions: the time of each broker's last heartbeat, and the metadata offset that the broker has
+read. They are soft state of the active controller, and are not replicated.
 
-A new active controller gives every unfenced broker a full session from the moment it takes over. It gets a broker's
-metadata offset from the broker's first heartbeat.
+A new active controller gives every unfenced broker a full session, from the moment when it becomes active. It
+gets a broker's metadata offset with the broker's first heartbeat.
 
-A broker that shuts down may end only when every active broker's metadata has the leaders that replace it. So the
-end of the log is noted when its leaderships have been moved, and compared with the offsets that the other brokers
-report.
+A broker that shuts down may stop only when all active brokers know the leaders that replace it. So the
+controller stores the log end offset after it has moved the leaderships, and compares it with the offsets that
+other brokers report.
 
-A session that a new controller has given does not show that the broker is alive: only a heartbeat shows it.
-`heard_since` makes that difference. A broker that left, and whose place in some ISR waits for heartbeats of the
-other members, is listed here as waiting (`odradek.metadata_quorum.controller.brokers.leaving_isrs`).
+A session alone does not prove that the broker is alive, since a new controller gives a session to every
+unfenced broker. `heard_since` counts only heartbeats. A broker that stops may stay in some ISR until the
+other members have sent heartbeats. Such a broker is listed here as waiting
+(`odradek.metadata_quorum.controller.brokers.leaving_isrs`).
 """
 
 from __future__ import annotations
@@ -20,26 +21,28 @@ import attrs
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
 SLEEPS_PER_TIMEOUT = 3
-"""A timer that is late by more than this part of a session timeout means that the controller stood still."""
+"""If a timer is late by more than this fraction (1/3) of the session timeout, this process is assumed to have
+been paused.
+"""
 
 
 NEVER = -(1 << 62)
-"""A time earlier than any other."""
+"""A time before all others, in milliseconds."""
 
 
 @attrs.define
 class _Wait:
-    """A broker that left while other members of its ISRs sent no heartbeats."""
+    """A broker that leaves, but stays in some ISR because other members have sent no heartbeats since."""
 
     since_ms: int
     silent: tuple[int, ...] | None = None
-    """The unfenced brokers that were silent at the last check; None if there was no check."""
+    """The active brokers without a heartbeat at the last check; None before the first check."""
 
 
 @attrs.define
 class _Contact:
     heard_ms: int
-    """The time at which the session began anew: by a heartbeat, a registration, or a controller that took over."""
+    """The time at which the session last began: by a heartbeat, a registration, or a new controller."""
     beat_ms: int = NEVER
     """The time of the last heartbeat."""
     was_prolonged: bool = False
@@ -48,7 +51,7 @@ class _Contact:
 
 
 class BrokerSessions:
-    """The sessions of all brokers. Times are monotonic milliseconds."""
+    """The sessions of all brokers. All times are monotonic milliseconds."""
 
     def __init__(self, session_timeout_ms: int) -> None:
         self._timeout_ms = session_timeout_ms
@@ -57,7 +60,10 @@ class BrokerSessions:
         self._started_ms = NEVER
 
     def start(self, image: MetadataImage, now_ms: int) -> None:
-        """Forget all sessions, and begin a session for each unfenced broker now."""
+        """Drop all sessions, and begin a session for each unfenced broker.
+
+        Called when the controller becomes active.
+        """
         self._contacts = {
             broker.broker_id: _Contact(now_ms) for broker in image.brokers.values() if not broker.fenced
         }
@@ -65,11 +71,13 @@ class BrokerSessions:
         self._started_ms = now_ms
 
     def begin(self, broker_id: int, now_ms: int) -> None:
-        """Begin the session of a new registration: earlier contacts no longer count."""
+        """Begin the session of a new registration. Heartbeats of earlier registrations no longer count."""
         self._contacts[broker_id] = _Contact(now_ms)
 
     def touch(self, broker_id: int, now_ms: int, metadata_offset: int) -> None:
-        """Note a broker's heartbeat: its session begins again, and it has read the metadata to `metadata_offset`."""
+        """Record a broker's heartbeat: its session begins again, and it has read the metadata log up to this
+        offset.
+        """
         contact = self._contacts.setdefault(broker_id, _Contact(now_ms))
         contact.heard_ms = contact.beat_ms = now_ms
         contact.was_prolonged = False
@@ -83,22 +91,27 @@ class BrokerSessions:
         return contact is not None and now_ms - contact.heard_ms < self._timeout_ms
 
     def may_live(self, broker_id: int, now_ms: int) -> bool:
-        """True if a broker has a session that has not ended. For the first session, a new controller assumes that
-        of every broker.
+        """True if the broker may be alive: it has a valid session, or the controller has been active for less
+        than one session timeout.
         """
         return self.is_valid(broker_id, now_ms) or now_ms - self._started_ms < self._timeout_ms
 
     def recently(self, now_ms: int) -> int:
-        """Return the time, half a session ago, since when each living broker has sent a heartbeat."""
+        """Return the time half a session timeout ago.
+
+        A broker that is alive has sent a heartbeat since then.
+        """
         return now_ms - self._timeout_ms // 2
 
     def heard_since(self, broker_id: int, since_ms: int) -> bool:
-        """True if a heartbeat of this registration has come after `since_ms`."""
+        """True if this registration of the broker has sent a heartbeat after `since_ms`."""
         contact = self._contacts.get(broker_id)
         return contact is not None and contact.beat_ms > since_ms
 
     def wait(self, broker_id: int, since_ms: int) -> None:
-        """Note a broker that stays in ISRs until their other members have been heard after `since_ms`, or are gone."""
+        """Mark a broker as waiting: it stays in ISRs until their other members have sent heartbeats after
+        `since_ms` or are inactive.
+        """
         known = self._waiting.get(broker_id)
         if known is None or known.since_ms != since_ms:
             self._waiting[broker_id] = _Wait(since_ms)
@@ -109,10 +122,10 @@ class BrokerSessions:
         return NEVER if known is None else known.since_ms
 
     def waiting(self, image: MetadataImage) -> dict[int, int]:
-        """Map each waiting broker to the time at which it began to wait, if others have sent heartbeats or were
-        fenced since the last call.
+        """List the waiting brokers to check now, each with the time at which it began to wait. Only those are
+        listed for which the set of silent brokers has changed since the last call.
 
-        Once all other brokers have sent heartbeats, a broker is listed for the last time.
+        Once no active broker is silent, the waiting broker is listed for the last time.
         """
         due: dict[int, int] = {}
         for broker_id, wait in sorted(self._waiting.items()):
@@ -133,11 +146,11 @@ class BrokerSessions:
         return due
 
     def prolong(self, slept_ms: int, now_ms: int) -> None:
-        """Prolong all sessions by the time for which the controller's own process was stopped, because it could not
-        receive heartbeats then.
+        """Prolong all sessions by the time for which this process was paused, because it could not receive
+        heartbeats then.
 
-        A broker gets this once between two heartbeats: a controller that pauses again and again must not keep a dead
-        broker alive.
+        A session is prolonged only once between two heartbeats. Otherwise repeated pauses could keep the
+        session of a dead broker alive.
         """
         if slept_ms * SLEEPS_PER_TIMEOUT > self._timeout_ms:
             for contact in self._contacts.values():
@@ -146,7 +159,7 @@ class BrokerSessions:
                     contact.heard_ms = min(now_ms, contact.heard_ms + slept_ms)
 
     def expired(self, image: MetadataImage, now_ms: int) -> list[int]:
-        """List unfenced brokers without a heartbeat for a session timeout, by id."""
+        """List the unfenced brokers without a valid session, sorted by id."""
         return [
             broker_id
             for broker_id, broker in sorted(image.brokers.items())
@@ -154,15 +167,16 @@ class BrokerSessions:
         ]
 
     def leaderships_moved(self, broker_id: int, end_offset: int) -> None:
-        """Note that `end_offset` of the log includes the moves of all leaderships from a broker that shuts down.
-        Only the first call counts.
+        """Store the log end offset after all leaderships were moved from a broker that shuts down.
+
+        Only the first call for a session counts.
         """
         contact = self._contacts.get(broker_id)
         if contact is not None and contact.shutdown_offset is None:
             contact.shutdown_offset = end_offset
 
     def others_know(self, image: MetadataImage, broker_id: int) -> bool:
-        """True if all active brokers have read the metadata that moved this broker's leaderships."""
+        """True if all other active brokers have read the metadata that moved this broker's leaderships."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.shutdown_offset is None:
             return False

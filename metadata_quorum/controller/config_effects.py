@@ -1,16 +1,16 @@
-"""Immediate effects of changed configuration on partitions, in the decision that changes it.
+"""Changes of partitions that follow at once from changes of the configuration, in the same decision.
 
-* A lower `min.insync.replicas` may make an ISR sufficient. The high watermark advances from then on, so eligible
-  replicas may lack records below it, and lose their eligibility. (Kafka forgets all eligible replicas with each
-  change, also the last replicas of a partition without a leader.)
-* Where `unclean.leader.election.enable` becomes true, partitions without a leader get one at once, ahead of the
-  timer.
-* If a broker reports that a directory takes no records now, leaderships move away from that directory, if another
-  replica is in sync (`odradek.serving.disk_troubles`).
+* A lower `min.insync.replicas` may make an ISR large enough to commit. The high watermark then advances
+  again, so eligible replicas may lack committed records, and stop being eligible. (Kafka removes all eligible
+  replicas with each change, also the last replicas of a partition without a leader.)
+* If `unclean.leader.election.enable` becomes true, partitions without a leader get one at once, before the
+  timer elects one.
+* If a broker reports that a directory takes no records now, leaderships move away from that directory, if
+  another replica is in sync (`odradek.serving.disk_troubles`).
 
-A decision beyond 10,000 records takes several batches, and only the first of these may be left when the controller
-dies. So replicas lose their eligibility before the configuration that causes it, and elections follow the
-configuration that permits them.
+A decision with more than 10,000 records takes several batches. If the controller fails, only the first of
+these may be committed. So records that end eligibility come before the configuration that causes it, and
+elections come after the configuration that permits them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from odradek.wire.structure import Message
 def with_partition_changes(
     image: MetadataImage, records: Sequence[Message], context: DecisionContext, basis: DecisionBasis
 ) -> list[Message]:
-    """Add the partition changes that follow from the configuration records of one decision."""
+    """Return the records of a decision together with the partition changes that follow from its configuration
+    records.
+    """
     names = _affected_topics(image, records)
     names_disks = any(
         isinstance(record, ConfigRecord) and record.name == TROUBLED_LOG_DIRS for record in records
@@ -69,7 +71,10 @@ def with_partition_changes(
 
 
 def _moved_leaderships(image: MetadataImage, acceptable: Acceptable, basis: DecisionBasis) -> list[Message]:
-    """Elect other leaders for the partitions whose leaders are on troubled directories, if there are any."""
+    """Elect other leaders for partitions whose leaders are in troubled directories, where possible.
+
+    Returns the records.
+    """
     troubled = frozenset(each for ids in image.troubled_directories.values() for each in ids)
     moved: list[Message] = []
     for name in sorted(image.topics) if troubled else ():
@@ -85,7 +90,7 @@ def _moved_leaderships(image: MetadataImage, acceptable: Acceptable, basis: Deci
 
 
 def _affected_topics(image: MetadataImage, records: Iterable[Message]) -> list[str]:
-    """List the sorted names of topics whose rules may differ after the records."""
+    """List the topics whose rules may change with these records, sorted by name."""
     names: set[str] = set()
     for record in records:
         if isinstance(record, ConfigRecord) and record.name in (MIN_ISR, UNCLEAN_ELECTION):

@@ -1,9 +1,10 @@
-"""IncrementalAlterConfigs and AlterConfigs: the stored values, and the values that a resource may have (KIP-226,
+"""IncrementalAlterConfigs and AlterConfigs: check and store the configuration of resources (KIP-226,
 KIP-339).
 
-Each resource is decided by itself: it changes as a whole or gets an error. The broker that was asked has checked the
-shape of the request. For its own values it has also checked that a running node can change them
-(`odradek.metadata_quorum.config.dynamic_broker_config`). The controller checks rules about the cluster.
+Each resource is decided separately: it changes as a whole or gets an error. The broker that forwards the
+request has checked its form. For its own values it has also checked that a running node can change them
+(`odradek.metadata_quorum.config.dynamic_broker_config`). The controller checks the rules that concern the
+cluster.
 """
 
 from __future__ import annotations
@@ -48,21 +49,23 @@ from odradek.wire.messages.metadata_records import ConfigRecord
 from odradek.wire.structure import Message
 
 VALUE_BYTES_MAX = 32_767
-"""The most bytes of a string in a record. A list after APPEND may be longer than any request."""
+"""The largest size of a value in a record, in bytes. After APPEND a list may be longer than any value in a
+request.
+"""
 
 Changes = dict[str, str | None]
-"""New values by key; None removes the override."""
+"""New values by key. None removes the key's value."""
 
 Judge = Callable[[MetadataImage, Any, Mapping[str, str]], Changes]
-"""A function that returns the changes of one resource of a request; its last argument has the values in force.
-Raises `KafkaError`.
+"""A function that computes the changes of one resource in a request. Its last argument has the values in
+force. Raises `KafkaError`.
 """
 
 
 @attrs.frozen
 class AlterConfigs:
-    """One of the two APIs, IncrementalAlterConfigs or AlterConfigs. They differ in how a resource is checked, and
-    in the names of their messages.
+    """The differences between IncrementalAlterConfigs and AlterConfigs: how a resource is checked, and the
+    classes of the messages.
     """
 
     judge: Judge
@@ -72,7 +75,7 @@ class AlterConfigs:
     def decide(
         self, image: MetadataImage, request: Any, context: DecisionContext, basis: DecisionBasis
     ) -> Decision:
-        """Make the records of all resources together, and the outcome of each."""
+        """Decide a request: change all valid resources. The response has a result for each resource."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
         records: list[Message] = []
         results = []
@@ -97,7 +100,7 @@ class AlterConfigs:
 def _operated(
     image: MetadataImage, resource: incremental.AlterConfigsResource, before: Mapping[str, str]
 ) -> Changes:
-    """Apply the operations to their keys; return the changed values."""
+    """Compute the changes of an IncrementalAlterConfigs: the results of the operations on the present values."""
     kind = resource.resource_type
     wanted = [(each.name, _operate(kind, each, before.get(each.name))) for each in resource.configs]
     return _news(image, resource, wanted, before)
@@ -106,7 +109,7 @@ def _operated(
 def _replaced(
     image: MetadataImage, resource: absolute.AlterConfigsResource, before: Mapping[str, str]
 ) -> Changes:
-    """Replace all overrides by the named ones; remove the others."""
+    """Compute the changes of an AlterConfigs: set the keys in the request, and remove all other keys."""
     changes = _news(image, resource, [(each.name, each.value) for each in resource.configs], before)
     named = {each.name for each in resource.configs}
     unreadable = _unreadable(image, resource.resource_type, resource.resource_name)
@@ -117,8 +120,10 @@ def _replaced(
 def _news(
     image: MetadataImage, resource: Any, wanted: list[tuple[str, str | None]], before: Mapping[str, str]
 ) -> Changes:
-    """Select the changes to write. A broker's value is written even if it is unchanged, because that makes the
-    broker load key and certificate files again.
+    """Select the values that must be written.
+
+    A broker's value is written even if it is unchanged, so that the broker loads key and certificate files
+    again.
     """
     kind = resource.resource_type
     unreadable = _unreadable(image, kind, resource.resource_name)
@@ -132,9 +137,9 @@ def _news(
 INCREMENTAL = AlterConfigs(
     _operated, incremental.AlterConfigsResourceResponse, incremental.IncrementalAlterConfigsResponse
 )
-"""IncrementalAlterConfigs changes single keys of resources."""
+"""IncrementalAlterConfigs, which changes single keys of resources."""
 ABSOLUTE = AlterConfigs(_replaced, absolute.AlterConfigsResourceResponse, absolute.AlterConfigsResponse)
-"""AlterConfigs replaces all overrides of resources."""
+"""AlterConfigs, which replaces all values of a resource."""
 
 
 _DEFS = {RESOURCE_TOPIC: topic_defs, RESOURCE_BROKER: broker_defs, RESOURCE_GROUP: group_defs}
@@ -160,7 +165,11 @@ def _operate(kind: int, config: incremental.AlterableConfig, current: str | None
 
 
 def list_operation(number: int) -> Operation:
-    """Return APPEND or SUBTRACT. Raises `KafkaError` for an unknown operation."""
+    """Return the operation with this number.
+
+    The caller has handled SET and DELETE, so it is APPEND or SUBTRACT. Raises `KafkaError` for an unknown
+    number.
+    """
     try:
         return Operation(number)
     except ValueError:
@@ -168,9 +177,9 @@ def list_operation(number: int) -> Operation:
 
 
 def combine_items(operation: Operation, current: str, given: str) -> list[str]:
-    """Apply APPEND or SUBTRACT to a list.
+    """Apply APPEND or SUBTRACT to a list, whose items are separated by commas. Returns the new items.
 
-    APPEND ignores items that the list has already, and SUBTRACT ignores missing items.
+    APPEND skips items that are already in the list. SUBTRACT skips items that are missing.
     """
     items = [item for item in current.split(",") if item]
     if operation == Operation.APPEND:
@@ -196,7 +205,7 @@ def _alter(
     settings: ControllerSettings,
     records_max: int,
 ) -> list[Message]:
-    """Make the records of one resource. Raises `KafkaError`."""
+    """Make the records for the changes of one resource, after all checks. Raises `KafkaError`."""
     if len(changes) > records_max:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
     before = _in_force(image, kind, name)
@@ -235,14 +244,17 @@ def _in_force(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]:
 
 
 def _unreadable(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]:
-    """Return unparsable values that another program wrote; any change of the key removes them."""
+    """Return the resource's values that another program wrote and this version cannot parse.
+
+    A change of such a key removes its value.
+    """
     values: Mapping[str, str] = image.unreadable_configs.get((kind, name), {})
     return values
 
 
 def _check_min_isr(name: str, value: str | None) -> None:
-    """Refuse `min.insync.replicas` for a single broker, and the removal of the cluster's value: ELR needs one value
-    for all brokers (KIP-966).
+    """Refuse `min.insync.replicas` for a single broker, and its removal for the cluster, since ELR needs one
+    value for all brokers (KIP-966). Raises `KafkaError`.
     """
     if name:
         raise KafkaError(
@@ -255,8 +267,9 @@ def _check_min_isr(name: str, value: str | None) -> None:
 
 
 def _broker_id(name: str) -> int:
-    """Parse a broker's name. Raises `KafkaError`: brokers have checked it, but a controller may get requests
-    directly.
+    """Parse the name of a broker resource as a broker id.
+
+    Raises `KafkaError`. Brokers check it, too, but clients may send requests directly to a controller.
     """
     if not (name.isascii() and name.isdecimal() and len(name) <= 10):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Unable to parse broker name as a base 10 number.")
@@ -266,7 +279,10 @@ def _broker_id(name: str) -> int:
 def _validate(
     image: MetadataImage, kind: int, name: str, configs: Mapping[str, str], settings: ControllerSettings
 ) -> None:
-    """Check name, values and existence of a resource, in this order. Raises `KafkaError` or `ConfigError`."""
+    """Check the name, the values and the existence of a resource, in this order.
+
+    Raises `KafkaError` or `ConfigError`.
+    """
     invalid = ErrorCode.INVALID_REQUEST
     if kind == RESOURCE_TOPIC:
         if not name:

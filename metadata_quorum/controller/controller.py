@@ -1,7 +1,8 @@
-"""The controller as a machine of the replicated-state-machine runtime: its state is a `MetadataImage`.
+"""The controller as a state machine for the runtime in `state_machine.py`. Its state is a `MetadataImage`.
 
-`decide` is a table from request class to a pure function; each function is in the module of its subject (`topics`,
-`brokers`, `producer_ids`). Besides the image it may use `DecisionBasis`, the controller's settings and soft state.
+`decide` looks up a pure function by the request's class. Each function is in the module of its subject
+(`topics`, `brokers`, `producer_ids`). Besides the image it may use `DecisionBasis`, i.e. the controller's
+settings and soft state.
 """
 
 from __future__ import annotations
@@ -69,9 +70,10 @@ SESSION_CHECKS_PER_TIMEOUT = 18
 
 @attrs.frozen
 class Activate:
-    """The first decision of a new leader. `bootstrap` are the records of a new cluster, used if the log has none.
+    """The request for a new leader's first decision.
 
-    Its response is the image's offset before the decision.
+    `bootstrap` has the first records of a new cluster, for a log that has none. The response is the image's
+    offset before the decision.
     """
 
     bootstrap: tuple[Message, ...]
@@ -85,8 +87,7 @@ class PeriodicTask:
 
     name: str
     request_at: Callable[[int], Any]
-    """Makes the request for the given time, in milliseconds since 1970. It is the earliest time that it may be now.
-    """
+    """Makes the request. The argument is the earliest time that it may be now, in milliseconds since 1970."""
     period_ms: int
     has_more: Callable[[Any], bool]
 
@@ -95,7 +96,10 @@ _Decide = Callable[[MetadataImage, Any, DecisionContext, DecisionBasis], Decisio
 
 
 class Controller:
-    """Decides all changes of the cluster. PURE: time and randomness come in with the context."""
+    """The controller, which decides all changes of the cluster.
+
+    PURE: time and randomness are in the context of each decision.
+    """
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings
@@ -112,11 +116,11 @@ class Controller:
 
     @property
     def requests(self) -> tuple[type, ...]:
-        """The request messages that can be decided."""
+        """The classes of the request messages that the controller can decide."""
         return tuple(cls for cls in self._table if issubclass(cls, Message))
 
     def decide(self, state: MetadataImage, request: Any, context: DecisionContext) -> Decision:
-        """Decide a request; returns records and response. Changes only soft state."""
+        """Decide a request. Returns records and response; only soft state changes."""
         self._basis.recovery.now_ms = context.now_ms
         if type(request) in _OF_CLIENTS:
             try:
@@ -126,14 +130,17 @@ class Controller:
         return self._table[type(request)](state, request, context, self._basis)
 
     def long_request(self, state: MetadataImage, request: Any, weight_max: int) -> LongRequest | None:
-        """Return the request as a long request if it must be decided in parts, each of at most this weight."""
+        """Return the request as a `LongRequest` if it must be decided in parts, each of at most this weight;
+        otherwise None.
+        """
         return long_request(state, request, self.settings, weight_max)
 
     def replay(
         self, state: MetadataImage, base_offset: int, epoch: int, records: Sequence[Message]
     ) -> tuple[MetadataImage, MetadataDelta]:
-        """Replay `records` to the next image. Raises `InvalidMetadata`, which is a bug: this controller decided
-        them.
+        """Replay `records` to the next image.
+
+        Raises `InvalidMetadata`; that would be a bug, because this controller decided them.
         """
         builder = ImageBuilder(state, self._interned)
         for offset, record in enumerate(records, base_offset):
@@ -147,8 +154,8 @@ class Controller:
     def withdraw(
         self, state: MetadataImage, request: Any, decision: Decision, context: DecisionContext
     ) -> Any:
-        """Make a response with one error for the whole request. Sessions are kept, because the heartbeats did
-        arrive.
+        """Make the response in place of a decision that could not be written: one error for the whole
+        request. Sessions stay as they are, because the heartbeats did arrive.
         """
         return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -171,12 +178,14 @@ class Controller:
 
 
 def session_check_ms(settings: ControllerSettings) -> int:
-    """Compute the interval at which `FenceExpiredBrokers` is due, in milliseconds."""
+    """Return the interval at which `FenceExpiredBrokers` is due, in milliseconds."""
     return max(1, settings.broker_session_timeout_ms // SESSION_CHECKS_PER_TIMEOUT)
 
 
 def periodic_tasks(settings: ControllerSettings) -> tuple[PeriodicTask, ...]:
-    """List the requests that a node sends to its own active controller periodically, except the check of sessions."""
+    """List the requests that the active controller periodically sends to itself, except the check of
+    sessions.
+    """
     tasks = [
         PeriodicTask(
             "leaderless partitions",
@@ -210,7 +219,7 @@ _OF_NODES: Mapping[type, _Decide] = {
     AllocateProducerIdsRequest: producer_ids.allocate_producer_ids,
     ControllerRegistrationRequest: register_controller,
 }
-"""Requests that brokers and controllers send for themselves."""
+"""Requests that brokers and controllers send in their own name, with the functions that decide them."""
 
 _OF_CLIENTS: Mapping[type, _Decide] = {
     CreateTopicsRequest: topics.create_topics,
@@ -229,7 +238,7 @@ _OF_CLIENTS: Mapping[type, _Decide] = {
     TokenRequest: decide_token_request,
     AlterClientQuotasRequest: alter_client_quotas,
 }
-"""Requests of clients, forwarded by the broker that they asked."""
+"""Requests of clients, which brokers forward, with the functions that decide them."""
 
 _OF_TIMERS: Mapping[type, _Decide] = {
     FenceExpiredBrokers: brokers.fence_expired,

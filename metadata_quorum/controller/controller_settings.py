@@ -13,7 +13,10 @@ from odradek.security.tokens import TokenSecrets
 
 @attrs.frozen
 class ControllerSettings:
-    """A controller's settings. `static_config` is the node's properties file, for the values that topics inherit."""
+    """The settings of a controller.
+
+    `static_config` has the values of the node's properties file, from which topics inherit.
+    """
 
     num_partitions: int = setting("num.partitions")
     default_replication_factor: int = setting("default.replication.factor")
@@ -25,24 +28,27 @@ class ControllerSettings:
     )
     unclean_leader_election_interval_ms: int = setting("unclean.leader.election.interval.ms")
     unclean_recovery_manager_enabled: bool = True
-    """True if the replica with the longest log may lead when all replicas that were in sync may have lost records
+    """True if, after all in-sync replicas may have lost records, the replica with the longest log is elected
     (KIP-966).
     """
     unclean_recovery_timeout_ms: int = 300_000
-    """The milliseconds for which such an election waits for replicas."""
+    """The longest time, in milliseconds, for which an unclean recovery waits for the reports of replicas."""
     token_max_lifetime_ms: int = setting("delegation.token.max.lifetime.ms")
     token_expiry_ms: int = setting("delegation.token.expiry.time.ms")
     token_expiry_check_interval_ms: int = setting("delegation.token.expiry.check.interval.ms")
     quota_windows: int = setting("controller.quota.window.num")
     quota_window_seconds: int = setting("controller.quota.window.size.seconds")
-    """A client's burst is the sum of its quota of changes over all these windows (KIP-599)."""
+    """The length of a quota window, in seconds. A client's burst is its quota of changes over all windows
+    (KIP-599).
+    """
     remote_storage_enable: bool = setting("remote.log.storage.system.enable")
     static_config: Mapping[str, str] = attrs.field(factory=dict)
     release: Release = THIS_RELEASE
     has_authorizer: bool = False
-    """True if `authorizer.class.name` is set; only then ACLs can be created."""
+    """True if `authorizer.class.name` is set. Otherwise ACLs cannot be created."""
     tokens_per_owner_max: int = 1_000
     """The most delegation tokens that one owner may have (`odradek.delegation.token.max.per.owner`)."""
     token_secrets: TokenSecrets | None = None
-    """The secrets of delegation tokens; None if `delegation.token.secret.key` is unset, so that tokens are refused.
+    """The secrets of delegation tokens. None if `delegation.token.secret.key` is unset; then requests for
+    tokens are refused.
     """

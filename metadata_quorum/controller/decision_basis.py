@@ -17,13 +17,14 @@ from odradek.security.tokens import TokenSecrets
 __all__ = ["DecisionBasis", "TokenIds"]
 
 Tokens: TypeAlias = Mapping[str, Any]
-"""The image's delegation tokens, by their ids."""
+"""The delegation tokens in an image, by their ids."""
 
 
 class TokenIds:
-    """Finds delegation tokens by their secrets and by their owners. It reads the image at the first call.
+    """An index of delegation tokens by their secrets and by their owners. The first call builds it from the
+    image.
 
-    A token that the image no longer has is left out, and is forgotten at that moment.
+    A token that is no longer in the image is skipped, and is then removed from the index.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class TokenIds:
         self._of_owner: dict[str, dict[str, None]] = {}
 
     def find(self, secret: bytes, tokens: Tokens, secrets: TokenSecrets) -> str | None:
-        """Find the id of the token that has this secret; None if there is none."""
+        """Return the id of the token with this secret; None if there is none."""
         ids = self._made_of(tokens, secrets)
         token_id = ids.get(secret)
         if token_id is not None and token_id not in tokens:
@@ -40,8 +41,9 @@ class TokenIds:
         return token_id
 
     def held(self, owner: str, at_least: int, tokens: Tokens, secrets: TokenSecrets) -> list[str]:
-        """List the ids of an owner's tokens, the oldest first. Return an empty list if the owner certainly has
-        fewer than `at_least`.
+        """List the ids of an owner's tokens, the oldest first.
+
+        If the owner surely has fewer than `at_least`, the list is empty.
         """
         self._made_of(tokens, secrets)
         known = self._of_owner.get(owner, {})
@@ -58,13 +60,13 @@ class TokenIds:
         return self._ids
 
     def add(self, secret: bytes, token_id: str, owner: str) -> None:
-        """Add a token that the present decision makes."""
+        """Add a token that the present decision creates to the index."""
         if self._ids is not None:
             self._ids[secret] = token_id
             self._of_owner.setdefault(owner, {})[token_id] = None
 
     def forget(self, secret: bytes, owner: str) -> None:
-        """Remove a token that the present decision removes."""
+        """Remove a token that the present decision removes from the index."""
         if self._ids is not None:
             token_id = self._ids.pop(secret, None)
             known = self._of_owner.get(owner, {})
@@ -76,8 +78,10 @@ class TokenIds:
 
 @attrs.frozen
 class DecisionBasis:
-    """The soft state of an active controller, one object per term. The sessions, the reports of logs and the index
-    of tokens are the only soft state."""
+    """The settings and the soft state of an active controller, made for one term of leadership.
+
+    The soft state consists of the sessions, the index of tokens and the reports of logs.
+    """
 
     settings: ControllerSettings
     sessions: BrokerSessions

@@ -1,6 +1,6 @@
-"""Decisions of this node's active controller, counted since the process began. PURE.
+"""Counters of the decisions of this node's active controller, since the start of the process. PURE.
 
-Elections are found in committed state: the image before and after a decision, and the partitions that it changed.
+Elections are counted in committed state, by comparing the images before and after a decision.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ class DecisionFigures:
 
     decisions: int = 0
     decision_seconds: float = 0.0
-    """Seconds spent on deciding and replaying, on the event loop."""
+    """The time spent to decide and replay, on the event loop, in seconds."""
     commits: int = 0
     """The number of committed decisions with records."""
     commit_seconds: float = 0.0
-    """The sum of the times from the decisions to their commits."""
+    """The sum of the times from decisions to their commits, in seconds."""
     unclean_elections: int = 0
-    """Elections of leaders that were neither in sync nor eligible: these may lack records."""
+    """Elections of leaders that were neither in sync nor eligible, so that records may be lost."""
     eligible_elections: int = 0
-    """Elections of leaders that were not in sync, but eligible (KIP-966): these have all committed records."""
+    """Elections of leaders that were not in sync but eligible (KIP-966), so that they have all committed
+    records.
+    """
     fenced_by_timeout: int = 0
 
     def committed(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
-        """Count the elections of a decision."""
+        """Count the elections in a committed decision."""
         for name, numbers in delta.changed_topics.items():
             topic: TopicImage | None = after.topics.get(name)
             known: TopicImage | None = before.topics.get(name)

@@ -1,7 +1,8 @@
-"""The door of each API that a controller decides or answers. It checks the rights of the client that asks. PURE.
+"""The doors of all APIs that a controller decides or answers. A door checks the client's rights. PURE.
 
-A client asks the controller directly, or a broker forwards its request (in an Envelope, or within one process). Both
-ways go through `ControllerDoors.admit` with the client's own principal and address (KIP-590, KIP-801).
+A client sends a request directly to the controller, or a broker forwards it (in an Envelope, or within one
+process). In both cases `ControllerDoors.admit` gets the client's own principal and address (KIP-590,
+KIP-801).
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
-    """Require CREATE on the cluster or the topic; a client needs DESCRIBE_CONFIGS to get a new topic's
-    configuration.
+    """Require CREATE on the cluster or the topic.
+
+    To get a new topic's configuration, a client needs DESCRIBE_CONFIGS on the topic.
     """
     counts = Counter(each.name for each in request.topics)
     may_all = asked.would(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def refused_code(name: str) -> ErrorCode:
-        # The decision refuses duplicate names, and the reserved name.
+        # The decision refuses duplicate names and the reserved name, so they are not checked here.
         is_judged = counts[name] == 1 and name != CLUSTER_METADATA_TOPIC
         passes = may_all or not is_judged or asked.may(Operation.CREATE, name)
         return ErrorCode.NONE if passes else _TOPIC_DENIED
@@ -86,14 +88,17 @@ def create_partitions_door(asked: Asked, request: CreatePartitionsRequest) -> Ad
 
 
 def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted | None:
-    """Require DELETE on each topic. Only clients that may DESCRIBE a topic learn that it exists."""
-    # Without DELETE, no name or id is passed on, because the decision may find a topic that this image does not
-    # have yet.
+    """Require DELETE on each topic.
+
+    The refusal reveals a topic's existence only to clients that may DESCRIBE the topic.
+    """
+    # A refused entry is not passed to the decision, which might find a topic that this image does not have
+    # yet.
     named = Counter(request.topic_names)
     named.update(each.name for each in request.topics if each.name is not None and each.topic_id == ZERO_UUID)
     ids = Counter(each.topic_id for each in request.topics if each.name is None)
     answers: dict[tuple[str | None, bytes], DeletableTopicResult] = {}
-    """One answer for each name and for each id."""
+    """The refusals: one result for each name and each id."""
 
     def passes(name: str | None, topic_id: bytes) -> bool:
         if name is None and topic_id != ZERO_UUID:
@@ -101,7 +106,7 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
         elif name is not None and topic_id == ZERO_UUID:
             refused = _refused_name(asked, name, named[name])
         else:
-            return True  # The decision refuses an entry that has both name and id, or neither.
+            return True  # The decision refuses an entry with both name and id, or neither.
         if refused is not None:
             answers[name, topic_id] = refused
         return refused is None
@@ -115,7 +120,10 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
 
 
 def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResult | None:
-    """Make the answer for a topic that the client may not delete by its id, or that does not exist."""
+    """Make the refusal of one topic id: the client may not delete the topic, or it does not exist.
+
+    None if the entry is allowed.
+    """
     name = asked.name_of(topic_id)
     if times > 1:
         code, text, name = ErrorCode.INVALID_REQUEST, "Duplicate topic id.", None
@@ -131,7 +139,10 @@ def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResu
 
 
 def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult | None:
-    """Make the answer for a topic that the client may not delete by its name, whether it exists or not."""
+    """Make the refusal of one topic name: the client may not delete the topic, whether or not it exists.
+
+    None if the entry is allowed.
+    """
     if times > 1:
         return DeletableTopicResult(name, ZERO_UUID, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     code = ErrorCode.NONE
@@ -141,7 +152,7 @@ def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult |
         is_there = name in asked.topics.topics
         code = _TOPIC_DENIED if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if is_there:
-            asked.may(Operation.DELETE, name)  # Only logs the refusal.
+            asked.may(Operation.DELETE, name)  # Called only to log the refusal.
     return DeletableTopicResult(name, ZERO_UUID, code, code.message) if code else None
 
 
@@ -163,7 +174,9 @@ def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admi
 
 
 def _no_list(request: Any) -> Any:
-    """Refuse a list request as Kafka does: with the requested partitions, but without contents."""
+    """Refuse a ListPartitionReassignments as Kafka does: the answer has the requested partitions, with empty
+    lists.
+    """
     response = refuse(request, _DENIED, _DENIED.message)
     response.topics = [
         OngoingTopicReassignment(
@@ -190,7 +203,7 @@ OF_NODES = (
     ApiKey.ASSIGN_REPLICAS_TO_DIRS,
     ApiKey.ENVELOPE,
 )
-"""Requests that only nodes send."""
+"""APIs that only nodes use."""
 
 CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     **{key: for_cluster(_ACTS) for key in OF_NODES},
@@ -223,13 +236,13 @@ CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     ApiKey.ADD_RAFT_VOTER: for_cluster(Operation.ALTER),
     ApiKey.REMOVE_RAFT_VOTER: for_cluster(Operation.ALTER),
 }
-"""Doors by API, for a controller's listener and for forwarded requests. DescribeAcls and the requests about
-delegation tokens check rights in their handlers.
+"""The doors by API, for a controller's listener and for forwarded requests. The handlers of DescribeAcls and
+of the requests about delegation tokens check rights themselves.
 """
 
 
 class ControllerDoors:
-    """The doors of one node's controller, with its authorizer."""
+    """All doors of one node's controller, with its authorizer."""
 
     def __init__(self, authorizer: Authorizer, topics: Callable[[], Topics]) -> None:
         self.authorizer = authorizer
@@ -237,11 +250,13 @@ class ControllerDoors:
         self._judged: deque[tuple[ClientRights, int]] = deque()
 
     def admit(self, principal: str, host: str, message: Message, version: int) -> Admitted | Message:
-        """Return the part of a client's request that its rights allow, or the refusal of the whole request. May run
-        in a worker; the caller must call `log_denials` on the loop afterwards.
+        """Check a client's rights.
+
+        Returns the part of the request that they allow, or the refusal of the whole request. It may run in a
+        worker; afterwards the caller must call `log_denials` on the event loop.
         """
         request: Any = message
-        """A request of the class that the door of its API judges."""
+        """The request, as an object of the class that the API's door expects."""
         assert message.API_KEY is not None
         asked = Asked(Rights(self.authorizer, principal, host), version, self.topics())
         admitted = CONTROLLER_DOORS[ApiKey(message.API_KEY)](asked, request)
@@ -252,7 +267,7 @@ class ControllerDoors:
         return Admitted(message, _as_it_is) if admitted is None else admitted
 
     def log_denials(self) -> None:
-        """Pass the refusals to the audit log."""
+        """Write the refusals since the last call to the audit log."""
         while self._judged:
             rights, api_key = self._judged.popleft()
             rights.log_denials(api_key)

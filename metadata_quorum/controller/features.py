@@ -1,5 +1,5 @@
-"""UpdateFeatures: finalized levels of the whole cluster (KIP-584, KIP-1022), and the changes that a new level
-brings. PURE.
+"""UpdateFeatures: change finalized feature levels (KIP-584, KIP-1022), with the further changes that a new
+level requires. PURE.
 
 A level is finalized only if this controller and every registered node support it. Checks, their order and their texts
 are Kafka's.
@@ -42,7 +42,7 @@ UNSAFE_DOWNGRADE = 3
 def update_features(
     image: MetadataImage, request: UpdateFeaturesRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Change all of the levels or none."""
+    """Change all requested feature levels, or none if one is refused."""
     settings = basis.settings
     records: list[Message] = []
     try:
@@ -68,7 +68,10 @@ def update_features(
 def _update(
     image: MetadataImage, update: FeatureUpdateKey, api_version: int, release: Release
 ) -> list[Message]:
-    """Make the record of one level; none if the level holds already. Raises `KafkaError` INVALID_UPDATE_VERSION."""
+    """Make the record for one level; no record if the level is already finalized.
+
+    Raises `KafkaError` INVALID_UPDATE_VERSION.
+    """
     name, level = update.feature, update.max_version_level
     upgrade_type = update.upgrade_type
     if api_version < UPDATE_FEATURES_UPGRADE_TYPE:
@@ -104,7 +107,9 @@ def _update(
 
 
 def _nodes(image: MetadataImage, name: str, release: Release) -> Iterator[tuple[str, int, int]]:
-    """Yield the levels that each node supports: this controller, brokers, other controllers."""
+    """Yield for each node its name and its lowest and highest supported level of a feature: this controller,
+    brokers, other controllers.
+    """
     yield "Local controller", *release.features.get(name, (0, 0))
     for broker_id, broker in sorted(image.brokers.items()):
         yield f"Broker {broker_id}", *_supported(broker.features, name)
@@ -128,7 +133,7 @@ def _invalid(update: FeatureUpdateKey, reason: str) -> KafkaError:
 
 
 def enables_eligible_replicas(records: Iterable[Message]) -> bool:
-    """True if the records finalize eligible leader replicas."""
+    """True if these records enable eligible leader replicas (KIP-966)."""
     return any(
         isinstance(record, FeatureLevelRecord)
         and record.name == ELIGIBLE_LEADER_REPLICAS
@@ -138,9 +143,10 @@ def enables_eligible_replicas(records: Iterable[Message]) -> bool:
 
 
 def cluster_wide_min_isr(image: MetadataImage, settings: ControllerSettings) -> list[Message]:
-    """Make the records for eligible replicas: they write one `min.insync.replicas` for all brokers to the log.
+    """Make the records that set one cluster-wide `min.insync.replicas`, which eligible leader replicas need,
+    and remove the values of single brokers.
 
-    Otherwise a controller with another properties file would choose other eligible replicas.
+    Without them, a controller with a different properties file would choose different eligible replicas.
     """
     records: list[Message] = []
     if MIN_ISR not in image.broker_configs(None):

@@ -1,4 +1,4 @@
-"""Limits of one request: the number of records that it may write, and of items that it may name."""
+"""Limits of one request: how many records it may write, and how many items it may name."""
 
 from __future__ import annotations
 
@@ -10,41 +10,44 @@ from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.structure import Structure
 
 RECORDS_PER_REQUEST_MAX = 10_000
-"""Kafka's limit for the records of one request; a request beyond it gets POLICY_VIOLATION as a whole."""
+"""Kafka's limit for the records of one request. A request beyond it gets POLICY_VIOLATION as a whole."""
 
 NAMED_PER_REQUEST_MAX = 2 * RECORDS_PER_REQUEST_MAX
-"""The number of items (topics, partitions, ...) that one request may name. Each record is about a single item, with
-at most one more around it.
+"""The most items (topics, partitions, ...) that one request may name. Each record is about one item, which
+has at most one item around it.
 """
 _OF_ONE_THING = frozenset(("broker_ids", "replicas"))
 
 ELECTIONS_PER_TURN_MAX = 1_000
-"""The most leaderships that a turn of the balancer moves, so that requests are handled in between (Kafka's number)."""
+"""The most leaderships that one turn of the balancer moves (Kafka's number). Other requests are handled
+between two turns.
+"""
 
 
 def check_batch(records: Sized) -> None:
-    """Check the number of a request's records. Raises `KafkaError` POLICY_VIOLATION."""
+    """Refuse a decision with too many records. Raises `KafkaError` POLICY_VIOLATION."""
     if len(records) > RECORDS_PER_REQUEST_MAX:
         raise batch_too_large()
 
 
 def batch_too_large() -> KafkaError:
-    """Make the error of a request that writes too much."""
+    """Make the error of a request that would write too many records."""
     return KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
 
 
 def check_named(request: Structure) -> None:
-    """Refuse a client's request that names too many things to decide in time. Raises `KafkaError`
+    """Refuse a client's request that names too many items to be decided in time. Raises `KafkaError`
     POLICY_VIOLATION.
 
-    A sound request that names more would write more than `RECORDS_PER_REQUEST_MAX` records, or change nothing.
+    A valid request with more items would write more than `RECORDS_PER_REQUEST_MAX` records, or change
+    nothing.
     """
     if names_more_than(request, NAMED_PER_REQUEST_MAX):
         raise batch_too_large()
 
 
 def names_more_than(message: Structure, things_max: int) -> bool:
-    """True if more things than `things_max` are listed in a message; the count stops there."""
+    """True if a message contains more than `things_max` items. The count stops there."""
     left = things_max
     structures = [message]
     while structures:

@@ -1,20 +1,20 @@
-"""Long requests, decided in parts of some milliseconds each, whose answers are joined to one. PURE.
+"""Long requests: they are decided in parts of some milliseconds each, and the answers are joined. PURE.
 
-A request has a result for each thing that it names (a topic, a resource, a partition). So it can be split into
-several consecutive requests of the same kind. The parts are decisions of their own: other requests may be decided in
-between. A part that is refused leaves the others alone, just as a refused thing leaves the other things alone.
+A request names things (topics, resources, partitions), and gets a result for each. So it can be split into
+several consecutive requests of the same kind. Each part is a decision of its own, and other requests may be
+decided in between. Parts are refused independently, just as things are.
 
-* **Things that must be decided together are in one part**: these are things with the same key. So duplicates are
-  found as if there were no parts.
-* **Limits of a whole request are checked over the whole**: how much it names, and how much it would write. If the
-  sum may be too much, every part is tried before the first is decided (`Trial`).
-* **There is one result per thing**, in the order of the request. If Kafka lists refused things separately, each
-  part does so, too.
+* **Things that must be decided together are in one part.** They have the same key. So duplicates are found as
+  if there were no parts.
+* **Limits of a request are checked for the whole request**: how many things it names, and how many records it
+  would write. If the sum may be too large, every part is tried before the first one is decided (`Trial`).
+* **There is one result per thing**, in the order of the request. If Kafka lists refused things separately, so
+  does each part.
 
-The row of the API says where the things are, and how answers are joined (`odradek.wire.schema.anatomy`). This
-module adds how much each thing weighs and writes, and which things are decided together.
+A row for each API says where its things are, and how answers are joined (`odradek.wire.schema.anatomy`). This
+module adds the weight of each thing, its number of records, and which things are decided together.
 
-A part shares its things with the request that it comes from, so nobody may change either.
+A part shares its things with the original request, so neither may be changed.
 """
 
 from __future__ import annotations
@@ -43,36 +43,41 @@ from odradek.wire.structure import Message
 __all__ = ["PART_WEIGHT_MAX", "LongRequest", "Parts", "Trial", "long_request"]
 
 PART_WEIGHT_MAX = 400
-"""The largest weight of one part, about 10 ms. A topic, resource or partition weighs one, and so does each thing in it."""
+"""The largest weight of one part, which takes about 10 ms. A topic, resource or partition has weight 1, and
+so has each thing in it.
+"""
 
 ACCESS_WEIGHT = 2
-"""The weight of an ACL or a credential: its replay costs as much as its decision."""
+"""The weight of an ACL or a credential: to replay it costs as much as to decide it."""
 
 
 @attrs.frozen
 class Trial:
-    """A question that is asked before a long request is decided. The response is the number of records that `request` would write
-    now, or None if this node does not decide."""
+    """A question before a long request is decided: how many records would `request` write now?
+
+    The response is this number, or None if this node is not the active controller.
+    """
 
     request: Message
 
 
 @attrs.frozen
 class Parts:
-    """The parts of a long request, and how their responses are joined."""
+    """The parts of a long request, and the function that joins their responses."""
 
     requests: list[Message]
-    """The parts, in the order in which they have to be decided."""
+    """The parts, in the order in which they must be decided."""
     trials: list[Trial]
-    """Trials that are run first, if the parts together may write too much."""
+    """Trials to run first, if all parts together may write too many records; otherwise empty."""
     join: Callable[[list[Any]], Any]
-    """Makes the response to the whole request from the responses to all `requests`."""
+    """A function that makes the response to the whole request from the responses to all `requests`."""
 
 
 @attrs.frozen
 class LongRequest:
-    """A request that is decided in parts. `split` and `refuse` take long, too. They read only immutable values, so
-    they may run in a worker.
+    """A request that is decided in parts.
+
+    `split` and `refuse` take long, but read only immutable values, so they may run in a worker.
     """
 
     request: Any
@@ -82,7 +87,7 @@ class LongRequest:
     _weight_max: int
 
     def split(self) -> Parts:
-        """Split the request. Raises `KafkaError` POLICY_VIOLATION if it names too much."""
+        """Split the request into parts. Raises `KafkaError` POLICY_VIOLATION if it names too many things."""
         request, kind, anatomy = self.request, self._kind, anatomy_of(self.request)
         is_of_client = request.API_KEY not in _OF_NODES
         if is_of_client:
@@ -104,7 +109,7 @@ class LongRequest:
         return Parts(requests, trials, join)
 
     def refuse(self, error: KafkaError) -> Any:
-        """Make the response with one error for all of the request's things."""
+        """Make the response with the same error for all things of the request."""
         return refuse(self.request, error.code, error.message)
 
 
@@ -115,9 +120,9 @@ def _trial(part: Any) -> Trial:
 def long_request(
     image: MetadataImage, request: Any, settings: ControllerSettings, weight_max: int
 ) -> LongRequest | None:
-    """Make a long request if it weighs more than one part.
+    """Make a `LongRequest` if the request is too heavy for one part.
 
-    None, as nearly always, if the request can be decided at once.
+    Returns None if it can be decided at once, as nearly all requests can.
     """
     kind = _KINDS.get(request.API_KEY)
     if kind is None:
@@ -132,23 +137,22 @@ def long_request(
 
 @attrs.frozen
 class _Things:
-    """The things of a request that the controller decides, with the controller's facts about each.
+    """The things that a request names, with their keys and weights.
 
-    Things with the same key must be decided together. The key None stands for a thing that is independent of all
-    others.
+    Things with the same key must be decided together. A thing with the key None is independent of all others.
     """
 
     leaves: Sequence[Leaf]
     records: int
-    """The most records that are written for all of these things."""
+    """The most records that all these things together can write."""
     keys: Iterable[Hashable] = repeat(None)
     weights: Iterable[int] = repeat(1)
     ready: Sequence[Any] = ()
-    """Results of things that need no decision."""
+    """Results of things that are refused without a decision."""
 
 
 def _divided(things: _Things, weight_max: int) -> list[list[int]]:
-    """Divide the numbers of the things into parts. An empty request is a single part."""
+    """Divide the things into parts, each a list of their numbers. An empty request has one part."""
     groups: list[list[int]] = [[]]
     home: dict[Hashable, list[int]] = {}
     weight = 0
@@ -167,8 +171,9 @@ def _divided(things: _Things, weight_max: int) -> list[list[int]]:
 
 
 class _Kind:
-    """The controller's facts about one kind of request. The base class is for things of equal weight that write one
-    record each.
+    """The knowledge about one kind of request that is needed to split it.
+
+    This base class is for things of equal weight that write one record each.
     """
 
     def __init__(self, key: Callable[[Leaf], Hashable] | None = None, *, weight: int = 1) -> None:
@@ -176,26 +181,37 @@ class _Kind:
         self._weight = weight
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
-        """Yield the rough weight of each thing. The caller stops reading when the sum is too much for one part."""
+        """Yield the approximate weight of each thing.
+
+        The caller stops when the sum is too large for one part.
+        """
         return (self._weight * size for size in anatomy_of(request).sizes(request))
 
     def named(self, image: MetadataImage, request: Any) -> Any:
-        """Return the request itself if it names its things. If it means all, make a request that names all."""
+        """Return the request in a form that names each thing.
+
+        A request for all partitions (ElectLeaders) is replaced by a list of their names.
+        """
         return request
 
     def things(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> _Things:
-        """List the things of the request. Raises `KafkaError` for a request that is refused as a whole."""
+        """List the things that the request names.
+
+        Raises `KafkaError` for a request that is refused as a whole.
+        """
         leaves = anatomy_of(request).leaves(request)
         keys = repeat(None) if self._key is None else map(self._key, leaves)
         return _Things(leaves, len(leaves), keys, repeat(self._weight))
 
     def of_all(self, response: Any) -> Any:
-        """Convert the response that names all things to the response for a request without names, which means all."""
+        """Convert the response to a request made by `named` into the response to the original request, which
+        meant all things.
+        """
         return response
 
 
 class _NewTopics(_Kind):
-    """CreateTopics: a topic weighs as much as the partitions that it gets."""
+    """CreateTopics: a topic's weight is the number of its partitions and configurations."""
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         return (1 + len(each.configs) + partitions_asked(each, settings) for each in request.topics)
@@ -208,7 +224,10 @@ class _NewTopics(_Kind):
 
 
 class _GrowingTopics(_Kind):
-    """CreatePartitions: a topic is refused if the request would write too much with it; later topics are not."""
+    """CreatePartitions: a topic that would bring the request above the limit of records is refused.
+
+    Later topics are still tried.
+    """
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         return (_growth_weight(image, each) for each in request.topics)
@@ -236,7 +255,7 @@ def _growth_weight(image: MetadataImage, topic: Any) -> int:
 
 
 class _GoneTopics(_Kind):
-    """DeleteTopics: a name and the id of the same topic are decided together."""
+    """DeleteTopics: an entry with a topic's name and an entry with its id are decided together."""
 
     def things(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> _Things:
         def key(name: str) -> Hashable:
@@ -249,7 +268,7 @@ class _GoneTopics(_Kind):
 
 
 class _Resources(_Kind):
-    """AlterConfigs and IncrementalAlterConfigs: a resource weighs as much as its keys."""
+    """AlterConfigs and IncrementalAlterConfigs: a resource's weight is the number of its keys."""
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         return (1 + len(each.configs) for each in request.resources)
@@ -262,8 +281,9 @@ class _Resources(_Kind):
 
 
 class _Entities(_Kind):
-    """AlterClientQuotas: an entity weighs as much as its quotas. Two entries name the same entity if their parts
-    differ only in order.
+    """AlterClientQuotas: an entity's weight is the number of its quotas.
+
+    Entries whose parts differ only in order name the same entity.
     """
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
@@ -280,7 +300,7 @@ class _Entities(_Kind):
 
 
 class _Elections(_Kind):
-    """ElectLeaders: of the partitions that are named, or of all."""
+    """ElectLeaders, for the named partitions or for all."""
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         if request.topic_partitions is None:
@@ -294,7 +314,7 @@ class _Elections(_Kind):
         return attrs.evolve(request, topic_partitions=topics)
 
     def of_all(self, response: Any) -> Any:
-        """Remove partitions from the answer that already had the wanted leader."""
+        """Remove the partitions whose election was not needed from the response."""
         if response.error_code:
             return attrs.evolve(response, replica_election_results=[])
         results = [
@@ -308,7 +328,7 @@ class _Elections(_Kind):
 
 
 _OF_NODES = frozenset((ApiKey.ALTER_PARTITION, ApiKey.ASSIGN_REPLICAS_TO_DIRS))
-"""Requests of nodes, which name as many things as the node has. They are neither limited nor tried."""
+"""Requests of nodes, which may name as many things as the node has. They have no limits, and so no trials."""
 
 _KINDS: Mapping[int, _Kind] = {
     ApiKey.CREATE_TOPICS: _NewTopics(),

@@ -1,4 +1,4 @@
-"""Producer ids: brokers allocate them in blocks, and no id is ever allocated twice (KIP-730)."""
+"""Producer ids: brokers get them in blocks, and no id is ever allocated twice (KIP-730)."""
 
 from __future__ import annotations
 

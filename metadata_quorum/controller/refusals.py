@@ -1,7 +1,7 @@
-"""The response with one error for the whole request, for a controller that does not lead.
+"""The response with one error for the whole request, e.g. of a controller that is not active.
 
-It is built from the row of the request's API (`odradek.wire.schema.anatomy_rows`). Each API of a controller has one
-row for all versions; the encoder leaves out fields that an older version lacks.
+It is built from the row for the request's API (`odradek.wire.schema.anatomy_rows`). Each API of a controller
+has one row for all versions. The encoder leaves out fields that an older version does not have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["refusal"]
 
 
 def refusal(request: Any, code: ErrorCode, message: str | None = None) -> Any:
-    """Make the response for a request's kind; None for requests that get no response."""
+    """Make the response to a request with this error; None for a kind of request that gets no response."""
     if isinstance(request, TokenRequest):
         return refuse_token_request(request.message, code, request.requester)
     if not isinstance(request, Message):

@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics: Kafka's checks, in its order, with its messages."""
+"""CreateTopics and DeleteTopics, with Kafka's checks in their order, and its messages."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ from odradek.wire.schema.versions import DELETE_TOPICS_DISABLED
 from odradek.wire.structure import ZERO_UUID, Message
 
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-"""The configurations of new topics in the answer: topics with the same overrides share one list."""
+"""The configurations of new topics for the response, by their overrides. Topics with the same overrides share
+one list.
+"""
 
 
 def create_topics(
     image: MetadataImage, request: CreateTopicsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Create all valid topics in one atomic batch; the other topics get their errors."""
+    """Create all valid topics in one atomic batch. Other topics get errors."""
     settings = basis.settings
     counts = Counter(topic.name for topic in request.topics)
     records: list[Message] = []
@@ -74,9 +76,7 @@ def create_topics(
 
 
 def check_partitions_asked(request: CreateTopicsRequest, settings: ControllerSettings) -> None:
-    """Check the number of partitions that a request creates. Raises `KafkaError` POLICY_VIOLATION if there are too
-    many.
-    """
+    """Refuse a request that would create too many partitions. Raises `KafkaError` POLICY_VIOLATION."""
     counts = Counter(topic.name for topic in request.topics)
     asked = sum(partitions_asked(topic, settings) for topic in request.topics if counts[topic.name] == 1)
     if asked > RECORDS_PER_REQUEST_MAX:
@@ -84,7 +84,7 @@ def check_partitions_asked(request: CreateTopicsRequest, settings: ControllerSet
 
 
 def partitions_asked(topic: CreatableTopic, settings: ControllerSettings) -> int:
-    """Count the partitions that a new topic gets."""
+    """Count the partitions that a new topic would get."""
     if topic.assignments:
         return len(topic.assignments)
     return settings.num_partitions if topic.num_partitions == -1 else max(0, topic.num_partitions)
@@ -228,7 +228,10 @@ def _new_topic_id(image: MetadataImage, context: DecisionContext) -> bytes:
 def delete_topics(
     image: MetadataImage, request: DeleteTopicsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Delete topics by name or by id. Kafka shuffles the results; here the refused ones come first."""
+    """Delete topics by name or by id.
+
+    In the response, refused topics come first. (Kafka shuffles the results.)
+    """
     if not basis.settings.delete_topic_enable:
         old = context.api_version < DELETE_TOPICS_DISABLED
         code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
@@ -257,7 +260,7 @@ def delete_topics(
 def _find_topics(
     image: MetadataImage, names: dict[str, int], ids: dict[bytes, int], results: list[DeletableTopicResult]
 ) -> list[TopicImage]:
-    """Find the topics to delete; refused topics are appended to `results`."""
+    """Find the topics to delete. For each topic that is refused, a result is appended to `results`."""
     invalid = ErrorCode.INVALID_REQUEST
     found: dict[bytes, TopicImage | None] = {}
     for name, count in names.items():

@@ -1,27 +1,30 @@
-"""Unclean recovery: the replica with the longest log leads, when all replicas that were in sync may have lost
-records (KIP-966).
+"""Unclean recovery (KIP-966): when all replicas that were in sync may have lost records, the replica with the
+longest log is elected.
 
-A power failure loses the unsynced bytes of each machine. A broker that comes back from it leaves ISR and ELR. If
-that empties both, its partitions wait, and `last_known_elr` names the replicas to wait for. Heartbeats report how
-far the replicas of such partitions reach: the leader epoch of the last record, and the log end offset. (Brokers
-register when their logs are recovered, so the report is about the records that are left.) The replica with the
-highest epoch leads, and among these the one with the highest offset. docs/internals/replication.md ("All lose power
-at once") has the argument.
+After a power failure each machine has lost its unsynced bytes. A broker that restarts leaves ISR and ELR. If
+both are empty then, the partition waits, and `last_known_elr` names the replicas to wait for. With their
+heartbeats, brokers report the end of such replicas' logs: the leader epoch of the last record, and the log
+end offset. (Brokers register after they have recovered their logs, so the report covers only records that
+were not lost.) The replica with the highest epoch is elected, and among several the one with the highest
+offset. docs/internals/replication.md ("All lose power at once") has the argument.
 
-* **It waits** for all of `last_known_elr` that are registered, and for the other replicas whose brokers live. A
-  broker lives if it is active, or fenced with a heartbeat within a session. (In its first session a new controller
-  assumes that all live.) It waits for at most `unclean.recovery.timeout.ms` from the first report on. Then the
-  present reports are enough, if one of them is from a member of `last_known_elr`.
-* **A report counts** for one registration of the broker and one leader epoch of the partition. Until a replica leads,
-  the logs stay as they are.
-* **Reports are soft state.** Brokers repeat them until a replica leads. A new controller begins without any, and measures
-  the time anew.
-* **After a recovery of the quorum it waits without a limit.** Nothing in that copy of the log says which replica was in sync.
-  `AWAITED_BROKERS` names the brokers whose disks may have acknowledged records. A partition without a leader waits for each
-  of them that is among its `last_known_elr`, whatever `unclean.leader.election.enable` says. An operator may take a broker out of
-  that list, or elect. When no partition waits any more, the controller removes the list.
-* **All nodes have to support it.** A controller or a replica's broker may lack the feature, because it is Apache
-  Kafka's or of an earlier release. Then Kafka's rule holds: the last known leader leads as soon as it is back.
+* **An election waits** for the reports of all registered members of `last_known_elr`, and of all other
+  replicas whose brokers are alive. A broker is alive if it is active, or fenced with a heartbeat in the last
+  session timeout. (A new controller assumes for one session timeout that all are alive.) It waits for at most
+  `unclean.recovery.timeout.ms` after the first report. Then the present reports are enough, if one of them is
+  from a member of `last_known_elr`.
+* **A report is valid** for one registration of the broker and one leader epoch of the partition. The logs do
+  not change until a replica leads.
+* **Reports are soft state.** Brokers repeat them until a replica leads. A new controller begins without
+  reports, and starts the timeout again.
+* **After a recovery of the quorum, elections wait without a time limit.** The recovered log does not say
+  which replicas were in sync. `AWAITED_BROKERS` lists the brokers whose disks may have acknowledged records.
+  A partition without a leader waits for those of them that are in its `last_known_elr`, whatever
+  `unclean.leader.election.enable` says. An operator may remove a broker from the list, or request an
+  election. When no partition waits any more, the controller removes the list.
+* **All nodes must support it.** A controller or a replica's broker may lack the feature, because it runs
+  Apache Kafka or an earlier release. Then Kafka's rule applies: the last known leader is elected when it is
+  back.
 
 In KIP-966 the controller asks with GetReplicaLogInfo, which Kafka 4.3 does not have. The fields here have its names.
 """
@@ -50,7 +53,9 @@ from odradek.wire.topic_partition import TopicIdPartition
 __all__ = ["AWAITED_BROKERS", "Recovery", "UncleanRecovery", "awaited_brokers", "is_held_back"]
 
 AWAITED_BROKERS = "odradek.recovery.awaited.brokers"
-"""A dynamic configuration of all brokers: ids, separated by commas. `odradek quorum recover` begins the log with it."""
+"""The name of a dynamic configuration for all brokers: a list of broker ids, separated by commas. `odradek
+quorum recover` writes it.
+"""
 
 
 @attrs.frozen
@@ -62,7 +67,7 @@ class _LogInfo:
 
 @attrs.frozen
 class _Reports:
-    """The reports about one partition."""
+    """The reports about one partition in one leader epoch, by broker."""
 
     leader_epoch: int
     since_ms: int
@@ -70,30 +75,37 @@ class _Reports:
 
 
 def names_feature(features: Iterable[FeatureRange]) -> bool:
-    """True if a node that registers with these features supports unclean recovery."""
+    """True if these registered features include unclean recovery."""
     return any(each.name == REPLICA_LOG_INFO and each.max_level >= 1 for each in features)
 
 
 def waits_for_recovery(partition: PartitionImage) -> bool:
-    """True if a partition has no leader, and all replicas that may have been in sync may lack records."""
+    """True if a partition has neither a leader nor an ISR nor eligible replicas, so that all replicas may
+    lack records.
+    """
     return partition.leader == NO_LEADER and not partition.isr and not partition.elr
 
 
 def awaited_brokers(image: MetadataImage) -> frozenset[int]:
-    """Return the brokers that partitions wait for without a limit, after a recovery of the quorum."""
+    """Return the brokers in the list `AWAITED_BROKERS`, for which partitions wait without a time limit after
+    a recovery of the quorum.
+    """
     text = image.broker_configs(None).get(AWAITED_BROKERS, "")
     return frozenset(int(each) for each in text.split(",") if each.strip().isdecimal())
 
 
 def is_held_back(partition: PartitionImage, awaited: frozenset[int]) -> bool:
-    """True if a partition waits for the log of some awaited broker, whatever its topic's rules say."""
+    """True if a partition waits for the log of an awaited broker, whatever its topic's rules say."""
     return (
         bool(awaited) and waits_for_recovery(partition) and not awaited.isdisjoint(partition.last_known_elr)
     )
 
 
 class UncleanRecovery:
-    """The reports that this controller has received. `now_ms` is the time of the present decision."""
+    """The reports of logs that this controller has received.
+
+    `now_ms` is the monotonic time of the present decision.
+    """
 
     def __init__(self, *, is_enabled: bool, timeout_ms: int, sessions: BrokerSessions) -> None:
         self._is_enabled = is_enabled
@@ -104,7 +116,9 @@ class UncleanRecovery:
         self._view: Recovery | None = None
 
     def in_image(self, image: MetadataImage) -> Recovery | None:
-        """Return the recovery with the nodes of this image; None if it is off, or a controller does not support it."""
+        """Return the recovery for the brokers and controllers of this image; None if it is disabled, or some
+        controller does not support it.
+        """
         if not self._is_enabled:
             return None
         view = self._view
@@ -115,7 +129,7 @@ class UncleanRecovery:
     def note(
         self, image: MetadataImage, broker: BrokerImage, topics: Iterable[TopicPartitionLogInfo]
     ) -> list[TopicIdPartition]:
-        """Store a broker's reports, and return the partitions that they are about. Outdated reports are left out."""
+        """Store a broker's reports, except outdated ones. Returns the partitions that they are about."""
         named: list[TopicIdPartition] = []
         for topic in topics:
             known: TopicImage | None = image.topics_by_id.get(topic.topic_id)
@@ -141,7 +155,7 @@ class UncleanRecovery:
         return named
 
     def forget_settled(self, image: MetadataImage) -> None:
-        """Drop the reports about partitions that no longer wait."""
+        """Drop the reports about partitions that no longer exist or have a new leader epoch."""
         for key, reports in list(self._reports.items()):
             topic: TopicImage | None = image.topics_by_id.get(key.topic_id)
             partition = None if topic is None else topic.partitions.get(key.partition)
@@ -149,16 +163,18 @@ class UncleanRecovery:
                 del self._reports[key]
 
     def reports_of(self, key: TopicIdPartition, leader_epoch: int) -> _Reports | None:
-        """Return the reports about a partition in this leader epoch."""
+        """Return the reports about a partition in this leader epoch; None if there are none."""
         reports = self._reports.get(key)
         return reports if reports is not None and reports.leader_epoch == leader_epoch else None
 
     def may_live(self, broker_id: int) -> bool:
-        """True if the broker may have registered or sent a heartbeat within a session."""
+        """True if the broker may be alive: it has a valid session, or the controller has been active for less
+        than one session timeout.
+        """
         return self._sessions.may_live(broker_id, self.now_ms)
 
     def is_over(self, reports: _Reports) -> bool:
-        """True if the missing replicas have been waited for long enough."""
+        """True if the time limit for missing reports has passed."""
         return self.now_ms - reports.since_ms >= self._timeout_ms
 
     def statistics(self) -> dict[str, int]:
@@ -166,7 +182,7 @@ class UncleanRecovery:
 
 
 class Recovery:
-    """The recovery under the brokers and controllers of one image."""
+    """Unclean recovery with the brokers and controllers of one image."""
 
     def __init__(
         self,
@@ -185,7 +201,7 @@ class Recovery:
         )
 
     def covers(self, replicas: Sequence[int]) -> bool:
-        """True if the brokers of all these replicas support reports."""
+        """True if the brokers of all these replicas support reports of logs."""
         return self._strangers.isdisjoint(replicas)
 
     def elect(
@@ -198,10 +214,10 @@ class Recovery:
         at_once: bool = False,
         without_limit: frozenset[int] = frozenset(),
     ) -> int | None:
-        """Choose the replica with the longest log. Return None while other replicas are waited for, unless
-        `at_once` is set.
+        """Choose the replica with the longest log. Returns None while the election must wait for other
+        reports, unless `at_once` is set.
 
-        The last known replicas among `without_limit` are waited for as long as it takes.
+        For replicas in both `last_known` and `without_limit`, the election waits without a time limit.
         """
         reports = self._owner.reports_of(key, partition.leader_epoch)
         if reports is None:
@@ -233,8 +249,10 @@ class Recovery:
         return max(able, key=rank)
 
     def _is_about_to_be_active(self, partition: PartitionImage, broker_id: int) -> bool:
-        """True if the broker is fenced and alive: it has just registered. It may have been in sync when the power
-        failed, and have left the ISR first because it came back first."""
+        """True if the broker is fenced but alive, so that it will soon be active.
+
+        It may have been in sync at the power failure, and have left the ISR first because it restarted first.
+        """
         broker = self.brokers.get(broker_id)
         return (
             broker is not None

@@ -1,1 +1,3 @@
-"""Requests that controllers and brokers answer alike, from the node's image."""
+"""Requests that describe metadata, which controllers and brokers answer in the same way from the node's
+image.
+"""

@@ -24,11 +24,12 @@ __all__ = ["NO_AUTHORIZER", "DescribeAclsHandler"]
 
 NO_AUTHORIZER = "No Authorizer is configured on the broker"
 ACLS_PER_UNIT = 20
-"""ACLs that are matched in the time in which a partition is described."""
+"""The number of ACLs that are compared with the filter in one unit of work, the time to describe a partition.
+"""
 
 
 class DescribeAclsHandler:
-    """Handler of DescribeAcls; `authorizer` is None on a node without one."""
+    """Handler of DescribeAcls (API 29). `authorizer` is None on a node without one."""
 
     def __init__(
         self, authorizer: Authorizer | None, acls: Callable[[], Mapping[bytes, Acl]], long_work: LongWork
@@ -38,8 +39,10 @@ class DescribeAclsHandler:
         self._long_work = long_work
 
     def handle(self, context: Context, request: DescribeAclsRequest) -> Result:
-        """Describe ACLs. Raises `RemoteProtocolError` for an unknown number in an enum field: as in Kafka the
-        connection is closed.
+        """Describe the ACLs that match the filter.
+
+        An unknown number in an enum field raises `RemoteProtocolError`, which closes the connection, as in
+        Kafka.
         """
         asked = AclFilter.of(request)
         if asked.has_unknown:

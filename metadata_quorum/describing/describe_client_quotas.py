@@ -27,7 +27,7 @@ _TYPES = ("user", "client-id", "ip")
 
 
 class MatchType(IntEnum):
-    """Kinds of matches, with Kafka's numbers."""
+    """The ways in which a filter matches names, with Kafka's numbers."""
 
     EXACT = 0
     DEFAULT = 1
@@ -45,7 +45,10 @@ class DescribeClientQuotasHandler:
         self._long_work = long_work
 
     def handle(self, context: Context, request: DescribeClientQuotasRequest) -> Result:
-        """Describe quotas. With `strict`, entities that have other types than the filter are left out."""
+        """Describe the quotas that match the filter.
+
+        With `strict`, entities with further types besides those in the filter are left out.
+        """
         try:
             wanted = _wanted(request.components)
         except KafkaError as error:
@@ -85,8 +88,9 @@ def _matches(entity: QuotaEntity, wanted: _Wanted, strict: bool) -> bool:
 
 
 def _wanted(components: Sequence[ComponentData]) -> _Wanted:
-    """Parse a filter; the checks and their order are Kafka's. Raises `KafkaError` INVALID_REQUEST and
-    UNSUPPORTED_VERSION.
+    """Parse a filter.
+
+    The order of checks is Kafka's. Raises `KafkaError`: INVALID_REQUEST or UNSUPPORTED_VERSION.
     """
     wanted: _Wanted = {}
     for each in components:

@@ -1,5 +1,5 @@
-"""DescribeConfigs and ListConfigResources: effective values with their sources and synonyms, and the resources that
-have values.
+"""DescribeConfigs and ListConfigResources: the values in force with their sources and synonyms, and the
+resources that have values.
 """
 
 from __future__ import annotations
@@ -64,20 +64,24 @@ _DOC_SCOPES = {
     RESOURCE_GROUP: "group",
 }
 RESOURCE_UNITS = 20
-"""The weight of a topic's configuration in partitions: 50 topics make a slice."""
+"""The cost of describing one resource, in units of work: to describe a partition costs 1."""
 REFUSED_UNITS = 3
 ENTRY_BYTES = 80
 NAMED_FREELY = (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
-"""Kinds of resources of which any name is described; all names without a configuration of their own look the same."""
+"""The resource types of which every name is described. All names without values of their own get the same
+description.
+"""
 Owner = tuple[int, str | None]
-"""Kind and name of a resource; the name None stands for all resources of the kind that look the same."""
+"""The type and name of a resource. The name None stands for all resources of the type without values of their
+own.
+"""
 _MARKS = (RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, DEMOTED_LOG_DIRS, RATE_BEFORE)
-"""Keys of a broker that commands for directories write, and that have no definition."""
+"""Keys of broker resources that have no definition, because commands about directories write them."""
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
 class Described(Protocol):
-    """The node whose configuration is described: a broker, or a node which only controls."""
+    """The node whose configuration is described: a broker, or a node that is only a controller."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -93,36 +97,42 @@ class Described(Protocol):
 
 
 class _Answered:
-    """The entries that one answer has already, by their owner and the requested keys."""
+    """The results that one response already contains, so that equal resources share them."""
 
     __slots__ = ("each", "entries", "repeated", "shown")
 
     def __init__(self) -> None:
         self.entries: dict[Owner, list[ConfigEntry]] = {}
         self.each: dict[tuple[int, str], tuple[ConfigEntry, DescribeConfigsResourceResult]] = {}
-        """The last result of a key, by the kind of its resources, so that equal results are shared."""
+        """For each resource type and key, the last entry and its result, so that equal entries share one
+        result.
+        """
         self.shown: dict[tuple[Owner, frozenset[str]], tuple[list[DescribeConfigsResourceResult], int]] = {}
-        """The results that the answer has already, each with its approximate size in bytes."""
+        """For each resource and set of requested keys, its results and their approximate size in bytes."""
         self.repeated = RepeatedSize()
 
 
 class DescribeConfigsHandler:
-    """Handler of DescribeConfigs (API 32). Of the node's own configuration, it describes the keys of all its roles."""
+    """Handler of DescribeConfigs (API 32). The node's own configuration has the keys of all its roles."""
 
     def __init__(self, node_id: int, broker: Described, troubles: Callable[[], str] = str) -> None:
-        """`troubles` returns the present trouble of the node's disks (`odradek.serving.disk_troubles`)."""
+        """`troubles` returns the present value of the key for troubled directories
+        (`odradek.serving.disk_troubles`).
+        """
         self._node_id = node_id
         self._broker = broker
         self._troubles = troubles
         self._inherited: dict[str, ConfigEntry] = {}
-        """The entries that every topic inherits, by key, as long as this broker's configuration stays the same."""
+        """The entries that all topics inherit, by key. They are computed again when this node's configuration
+        changes.
+        """
         self._inherited_from: BrokerConfigLayers | None = None
 
     def handle(self, context: Context, request: DescribeConfigsRequest) -> Result:
         return in_slices(self._broker.long_work, self._answer(request))
 
     def _answer(self, request: DescribeConfigsRequest) -> Work[DescribeConfigsResponse]:
-        # As in Kafka, a resource of an unknown type fails the whole request.
+        # As in Kafka, one resource of an unknown type makes the whole request fail.
         sound = all(resource.resource_type in RESOURCES for resource in request.resources)
         answered = _Answered()
         results = []
@@ -145,9 +155,11 @@ class DescribeConfigsHandler:
     def _describe(
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, answered: _Answered
     ) -> tuple[list[DescribeConfigsResourceResult] | None, int]:
-        """Describe a resource. Return its results and their size. Equal resources share results.
+        """Describe a resource. Returns its results, and the cost in units of work. Equal resources share
+        results.
 
-        The results are None if the request names the resource too often. Raises `KafkaError`.
+        The results are None if the request repeats resources so often that the response would be too large.
+        Raises `KafkaError`.
         """
         kind, name = resource.resource_type, resource.resource_name
         wanted = frozenset(resource.configuration_keys or ())
@@ -215,8 +227,8 @@ class DescribeConfigsHandler:
         entries = describe_broker_config(self._broker.config_layers, for_all=not name)
         if not name:
             return entries
-        # The troubles in the metadata may be outdated, because a full disk may delay this node's own metadata
-        # log.
+        # The metadata may have an outdated list of troubled directories, because a full disk may delay this
+        # node's own metadata log.
         stored = self._broker.image.broker_configs(int(name))
         answered = {key: stored.get(key, "") for key in _MARKS}
         answered[TROUBLED_LOG_DIRS] = self._troubles()

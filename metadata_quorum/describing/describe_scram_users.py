@@ -22,14 +22,14 @@ __all__ = ["DescribeScramUsersHandler"]
 
 
 class DescribeScramUsersHandler:
-    """Handler of DescribeUserScramCredentials (API 50). Salts and keys are not in the answer."""
+    """Handler of DescribeUserScramCredentials (API 50). The response does not contain salts and keys."""
 
     def __init__(self, image: Callable[[], MetadataImage], long_work: LongWork) -> None:
         self._image = image
         self._long_work = long_work
 
     def handle(self, context: Context, request: DescribeUserScramCredentialsRequest) -> Result:
-        """Describe users; null, or an empty list, means all of them."""
+        """Describe the credentials of users. A null or empty list means all users."""
         return in_slices(
             self._long_work, _described(self._image(), [each.name for each in request.users or ()])
         )

@@ -23,24 +23,30 @@ from odradek.wire.messages.describe_delegation_token import (
 __all__ = ["DescribeTokensHandler"]
 
 TOKEN_UNITS = 6
-"""The cost of checking a token and showing it with its secret, measured in descriptions of a partition."""
+"""The cost of checking a token and computing its secret, in units of work: to describe a partition costs 1.
+"""
 
 
 class DescribeTokensHandler:
-    """Handler of DescribeDelegationToken (API 41). Owners and renewers see their tokens; other clients need a right
-    to the token, or to its owner's tokens.
+    """Handler of DescribeDelegationToken (API 41).
+
+    Owners and renewers see their tokens. Other clients need a right to the token, or to the tokens of its
+    owner.
     """
 
     def __init__(
         self, image: Callable[[], MetadataImage], long_work: LongWork, secrets: TokenSecrets | None
     ) -> None:
-        """`secrets` is None on a node without a key for tokens."""
+        """`secrets` is None on a node without a key for delegation tokens."""
         self._image = image
         self._long_work = long_work
         self._secrets = secrets
 
     def handle(self, context: Context, request: DescribeDelegationTokenRequest) -> Result:
-        """Describe tokens; no list of owners means all of them."""
+        """Describe the tokens that the client may see.
+
+        Without a list of owners, these are the tokens of all owners.
+        """
         if not context.may_ask_for_tokens:
             return DescribeDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
         if self._secrets is None:

@@ -1,11 +1,12 @@
 """Access rules and limits in the metadata image: ACLs, SCRAM credentials, delegation tokens and client quotas.
 PURE.
 
-An authorizer enforces the ACLs, brokers and the controller the quotas; credentials and tokens let their users log
-in. All entries are read and kept, so that a directory of Kafka's can be opened, and snapshots stay complete. With
-`odradek.start.without.acls` the operator confirms to start without enforcement (`odradek/node/node.py`).
+The authorizer enforces the ACLs, brokers and the controller enforce the quotas, and users log in with
+credentials and tokens. All entries in the log are kept, so that Kafka's directories can be opened, and
+snapshots are complete. With `odradek.start.without.acls` the operator allows a start without an authorizer
+(`odradek/node/node.py`).
 
-Secrets are left out of the `repr` of these values.
+The `repr` of these values does not show secrets.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ __all__ = [
 ]
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""(type, name) pairs in the order of the types. The name None stands for the default of that type."""
+"""The entity of a quota: (type, name) pairs, sorted by type. The name None stands for the default of that
+type.
+"""
 
 
 @attrs.frozen
 class ScramCredential:
-    """The data from which a server checks a user's password (RFC 5802)."""
+    """The data with which a server verifies a user's password (RFC 5802)."""
 
     salt: bytes = attrs.field(repr=False)
     stored_key: bytes = attrs.field(repr=False)
@@ -57,7 +60,9 @@ class ScramCredential:
 
 @attrs.frozen
 class DelegationToken:
-    """A token without its secret, which follows from the token's id and the cluster's key (KIP-48). Times in milliseconds."""
+    """A delegation token without its secret, which is computed from the token's id and the cluster's key
+    (KIP-48). All times are in milliseconds since 1970.
+    """
 
     owner: str
     requester: str
@@ -69,28 +74,29 @@ class DelegationToken:
 
 @attrs.frozen
 class AccessImage:
-    """An immutable value, a part of `MetadataImage`."""
+    """The access rules and limits in a `MetadataImage`. It is immutable."""
 
     acls: LayeredMap[bytes, Acl] = attrs.field(factory=LayeredMap)
-    """ACLs by their ids."""
+    """The ACLs by id."""
     acl_ids: LayeredMap[Acl, bytes] = attrs.field(factory=LayeredMap, eq=False)
-    """Ids by ACLs, so that an existing ACL is not created again."""
+    """The ids of ACLs, by ACL. With it, an existing ACL is not created again."""
     acl_index: AclIndex = attrs.field(factory=AclIndex, eq=False)
-    """The same ACLs, indexed for decisions about clients. The index changes with the image, so do not keep a
+    """An index of the same ACLs for access decisions. It changes from image to image, so do not keep a
     reference to it.
     """
     scram_credentials: LayeredMap[tuple[str, int], ScramCredential] = attrs.field(factory=LayeredMap)
-    """Credentials by user and Kafka's number of the mechanism."""
+    """The credentials by user and Kafka's number of the mechanism."""
     delegation_tokens: LayeredMap[str, DelegationToken] = attrs.field(factory=LayeredMap)
-    """Tokens by their ids."""
+    """The delegation tokens by id."""
     client_quotas: LayeredMap[tuple[QuotaEntity, str], float] = attrs.field(factory=LayeredMap)
-    """Quotas by entity and key."""
+    """The values of quotas, by entity and key."""
     salt_forms: SaltForms = attrs.field(default=NO_USERS, eq=False)
-    """The forms of the credentials' salts; challenges to unknown users imitate them."""
+    """The form of the stored credentials' salts. Challenges to unknown users imitate it."""
 
     def records(self) -> Iterator[Message]:
-        """Yield the records that give this image when they are replayed over an empty one. Equal images give equal
-        records.
+        """Yield the records that give this value when they are replayed over an empty one.
+
+        Equal values give equal records.
         """
         for entity, key in sorted(self.client_quotas, key=_quota_order):
             value = self.client_quotas[entity, key]
@@ -122,14 +128,14 @@ def _forms(
 
 
 def _quota_order(known: tuple[QuotaEntity, str]) -> tuple[list[tuple[str, bool, str]], str]:
-    """Return the sort key of a quota: a default comes before the names."""
+    """Return the sort key of a quota. The default of a type comes before its names."""
     entity, key = known
     return [(kind, name is not None, name or "") for kind, name in entity], key
 
 
 @attrs.define
 class AccessChanges:
-    """Changes by records since the last image; None is a removal."""
+    """The changes since the last image, from replayed records. A removed entry is None."""
 
     acls: dict[bytes, Acl | None] = attrs.field(factory=dict)
     scram_credentials: dict[tuple[str, int], ScramCredential | None] = attrs.field(factory=dict)
@@ -175,7 +181,10 @@ class AccessChanges:
         return changed
 
     def replay(self, record: Any) -> None:
-        """Apply one of `ACCESS_RECORDS`. A removal may name an unknown entry, as in Kafka."""
+        """Apply one record of a type in `ACCESS_RECORDS`.
+
+        As in Kafka, a removal of an unknown entry is allowed.
+        """
         ACCESS_RECORDS[type(record)](self, record)
 
     def _add_acl(self, record: AccessControlEntryRecord) -> None:

@@ -1,4 +1,4 @@
-"""The layers of a broker's configuration, as an image of the cluster has them."""
+"""The layers of a broker's configuration, built from a metadata image."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from odradek.metadata_quorum.image.metadata_image import MetadataImage
 def layers_for(
     image: MetadataImage, static: Mapping[str, str], broker_id: int | None = None
 ) -> BrokerConfigLayers:
-    """Build the layers of a broker's values, from `image` and its properties file `static`.
+    """Build the layers of a broker's configuration. The dynamic values are from `image`, the values of its
+    properties file are in `static`.
 
-    Without a broker id, build the layers that all brokers have in common.
+    Without `broker_id`, the layer of a single broker's values is empty.
     """
     return BrokerConfigLayers(
         static,

@@ -1,13 +1,14 @@
-"""The replay of the metadata log's records on an image.
+"""The replay of records of the metadata log on an image.
 
-* **Replay is total and strict.** The same records give the same image on the leader, on followers, on brokers and
-  after a restart, in whatever batches they come. A record that cannot apply (a partition of an unknown topic) means
-  that the log is wrong: `InvalidMetadata` is raised and the node stops. A record type that this version does not
-  know raises as well, since its meaning is unknown. (Kafka 4 writes no records about the migration from ZooKeeper,
-  and ignores those of older releases; so does Odradek.)
-* **The base image is never touched.** Changes are collected beside it, and `build` costs what changed.
-* **Transactions** (KIP-868) become visible as a whole: no image can be built while one is open. They are Begin, End
-  and Abort records around a change that is too large for one batch.
+* **Replay is deterministic and strict.** The same records give the same image on the leader, on followers, on
+  brokers and after a restart, however they are divided into batches. A record that does not fit (e.g. a
+  partition of an unknown topic) means that the log is wrong. `InvalidMetadata` is raised, and the node stops.
+  So it is for an unknown record type, since its meaning is unknown. (Kafka 4 writes no records about the
+  migration from ZooKeeper, and ignores those of older releases; so does Odradek.)
+* **The base image is never changed.** Changes are collected beside it, and the cost of `build` depends only
+  on the changes.
+* **Metadata transactions** (KIP-868) become visible as a whole: no image can be built while one is open. They
+  consist of Begin, End and Abort records around a change that is too large for one batch.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ T = TypeVar("T")
 
 
 class Interned:
-    """Shares equal tuples between partitions, because most partitions of a cluster have one of a few replica lists."""
+    """Replaces equal tuples by one shared tuple.
+
+    Most partitions of a cluster have one of only a few replica lists, so this saves memory.
+    """
 
     __slots__ = ("_seen",)
 
@@ -63,7 +67,7 @@ class Interned:
 
 
 class _TopicChange:
-    """A topic under construction: its partitions by number, and the changed ones among them."""
+    """A topic while it is changed: its partitions by number, and which of them have changed."""
 
     __slots__ = ("before", "name", "partitions", "topic_id", "touched")
 
@@ -105,7 +109,7 @@ class _TopicChange:
 
 @attrs.define
 class _Changes:
-    """Changes that were replayed since the last build; the base image stays unchanged."""
+    """The changes since the last `build`, beside the base image."""
 
     topics: dict[bytes, _TopicChange] = attrs.field(factory=dict)
     names: dict[str, bytes | None] = attrs.field(factory=dict)
@@ -134,7 +138,10 @@ class _Changes:
 
 
 class ImageBuilder:
-    """Applies records to an image. Use one builder for a whole replay: it shares tuples between partitions."""
+    """Applies records to an image.
+
+    Use one builder for a whole replay, since it shares tuples between partitions.
+    """
 
     def __init__(self, image: MetadataImage, interned: Interned | None = None) -> None:
         self._base = image
@@ -147,11 +154,11 @@ class ImageBuilder:
 
     @property
     def in_transaction(self) -> bool:
-        """True while a BeginTransactionRecord waits for its end."""
+        """True while a metadata transaction is open."""
         return self._before_transaction is not None
 
     def replay(self, offset: int, record: Message, epoch: int = -1) -> None:
-        """Apply one record. Raises `InvalidMetadata` if it does not fit the state."""
+        """Apply one record. Raises `InvalidMetadata` if the record does not fit the state."""
         replay = self._replays.get(type(record))
         if replay is None:
             raise InvalidMetadata(
@@ -168,15 +175,16 @@ class ImageBuilder:
             self._visible_epoch = max(epoch, self._visible_epoch)
 
     def advance(self, offset: int, epoch: int) -> None:
-        """Advance to an offset that has nothing to replay (a control record)."""
+        """Advance to `offset`, whose record changes nothing (a control record)."""
         if self._before_transaction is None:
             self._visible_offset = offset
             self._visible_epoch = max(epoch, self._visible_epoch)
 
     def build(self) -> tuple[MetadataImage, MetadataDelta]:
-        """Build the image of all complete transactions so far, and the difference to the last image built.
+        """Build the image after all records so far. Returns it, and its difference from the image that was
+        built before.
 
-        The builder goes on from that image.
+        The new image is the base for further records.
         """
         pending = self._changes
         if self._before_transaction is not None:
@@ -186,7 +194,7 @@ class ImageBuilder:
         self._changes = _Changes()
         return image, delta
 
-    # -- lookups across changes and base ------------------------------------------------------------------
+    # -- current values: changes first, then the base image -------------------------------------------------
 
     def _topic(self, topic_id: bytes) -> _TopicChange:
         change = self._changes.topics.get(topic_id)
@@ -231,7 +239,7 @@ class ImageBuilder:
         self._before_transaction = None
 
     def _no_op(self, record: records.NoOpRecord) -> None:
-        """Apply a record that only moves the offset."""
+        """Apply a record without contents: it only advances the offset."""
 
     def _create_topic(self, record: records.TopicRecord) -> None:
         if self._topic_id(record.name) is not None:
@@ -292,7 +300,10 @@ class ImageBuilder:
                     topic.set(number, merge_partition(partition, nobody, self._interned.tuple))
 
     def _set_config(self, record: records.ConfigRecord) -> None:
-        """Store a configuration value. An unreadable one leaves the former value in force."""
+        """Store a configuration value.
+
+        If this version cannot read the value, the earlier value stays in force.
+        """
         resource = (record.resource_type, record.resource_name)
         values = _changed_values(self._changes.configs, self._base.configs, resource)
         unreadable = _changed_values(self._changes.unreadable, self._base.unreadable_configs, resource)
@@ -385,8 +396,10 @@ def merge_partition(
     record: records.PartitionChangeRecord,
     share: Callable[[Iterable[Any]], tuple[Any, ...]] = tuple,
 ) -> PartitionImage:
-    """Apply a change record to a partition. Every change raises the partition epoch. A record that names a leader
-    (even "none", or the same leader again) raises the leader epoch.
+    """Return a partition after a change record.
+
+    Every change raises the partition epoch. A record with a leader, even the same leader or "none", also
+    raises the leader epoch.
     """
     replicas = before.replicas if record.replicas is None else share(record.replicas)
     if record.directories is not None:
@@ -446,7 +459,10 @@ _Configs: TypeAlias = Mapping[tuple[int, str], Mapping[str, str]]
 def _changed_values(
     changes: dict[tuple[int, str], dict[str, str]], base: _Configs, resource: tuple[int, str]
 ) -> dict[str, str]:
-    """Copy a resource's values, which the replay may change."""
+    """Return the resource's values as a dictionary that the replay may change.
+
+    The first call copies them from the base.
+    """
     values = changes.get(resource)
     if values is None:
         values = changes[resource] = dict(base.get(resource, {}))
@@ -456,7 +472,9 @@ def _changed_values(
 def _differing(
     changes: Mapping[tuple[int, str], dict[str, str]], base: _Configs
 ) -> dict[tuple[int, str], Mapping[str, str] | None]:
-    """Find the entries that change in a map of configurations; None for resources whose last value was removed."""
+    """Return the resources whose values differ from the base, with the new values; None if the last value was
+    removed.
+    """
     return {
         resource: values or None for resource, values in changes.items() if values != base.get(resource, {})
     }
@@ -522,7 +540,7 @@ def _build(
 
 
 def _brokers(base: MetadataImage, changes: _Changes) -> dict[int, BrokerImage]:
-    """Merge the changes into the registered brokers by id."""
+    """Return the registered brokers by id, with the changes applied."""
     if not changes.brokers:
         return base.brokers
     merged = {**base.brokers, **changes.brokers}
@@ -532,7 +550,7 @@ def _brokers(base: MetadataImage, changes: _Changes) -> dict[int, BrokerImage]:
 def _troubled(
     base: MetadataImage, configs: Mapping[tuple[int, str], Mapping[str, str] | None]
 ) -> dict[str, tuple[bytes, ...]]:
-    """Find the directories that brokers list as troubled, after these configurations have changed."""
+    """Return the troubled directories by broker, after these changes of configurations."""
     found = base.troubled_directories
     for (kind, name), values in configs.items():
         if kind == RESOURCE_BROKER:

@@ -1,10 +1,10 @@
-"""An image as the records that make it, which are the contents of a snapshot. PURE.
+"""The records from which an image can be built; they are the contents of a snapshot. PURE.
 
-Replayed over an empty image, they give an equal image. Equal images give the same records in the same order. So two
-nodes write the same snapshot of one offset. The order is Kafka's. First come the feature levels, `metadata.version`
-before all, so that a reader knows the formats of what follows. Then come brokers, controllers, topics with their
-partitions, configurations, producer ids, quotas, ACLs, users and tokens. Where Kafka's order depends on a hash
-table, Odradek's is by name or number.
+When they are replayed over an empty image, they give an equal image. Equal images give the same records in
+the same order, so all nodes write the same snapshot for an offset. The order is Kafka's. First come the
+feature levels, `metadata.version` before all, so that a reader knows the formats of what follows. Then come
+brokers, controllers, topics with their partitions, configurations, producer ids, quotas, ACLs, users and
+tokens. Where Kafka's order depends on a hash table, Odradek sorts by name or number.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ NOBODY = -1
 
 
 def records_of(image: MetadataImage) -> Iterator[Message]:
-    """Yield the records that give `image` when they are replayed over an empty one (its offset and epoch aside)."""
+    """Yield the records that give `image` when they are replayed over an empty one.
+
+    Its offset and epoch are not in the records.
+    """
     yield from _features(image)
     for _, broker in sorted(image.brokers.items()):
         yield _broker(broker)
@@ -50,7 +53,7 @@ def records_of(image: MetadataImage) -> Iterator[Message]:
         yield _controller(controller)
     for name in sorted(image.topics):
         yield from _topic(image.topics[name])
-    # A text that no node of this version can read follows the value in force, as it did in the log.
+    # A value that this version cannot read comes after the value in force, as it did in the log.
     for configs in (image.configs, image.unreadable_configs):
         for kind, name in sorted(configs):
             for key, value in sorted(configs[kind, name].items()):

@@ -1,14 +1,15 @@
 """The cluster's metadata at one offset of the metadata log, as an immutable value.
 
 All cluster state is the replay of one log. `MetadataImage` is the state after all records up to `offset`;
-`odradek.metadata_quorum.image.image_builder` makes the next image from the records that follow. The controller's replicated
-state *is* a MetadataImage, and brokers serve from the same class.
+`odradek.metadata_quorum.image.image_builder` makes the next image from the records that follow. The
+controller's replicated state *is* a MetadataImage, and brokers serve from the same class.
 
-* **Images are never changed.** Readers keep one for as long as they like. An image shares all unchanged parts with
-  the one before it, so a change costs only its own size. Everything that grows with the cluster is in
-  `LayeredMap`s. Small parts are in plain, copied dicts: brokers, features, the partitions of one topic.
-* **Undo returns to an older image.** The leader's state machine keeps the images above the high watermark. When it
-  resigns, it goes back to the newest committed image. There is no undo log.
+* **Images are never changed.** Readers may keep an image for any time. An image shares all unchanged parts
+  with the previous one, so the cost of a change depends only on its own size. Everything that grows with the
+  cluster is in `LayeredMap`s. Small parts are plain dicts, which are copied: brokers, features, the
+  partitions of one topic.
+* **Undo returns to an older image.** The leader's state machine keeps the images above the high watermark.
+  When it resigns, it returns to the newest committed image. There is no undo log.
 
 Partitions dominate memory: a `PartitionImage` is one slotted object whose tuples are shared between partitions.
 Access rules, quotas, users and delegation tokens are in `access_image.py`.
@@ -33,16 +34,16 @@ UNASSIGNED_DIRECTORY = bytes(16)
 LOST_DIRECTORY = bytes(15) + b"\x01"
 MIGRATING_DIRECTORY = bytes(15) + b"\x02"
 RESERVED_DIRECTORIES = frozenset(bytes(15) + bytes([number]) for number in range(100))
-"""Ids that name no directory (KIP-858)."""
+"""Directory ids that are reserved, and name no directory (KIP-858)."""
 
 
 def is_subset(replicas: Sequence[int], of: Sequence[int]) -> bool:
-    """True if all of `replicas` are in `of`. Usually both are the same object, which is checked first."""
+    """True if all of `replicas` are in `of`. Usually both are the same object, so this is checked first."""
     return replicas == of or set(of).issuperset(replicas)
 
 
 class InvalidMetadata(Exception):
-    """Raised if a record of the metadata log does not fit the state that the earlier records made."""
+    """Raised if a record of the metadata log does not fit the state after the records before it."""
 
 
 @attrs.frozen(hash=False)
@@ -65,7 +66,9 @@ class PartitionImage:
     leader_recovery_state: int = RECOVERED
 
     def directory_of(self, broker_id: int) -> bytes:
-        """Return the log directory id of a replica; `UNASSIGNED_DIRECTORY` when the broker holds none."""
+        """Return the id of the directory that holds a broker's replica; `UNASSIGNED_DIRECTORY` if the broker
+        has no replica.
+        """
         if broker_id in self.replicas and self.directories:
             return self.directories[self.replicas.index(broker_id)]
         return UNASSIGNED_DIRECTORY
@@ -77,7 +80,7 @@ class PartitionImage:
 
 @attrs.frozen
 class TopicImage:
-    """A topic; its partitions by number, which run from 0 without a gap."""
+    """A topic. `partitions` has the partitions by number, from 0 without a gap."""
 
     name: str
     topic_id: bytes
@@ -96,7 +99,7 @@ class ListenerImage:
 
 @attrs.frozen
 class FeatureRange:
-    """The levels of one feature that a node supports."""
+    """The lowest and highest level of one feature that a node supports."""
 
     name: str
     min_level: int
@@ -105,7 +108,7 @@ class FeatureRange:
 
 @attrs.frozen
 class BrokerImage:
-    """A registered broker. `epoch` identifies this registration; a fenced broker serves no client."""
+    """A registered broker. `epoch` identifies this registration. A fenced broker serves no clients."""
 
     broker_id: int
     epoch: int
@@ -128,15 +131,15 @@ class BrokerImage:
         return directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) or directory in self.log_dirs
 
     def endpoint(self, listener: str) -> ListenerImage | None:
-        """Find the address at which clients of that listener reach the broker; None if the broker lacks the
-        listener.
+        """Return the address on which this listener of the broker can be reached; None if the broker has no
+        such listener.
         """
         return next((endpoint for endpoint in self.listeners if endpoint.name == listener), None)
 
 
 @attrs.frozen
 class ControllerImage:
-    """A registered controller."""
+    """A node that has registered as a controller: its listeners and its supported features."""
 
     controller_id: int
     incarnation_id: bytes
@@ -146,7 +149,10 @@ class ControllerImage:
 
 @attrs.frozen
 class MetadataImage:
-    """All cluster state after the record at `offset` (-1: before the first), written in leader epoch `epoch`."""
+    """All state of the cluster after the record at `offset`, which was written in leader epoch `epoch`.
+
+    An offset of -1 is before the first record.
+    """
 
     offset: int = -1
     epoch: int = -1
@@ -154,32 +160,34 @@ class MetadataImage:
     topics: LayeredMap[str, TopicImage] = attrs.field(factory=LayeredMap)
     topics_by_id: LayeredMap[bytes, TopicImage] = attrs.field(factory=LayeredMap)
     colliding_names: LayeredMap[str, tuple[str, ...]] = attrs.field(factory=LayeredMap)
-    """Topic names with a '.' or '_', by the name with all of these replaced by '_' (Kafka refuses names that
-    collide in this way).
+    """Topic names with a '.' or '_', by the name in which '_' replaces both. Kafka refuses a new topic whose
+    name collides in this form.
 
     The names are sorted: like a snapshot, the image must not depend on the order in which topics were created.
     """
     brokers: dict[int, BrokerImage] = attrs.field(factory=dict)
     controllers: dict[int, ControllerImage] = attrs.field(factory=dict)
     configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
-    """Overrides by (resource type, resource name); a cluster-wide broker default has the empty name.
+    """Configuration values by (resource type, resource name). The values for all brokers have the empty name.
 
     Each value passes `config_values.check_value`: it is the last readable value of its key in the log.
     """
     unreadable_configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
     """For each resource, the newest values in the log that this version cannot read. They are not in force.
-    Snapshots keep them, so that a later version finds them."""
+    Snapshots contain them, for later versions that can read them.
+    """
     features: dict[str, int] = attrs.field(factory=dict)
-    """Finalized feature levels; a level of 0 is the same as no entry."""
+    """Finalized feature levels. A feature with level 0 has no entry."""
     next_producer_id: int = 0
     troubled_directories: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict)
-    """Ids of directories that take no records now, by the broker that reports them. They are not in `configs`
-    (`odradek.serving.disk_troubles`)."""
+    """Directories that take no records now, by the broker that reports them. They are not in `configs`
+    (`odradek.serving.disk_troubles`).
+    """
     access: AccessImage = attrs.field(factory=AccessImage)
 
     @classmethod
     def empty(cls, cluster_id: str) -> MetadataImage:
-        """Make the image before the first record."""
+        """Make the image before the first record of the log."""
         return cls(cluster_id=cluster_id)
 
     @property
@@ -196,7 +204,7 @@ class MetadataImage:
         return overrides
 
     def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
-        """Return dynamic configs of one broker, or (None) the cluster-wide default of all brokers."""
+        """Return the dynamic values of one broker, or with None those for all brokers."""
         name = "" if broker_id is None else str(broker_id)
         overrides: Mapping[str, str] = self.configs.get((RESOURCE_BROKER, name), {})
         return overrides
@@ -206,14 +214,14 @@ class MetadataImage:
 class MetadataDelta:
     """The difference between two successive images, in the order of the changes.
 
-    A topic that was deleted and created anew under its name is in `deleted_topics` (with its old image) and in
-    `changed_topics`.
+    A topic that was deleted and created again under the same name is in both `deleted_topics` (with its old
+    image) and `changed_topics`.
     """
 
     deleted_topics: Mapping[bytes, TopicImage] = attrs.field(factory=dict)
-    """Deleted topics as they were, by topic id."""
+    """Deleted topics by topic id, as they were before."""
     changed_topics: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
-    """The numbers of the new or changed partitions, by the names of new and changed topics."""
+    """For each new or changed topic, the numbers of its new or changed partitions."""
     created_topics: tuple[str, ...] = ()
     changed_brokers: tuple[int, ...] = ()
     """The ids of registered, changed or removed brokers."""
@@ -228,7 +236,7 @@ class MetadataDelta:
 
     @classmethod
     def everything(cls, image: MetadataImage) -> MetadataDelta:
-        """Make the delta from an empty image to `image`, for a subscriber that begins with it."""
+        """Make the delta from an empty image to `image`, for a subscriber that starts with this image."""
         topics = {name: tuple(image.topics[name].partitions) for name in sorted(image.topics)}
         return cls(
             {},
@@ -255,5 +263,5 @@ _NOTHING = MetadataDelta()
 
 
 def collision_key(name: str) -> str | None:
-    """Return the form in which topic names collide, or None if the name has neither '.' nor '_'."""
+    """Return the form of a topic name in which names collide; None if the name has neither '.' nor '_'."""
     return name.replace(".", "_") if "." in name or "_" in name else None

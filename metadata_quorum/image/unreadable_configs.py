@@ -1,4 +1,4 @@
-"""Values in the metadata log that this node cannot read: each is logged once, and counted. PURE.
+"""Configuration values in the metadata log that this node cannot read: each is logged once and counted. PURE.
 
 Kafka counts values that its controllers and brokers fail to apply as MetadataErrorCount.
 """
@@ -19,16 +19,16 @@ REASON_LENGTH_MAX = 300
 
 
 class MetadataErrors:
-    """The count and the log lines of unreadable values. `look` gets every image, in order."""
+    """The counter and the log lines of unreadable values. `look` must get every image, in order."""
 
     def __init__(self, logger: Any) -> None:
         self._logger = logger
         self._logged: dict[tuple[int, str], Mapping[str, str]] = {}
         self.count = 0
-        """The number of values that were not applied since this process began."""
+        """The number of unreadable values since the start of this process."""
 
     def look(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Log the unreadable values that are new."""
+        """Count and log the values that became unreadable with this image."""
         for resource in delta.changed_configs:
             logged = self._logged.pop(resource, {})
             unreadable: Mapping[str, str] = image.unreadable_configs.get(resource, {})

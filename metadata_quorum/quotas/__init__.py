@@ -1,1 +1,3 @@
-"""Quotas of clients: the choice of the quota that applies, and the controller's quotas (KIP-599)."""
+"""Client quotas in the metadata: the choice of the quota for a client, and the controller's own quotas
+(KIP-599).
+"""

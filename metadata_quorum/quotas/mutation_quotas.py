@@ -1,18 +1,20 @@
-"""Quotas of changes of the metadata: partitions that clients create and delete, and changes of delegation tokens, per
-second (KIP-599). PURE.
+"""Quotas of metadata changes (KIP-599): created and deleted partitions, and changes of delegation tokens, per
+second. PURE.
 
-The active controller keeps a token bucket for each client with a quota of `controller_mutation_rate`; soft state, which
-a new controller begins anew. Two kinds of clients:
+The active controller keeps a token bucket for each client with a quota of `controller_mutation_rate`. The
+buckets are soft state, and a new controller starts with full ones. There are two kinds of clients:
 
-* **Strict**: CreateTopics since 6, DeleteTopics since 5, CreatePartitions since 3. While the client is in debt, each
-  change is refused with THROTTLING_QUOTA_EXCEEDED, and the answer says how long to wait. The client asks again.
-* **Permissive**: older versions. The change is done, and the answer says how long to wait.
+* **Strict**: CreateTopics since 6, DeleteTopics since 5, CreatePartitions since 3. While the client is in
+  debt, each change is refused with THROTTLING_QUOTA_EXCEEDED, and the answer says how long to wait. The
+  client then retries.
+* **Permissive**: older versions. The change is made, and the answer says how long to wait.
 
-Requests about tokens have no such versions: each counts as one change, and is refused while the client is in debt. (Kafka
-counts none of them.)
+Requests about delegation tokens have no such versions. Each counts as one change, and is refused while the
+client is in debt. (Kafka does not count them.)
 
-Only possible changes are charged: to create a topic that exists costs nothing. A request for more partitions than
-are allowed costs nothing either. Otherwise one frame would lock out all clients that share the quota for years.
+Only possible changes are charged: to create an existing topic costs nothing. A request for too many
+partitions is refused, and also costs nothing. Otherwise one such request could block all clients that share
+the quota for years.
 """
 
 from __future__ import annotations
@@ -48,11 +50,11 @@ from odradek.wire.structure import Message
 __all__ = ["MutationQuotas"]
 
 BUCKETS_MAX = 10_000
-"""The number of clients with own buckets. Further clients share one bucket for each value of a quota. If there are
-too many, full buckets are dropped, because new ones would be equal.
+"""The most clients with their own buckets. Further clients share one bucket for each value of a quota. When
+the limit is reached, full buckets are dropped, because new ones would be equal.
 """
 SWEEP_SECONDS_MIN = 1.0
-"""The shortest time between two searches for buckets to drop."""
+"""The shortest time between two searches for full buckets, in seconds."""
 _STRICT_SINCE: Mapping[type[Message], int] = {
     CreateTopicsRequest: CREATE_TOPICS_STRICT_QUOTA,
     DeleteTopicsRequest: DELETE_TOPICS_STRICT_QUOTA,
@@ -62,7 +64,7 @@ _EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 class MutationQuotas:
-    """The buckets of one controller's clients."""
+    """The token buckets of one controller's clients."""
 
     def __init__(self, controller: ControllerSettings) -> None:
         self._burst_seconds = float(controller.quota_windows * controller.quota_window_seconds)
@@ -74,9 +76,10 @@ class MutationQuotas:
     def admit(
         self, image: MetadataImage, sender: Sender, request: Message, version: int, now: float
     ) -> Admitted | None:
-        """Return the part of a request that the sender's quota allows; None if no quota applies.
+        """Charge a request to the sender's bucket. Returns the part of the request that the quota allows;
+        None if no quota applies.
 
-        `now` is monotonic, in seconds.
+        `now` is the monotonic time in seconds.
         """
         kind = type(request)
         if kind not in _STRICT_SINCE or not image.access.client_quotas:
@@ -100,8 +103,9 @@ class MutationQuotas:
         return _without(image, request, kept, bucket.wait_seconds(now))
 
     def charge_one(self, image: MetadataImage, sender: Sender, now: float) -> float:
-        """Charge one change of a delegation token. Return the seconds to wait if the sender is in debt, so that the
-        change is refused.
+        """Charge one change of a delegation token.
+
+        If the sender is in debt, nothing is charged, and the seconds to wait are returned; otherwise 0.
         """
         user = sender.principal.partition(":")[2]
         holding = holding_quota(image.access.client_quotas, CONTROLLER_MUTATION_RATE, user, sender.client_id)
@@ -137,11 +141,13 @@ class MutationQuotas:
                 del self._buckets[sharers]
 
     def _costs(self, image: MetadataImage, request: Any) -> Sequence[int]:
-        """Count the partitions that each named topic would create or delete; 0 if that is impossible."""
+        """Return for each topic in the request the number of partitions that would be created or deleted; 0
+        if the change is impossible.
+        """
         return _COSTS[type(request)](image, request, self._controller)
 
     def statistics(self) -> dict[str, int]:
-        """Count clients with a bucket, and changes that were refused since the start."""
+        """Return figures for metrics: the number of buckets, and of changes refused since the start."""
         return {"buckets": len(self._buckets), "refused": self._refused}
 
 
@@ -151,7 +157,7 @@ def _creation_costs(
     counts = Counter(topic.name for topic in request.topics)
     asked = [0 if counts[topic.name] > 1 else partitions_asked(topic, settings) for topic in request.topics]
     if sum(asked) > RECORDS_PER_REQUEST_MAX:
-        return [0] * len(asked)  # the request is refused as a whole
+        return [0] * len(asked)  # The request will be refused as a whole.
     return [
         0 if topic.name in image.topics or invalid_topic_name_reason(topic.name) is not None else cost
         for topic, cost in zip(request.topics, asked, strict=True)
@@ -186,7 +192,9 @@ _COSTS: Mapping[type[Message], Callable[[MetadataImage, Any, ControllerSettings]
 
 
 def _without(image: MetadataImage, request: Message, kept: Sequence[bool], seconds: float) -> Admitted:
-    """Make the request with only the kept topics, and a function that adds the other topics' errors to its answer."""
+    """Return the request with only the kept topics, and a function that adds errors for the other topics to
+    the response. `seconds` is the time to wait.
+    """
     anatomy = anatomy_of(request)
     heads = zip(anatomy.heads(request), kept, strict=True)
     refused = [anatomy.refused(head, _EXCEEDED) for head, is_kept in heads if not is_kept]

@@ -1,6 +1,6 @@
 """The quota that applies to a client, by the eight levels of precedence (KIP-13, KIP-55). PURE.
 
-The most specific level that has a value decides, for each key by itself:
+For each key separately, the most specific level with a value applies:
 
 | | user | client id |
 | --- | --- | --- |
@@ -13,9 +13,10 @@ The most specific level that has a value decides, for each key by itself:
 | 7 | | this client id |
 | 8 | | default |
 
-The level decides which connections share a quota. With both columns, these are all connections of that user with
-that client id. With a user alone, these are all connections of that user; with a client id alone, all connections
-with that client id. A default gives each user or client id a quota of its own.
+The level also decides which connections share the quota. At levels with both columns, these are all
+connections of one user with one client id. At levels with only a user, these are all connections of one user;
+with only a client id, all connections with one client id. With a default, each user or client id has a quota
+of its own.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""(type, name) pairs in the order of the types, as in the metadata image. The name None stands for the default of
-that type.
+"""The entity of a quota: (type, name) pairs, sorted by type, as in the metadata image. The name None stands
+for the default of that type.
 """
 
 
@@ -61,20 +62,20 @@ class Holding:
 
     value: float
     level: int
-    """The row of the table above, from 1."""
+    """The row of the table above, 1 to 8."""
     entity: Entity
-    """The entity that has the value, which an operator has to change."""
+    """The entity whose value applies. An operator must change its quota."""
     sharers: tuple[str, str]
-    """User and client id of the clients that share the quota; an empty text stands for any."""
+    """The user and the client id that share the quota. An empty text means any."""
 
 
 def holding_quota(
     quotas: Mapping[tuple[Entity, str], float], key: str, user: str, client_id: str
 ) -> Holding | None:
-    """Find the quota of one key for a client; None if no level has a value."""
+    """Return the quota of one key that applies to a client; None if no level has a value."""
     for level, (entity, sharers) in enumerate(_levels(user, client_id), 1):
         if (not client_id and len(entity) == 2) or not sharers[0] + sharers[1]:
-            # Quotas of client ids do not apply to a client without one.
+            # A client without a client id has no quota by client id.
             continue
         value = quotas.get((entity, key))
         if value is not None:
@@ -97,5 +98,5 @@ def _levels(user: str, client_id: str) -> tuple[tuple[Entity, tuple[str, str]], 
 
 
 def text_of(entity: Entity) -> str:
-    """Write the entity for people: `user=ann, client-id=<default>`."""
+    """Format an entity for operators, e.g. `user=ann, client-id=<default>`."""
     return ", ".join(f"{kind}={'<default>' if name is None else name}" for kind, name in reversed(entity))

@@ -2,25 +2,28 @@
 
 Theory of operation
 -------------------
-The driver reports each event with the time (`receive_request`, `receive_response`, `request_failed`, `append`,
-`flushed`, `snapshot_installed`, `tick`). Afterwards it performs the `effects`, in their order. The core knows the
-shape of the log (`LogState`), never its bytes.
+The driver reports each event with its time (`receive_request`, `receive_response`, `request_failed`,
+`append`, `flushed`, `snapshot_installed`, `tick`). Afterwards it performs the `effects`, in order. The core
+knows offsets and epochs of the log (`LogState`), but not its bytes.
 
-Records flow by fetching: a follower asks for the records behind its log. The offset in its Fetch is its promise
-that everything below is on its disk. So a follower syncs each batch before its next Fetch, and the leader counts
-itself only up to its own synced offset. The high watermark is the largest offset that a majority of voters has
-promised. It moves only once a record of the leader's own epoch is below it (Raft, 5.4.2).
+Followers fetch records: a follower asks for the records after the end of its log. The offset in its Fetch is
+a promise that all earlier records are on its disk. So a follower syncs each batch before its next Fetch, and
+the leader counts its own log only up to its synced offset. The high watermark is the largest offset that a
+majority of voters has promised. It advances only if a record of the leader's own epoch is below it (Raft,
+5.4.2).
 
-Parts: `roles.py` has a replica's present role, `election.py` elects leaders. `replication.py` sends the log to the
-other replicas, `membership.py` decides when voters may change. All act on one `CoreState` (`core_state.py`), which
-imports none of them: role, time, saved state, requests under way. This module receives the reports.
+Parts: `roles.py` defines the roles of a replica, `election.py` elects leaders. `replication.py` sends the log
+to the other replicas, `membership.py` decides whether voters may change. All act on one `CoreState`
+(`core_state.py`), which imports none of them: role, time, saved state, requests under way. This module
+receives the driver's reports.
 
 Rules
 -----
-* A transition goes through `enter`; it alone emits `SaveState`, and no message about the new role precedes that.
-* An answer of an earlier epoch, or to a withdrawn request, is dropped.
-* At most one request of each kind is under way to a node. A failed request is repeated after a pause, as long as
-  the role needs it.
+* A transition goes through `enter`; it alone emits `SaveState`, and no message about the new role precedes
+  that.
+* An answer from an earlier epoch, or to a request that is no longer under way, is dropped.
+* At most one request of each kind is under way to a node. A failed request is repeated after a pause, as long
+  as the role needs it.
 
 Deliberately absent: bytes, addresses, leases (reads are released by the high watermark, see `state_machine.py`).
 """
@@ -55,14 +58,15 @@ from odradek.wire.errors import ErrorCode
 __all__ = ["RaftCore"]
 
 EPOCHS_AHEAD_MAX = RECOVERY_EPOCHS_MIN - 1
-"""The largest number of epochs by which a request (except a Fetch) may be ahead; beyond it, the request is refused.
-One forged packet must not use up the numbers. An election takes a second, so no honest replica gets so far ahead. A
-replica that really is so far behind gets the epoch from the answers to its own requests (`recoveries.py`).
+"""The most epochs by which a request (except a Fetch) may be ahead of this replica; beyond it, the request is
+refused. One forged request must not use up the epochs. An election takes a second, so no honest replica is so
+far ahead. A replica that really is so far behind gets the epoch from the answers to its own requests
+(`recoveries.py`).
 """
 
 
 class RaftCore(CoreState):
-    """One replica of the quorum, without IO: its state, and the reports of its driver."""
+    """One replica of the quorum, without IO: its state, and the methods by which its driver reports events."""
 
     def __init__(
         self,
@@ -78,17 +82,17 @@ class RaftCore(CoreState):
         if log.voters.is_only(me):
             election.stand(self)
 
-    # -- reports ------------------------------------------------------------------------------------------------
+    # -- events that the driver reports -----------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Act on deadlines that have passed."""
+        """Act on all deadlines that have passed."""
         self._at(now)
         election.on_time(self)
         replication.on_time(self)
         self._ask()
 
     def receive_request(self, request_id: int, request: Request, now: float) -> None:
-        """Handle a replica's request; the answer is an effect, now or later."""
+        """Handle a request from another replica. The answer is an effect, now or after a later event."""
         self._at(now)
         if not isinstance(request, Fetch) and request.epoch > self.epoch + EPOCHS_AHEAD_MAX:
             reached("raft.epoch_far_ahead_refused")
@@ -113,7 +117,10 @@ class RaftCore(CoreState):
             self.emit(Answer(request_id, EpochAnswer(self.epoch, self.leader_id, invalid)))
 
     def receive_response(self, node_id: int, request: Request, response: Response, now: float) -> None:
-        """Handle the answer of `node_id` to a `Send`. Raises `LogLeftBehind` if the quorum has another log by now."""
+        """Handle the answer of `node_id` to an earlier `Send`.
+
+        Raises `LogLeftBehind` if the quorum has a recovered log, or has lost committed records.
+        """
         self._at(now)
         if not self._is_over(node_id, request):
             reached("raft.late_answer_dropped")
@@ -137,8 +144,9 @@ class RaftCore(CoreState):
         self._ask()
 
     def request_failed(self, node_id: int, request: Request, now: float, *, broken: bool) -> None:
-        """Handle the failure of a request, which got no answer. `broken`: the connection ended, so the node's
-        process may have ended too.
+        """Handle a request that failed without an answer.
+
+        `broken` means that the connection ended, so the node's process may have ended, too.
         """
         self._at(now)
         if not self._is_over(node_id, request):
@@ -150,7 +158,7 @@ class RaftCore(CoreState):
         self._ask()
 
     def append(self, batch: Batch, now: float) -> None:
-        """Note that the leader's driver has written a batch of this epoch (not synced yet)."""
+        """Called when the driver has written a batch as leader of this epoch. The batch is not synced yet."""
         self._at(now)
         if not isinstance(self.role, Leader) or batch.epoch != self.role.epoch:
             raise AssertionError("only the leader of an epoch may append a batch of this epoch")
@@ -160,17 +168,17 @@ class RaftCore(CoreState):
         replication.answer_parked(self)
 
     def flushed(self, end_offset: int, now: float) -> None:
-        """Note that everything below `end_offset` that is still in the log is on the disk."""
+        """Called when the log is synced up to `end_offset`, except records that were removed meanwhile."""
         self._at(now)
         self.log.flushed_offset = max(self.log.flushed_offset, min(end_offset, self.log.end_offset))
         if isinstance(self.role, Leader):
-            # A sync that has ended shows that the disk works. The next sync is timed from now on.
+            # A sync has just ended, so the disk works. The time limit of the next sync starts now.
             self.role.unsynced_since = None if self.log.flushed_offset == self.log.end_offset else self.now
             replication.count_promises(self)
         self._ask()
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch, voters: VoterSet, now: float) -> None:
-        """Note that the snapshot of a `LoadSnapshot` has replaced the log."""
+        """Called when the snapshot of a `LoadSnapshot` has replaced the log."""
         self._at(now)
         if snapshot.offset < self.high_watermark:
             raise AssertionError(
@@ -184,13 +192,16 @@ class RaftCore(CoreState):
         self._ask()
 
     def snapshot_progressed(self, now: float) -> None:
-        """Note that a chunk of the snapshot arrived, which shows that the leader is alive."""
+        """Called when a chunk of the snapshot has arrived, which shows that the leader is alive."""
         self._at(now)
         if isinstance(self.role, Follower):
             self.role.fetch_deadline = now + self.config.fetch_timeout_seconds
 
     def snapshot_served(self, replica: ReplicaKey, now: float) -> None:
-        """Note that a chunk of a snapshot was sent to this replica: it is alive, though it does not fetch meanwhile."""
+        """Called when a chunk of a snapshot was sent to this replica.
+
+        It is alive, although it does not fetch meanwhile.
+        """
         self._at(now)
         if isinstance(self.role, Leader):
             progress = self.role.progress.get(replica)
@@ -198,7 +209,7 @@ class RaftCore(CoreState):
                 progress.last_fetch = self.now
 
     def snapshot_failed(self, now: float) -> None:
-        """Note that the snapshot could not be loaded: fetch again, and do as the leader's next answer demands."""
+        """Called when the snapshot could not be loaded: fetch again, after a pause."""
         self._at(now)
         if isinstance(self.role, Follower):
             self.role.loading_snapshot = False
@@ -208,8 +219,9 @@ class RaftCore(CoreState):
     def abstain(self, abstains: bool, now: float) -> None:
         """Keep this replica out of votes, candidacies and fetches, or let it take part again.
 
-        It abstains while another process may run with its directory. Raft relies on voters that vote once in an epoch
-        and keep their promises. Two processes with one directory do neither.
+        A replica abstains while another process may be running with its directory. Raft requires that a voter
+        votes only once in an epoch and keeps its promises. Two processes with one directory cannot guarantee
+        this.
         """
         self._at(now)
         if abstains == self.abstains:
@@ -224,8 +236,8 @@ class RaftCore(CoreState):
         self._ask()
 
     def resign(self, now: float) -> None:
-        """Give up the leadership, if this replica has it, and send the other voters the preferred successors (a
-        clean stop).
+        """Resign if this replica is the leader (for a clean stop), and send the other voters the preferred
+        successors.
         """
         self._at(now)
         if isinstance(self.role, Leader):
@@ -235,7 +247,7 @@ class RaftCore(CoreState):
     # -- for the driver -----------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float:
-        """Compute the time at which `tick` is due at the latest."""
+        """Return the latest time at which `tick` must be called, in monotonic seconds."""
         deadlines = [election.deadline(self), replication.deadline(self)]
         deadlines += [at for at in self._retry_at.values() if at > self.now]
         return min(deadlines)

@@ -1,4 +1,4 @@
-"""State that the parts of the core share: the role, the time, the saved state, requests under way. PURE.
+"""The state that the parts of the core share: role, time, saved state, requests under way. PURE.
 
 Elections and replication act on this state, and do not depend on the reports that call them (`core.py`). A
 transition goes through `enter`; it alone emits `SaveState`, and no message about the new role precedes that.
@@ -41,7 +41,8 @@ __all__ = ["CoreState", "RaftConfig"]
 
 NOBODY = -1
 FIRST_WAIT = 0.1
-"""The shortest wait of a replica after its start, as a share of the election timeout; the longest is twice as much.
+"""The shortest wait for an election after the start of a replica, as a share of the election timeout. The
+longest wait is twice as much.
 """
 
 
@@ -58,13 +59,15 @@ class RaftConfig:
     fetch_timeout_seconds: float = setting("controller.quorum.fetch.timeout.ms", milliseconds_as_seconds)
     retry_backoff_seconds: float = setting("controller.quorum.retry.backoff.ms", milliseconds_as_seconds)
     fetch_wait_seconds_max: float = 0.5
-    """Seconds that a fetch may wait at the leader (a constant of Kafka's)."""
+    """The longest time, in seconds, for which the leader may park a fetch (a constant in Kafka)."""
     request_timeout_seconds: float = setting("controller.quorum.request.timeout.ms", milliseconds_as_seconds)
     fetch_bytes_max: int = setting("controller.quorum.fetch.max.bytes")
 
 
 class CoreState:
-    """One replica's state. `stored` is the last saved state (`SaveState`); `bootstrap` are nodes to ask for the
+    """The state of one replica.
+
+    `stored` is the state that was saved last (`SaveState`). `bootstrap` lists nodes that can be asked for the
     leader.
     """
 
@@ -91,15 +94,17 @@ class CoreState:
         self._retry_at: dict[int, float] = {}
         self._saved = stored
         self.abstains = False
-        """True while another process may be running with this replica's directory: see `RaftCore.abstain`."""
+        """True while this replica takes no part in the quorum, because another process may be running with
+        its directory (`RaftCore.abstain`).
+        """
         self.resigned_late_at = float("-inf")
-        """The last time at which this replica resigned because its disk was late."""
+        """The last time at which this replica resigned because its disk was slow, in monotonic seconds."""
         self.role: Role = self._first_role(stored)
 
     def _first_role(self, stored: QuorumState | None) -> Role:
         state = stored or QuorumState()
-        # At the start, ask all nodes for the leader. A node that knows it answers at once, so a short timeout
-        # is enough.
+        # At the start, this replica asks all nodes for the leader. A node that knows the leader answers at
+        # once, so a short timeout is enough.
         deadline = self.now + self.config.election_timeout_seconds * (
             FIRST_WAIT + FIRST_WAIT * self.rng.random()
         )
@@ -108,23 +113,23 @@ class CoreState:
             return Unattached(self.log.last_epoch, None, None, deadline)
         voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
         if state.leader_id == self.me.node_id:
-            # This replica led this epoch, and a crash may have taken records that it appended. So it must not
-            # lead the same epoch again. After a loss of power its followers wait for an answer that never
-            # comes, so it notifies them (as Kafka does).
+            # This replica led this epoch, and may have lost appended records in a crash. So it must not lead
+            # the same epoch again. It notifies its followers (as Kafka does), because they would wait for the
+            # answer to a fetch that this process never received.
             reached("raft.resigned_after_restart")
             others = [voter.key.node_id for voter in self.log.voters.voters if not voter.key.matches(self.me)]
             return Resigned(state.leader_epoch, voted, deadline, to_notify=others)
         leader_id = None if state.leader_id < 0 else state.leader_id
         if leader_id is not None and self.log.voters.get(leader_id) is not None:
             reached("raft.saved_leader_asked_first")
-            # The leader of this epoch is known and probably still leads: ask it at once instead of waiting for
-            # an election.
+            # The leader of this epoch is known and probably still leads, so ask it at once instead of waiting
+            # for an election.
             return Follower(
                 state.leader_epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds
             )
         return Unattached(state.leader_epoch, voted, leader_id, deadline)
 
-    # -- questions of the parts ---------------------------------------------------------------------------------
+    # -- queries of the other parts ---------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
@@ -132,7 +137,7 @@ class CoreState:
 
     @property
     def leader_id(self) -> int | None:
-        """The leader of the present epoch, as far as this replica knows."""
+        """The leader of the present epoch, if this replica knows it; otherwise None."""
         match self.role:
             case Leader():
                 return self.me.node_id
@@ -151,8 +156,8 @@ class CoreState:
 
     @property
     def may_stand(self) -> bool:
-        """True if this replica may ask for votes: it is a voter and takes part in elections, or its removal may not
-        be committed yet.
+        """True if this replica may become a candidate: it does not abstain, and is a voter or its removal may
+        be uncommitted.
 
         A server outside the newest set "should still start new elections, as it might still be needed until" that set
         is committed (thesis, 4.2.2). It may be the only server whose log is long enough.
@@ -168,13 +173,14 @@ class CoreState:
 
     @property
     def has_committed_in_epoch(self) -> bool:
-        """True once a record of the leader's own epoch is committed: from then on the leader knows which records
-        are committed.
+        """True if this replica leads and a record of its own epoch is committed.
+
+        From then on the leader knows which records are committed.
         """
         return isinstance(self.role, Leader) and self.high_watermark > self.role.epoch_start
 
     def effects(self) -> list[Effect]:
-        """Return the effects that the driver has to perform, in this order. Each is returned once."""
+        """Return the effects that the driver must perform, in this order. Each effect is returned once."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -190,7 +196,7 @@ class CoreState:
         self._effects.append(effect)
 
     def enter(self, role: Role) -> None:
-        """Change the role; the state to remember is saved first."""
+        """Change the role. The effect that saves the state precedes all other effects of the new role."""
         before = self.role
         check_transition(before, role)
         self.role = role
@@ -201,14 +207,20 @@ class CoreState:
             self.emit(LostLeadership(before.epoch))
 
     def _refuse_parked(self, leader: Leader) -> None:
-        """Refuse parked requests, because this replica no longer leads. Their senders must find the next leader."""
+        """Refuse the parked fetches, because this replica no longer leads.
+
+        Their senders must find the next leader.
+        """
         for request_id in leader.parked:
             answer = FetchAnswer(self.epoch, self.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.emit(Answer(request_id, answer))
         leader.parked = {}
 
     def _save(self) -> None:
-        """Emit the state that a restart must know, if it has changed. A resigned leader is remembered as the leader."""
+        """Emit a `SaveState` if the state that a restart needs has changed.
+
+        A resigned leader is saved as the leader of its epoch.
+        """
         role = self.role
         leader_id = self.me.node_id if isinstance(role, Resigned) else self.leader_id
         voted = role.voted
@@ -223,10 +235,11 @@ class CoreState:
             self.emit(SaveState(state))
 
     def learn(self, epoch: int, leader_id: int | None, source: int) -> None:
-        """Act on a report of `source` about an epoch, and maybe about its leader.
+        """Act on a message of `source` with an epoch, and maybe the leader of this epoch.
 
-        A replica that has lost its leader follows it again only after a message from that leader. The other
-        replicas may not have noticed yet, and would persuade each other to follow a dead leader.
+        A replica that has lost its leader follows it again only after a message from this leader. Other
+        replicas may still name a leader that is dead, and the replicas could convince each other again and
+        again.
         """
         role = self.role
         if epoch < role.epoch or leader_id == self.me.node_id:
@@ -245,15 +258,16 @@ class CoreState:
                     self.follow(epoch, leader_id, role.voted)
                 case Follower(leader_id=known, has_fetched=False) if known != leader_id:
                     reached("raft.leader_by_hearsay_replaced")
-                    # Any node may have reported that leader. But a node that has answered as the leader is the
-                    # leader.
+                    # The known leader was named by some other node. But the node that answers as the leader
+                    # of this epoch is the leader.
                     self.follow(epoch, leader_id, role.voted)
                 case _:
                     return
 
     def _kept_election_deadline(self) -> float:
-        """Keep the election deadline: a higher epoch alone is no reason to wait longer, because its candidate may
-        not be electable.
+        """Return the present election deadline.
+
+        A higher epoch alone does not extend it, because the candidate of that epoch may not be electable.
         """
         if isinstance(self.role, Unattached | Prospective | Candidate):
             return self.role.election_deadline
@@ -264,7 +278,10 @@ class CoreState:
         self.enter(Follower(epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds))
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Advance the high watermark: everything below `offset`, which is in this log, is committed. It never falls."""
+        """Advance the high watermark to `offset`, up to which all records are in this log.
+
+        It never goes back.
+        """
         if offset > self.log.end_offset:
             raise AssertionError(
                 f"offset {offset} counts as committed, but the log ends at offset {self.log.end_offset}"
@@ -276,7 +293,7 @@ class CoreState:
     # -- requests to other nodes --------------------------------------------------------------------------------
 
     def _is_over(self, node_id: int, request: Request) -> bool:
-        """Remove a request from those under way; true if it was among them."""
+        """Remove a request from those under way. Returns True if it was among them."""
         if self._under_way.get((node_id, type(request))) is not request:
             return False
         del self._under_way[node_id, type(request)]
@@ -294,7 +311,10 @@ class CoreState:
         return any(each is kind for _, each in self._under_way)
 
     def someone_to_ask(self) -> int | None:
-        """Choose a node that may know the leader: voters and bootstrap nodes in turn."""
+        """Return the next node to ask for the leader: voters and bootstrap nodes in turn.
+
+        None if all are in a pause after a failure.
+        """
         candidates = [node_id for node_id in self.voters.node_ids if node_id != self.me.node_id]
         candidates += [node_id for node_id in self._bootstrap if node_id not in candidates]
         for _ in candidates:

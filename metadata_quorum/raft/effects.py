@@ -1,7 +1,7 @@
-"""Effects that the core requests. The driver performs them in order, each before the next.
+"""The effects that the core requests. The driver performs them in order, each before the next.
 
-A `SaveState` is durable before the next effect begins. So the node never forgets a vote or an epoch that it has
-sent (Raft, figure 2: "updated on stable storage before responding to RPCs").
+A `SaveState` must be durable before the next effect begins. So the node never forgets a vote or epoch that it
+has sent. (Raft, figure 2: "updated on stable storage before responding to RPCs".)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SaveState:
 
 @attrs.frozen
 class Send:
-    """Send a request to a replica's node, and report the outcome with `receive_response` or `request_failed`."""
+    """Send a request to a node. The driver reports the outcome by `receive_response` or `request_failed`."""
 
     node_id: int
     request: Request
@@ -43,7 +43,7 @@ class Send:
 
 @attrs.frozen
 class Answer:
-    """Answer a request; with `read_offset`, add batches of the log from there on."""
+    """Answer a request. If `read_offset` is set, the driver adds batches of the log from this offset on."""
 
     request_id: int
     response: Response
@@ -52,21 +52,21 @@ class Answer:
 
 @attrs.frozen
 class Truncate:
-    """Cut the log to this end offset, durably: the removed records must not come back."""
+    """Truncate the log to this end offset, durably: the removed records must not come back."""
 
     end_offset: int
 
 
 @attrs.frozen
 class AppendFetched:
-    """Write the leader's batches, sync, and report with `flushed`."""
+    """Append the leader's batches to the log, sync it, and report by `flushed`."""
 
     batches: tuple[Batch, ...]
 
 
 @attrs.frozen
 class LoadSnapshot:
-    """Fetch a snapshot from the leader, put it in place of the log, and report with `snapshot_installed`."""
+    """Fetch a snapshot from the leader, replace the log by it, and report by `snapshot_installed`."""
 
     leader_id: int
     snapshot: OffsetAndEpoch
@@ -79,7 +79,11 @@ class HighWatermarkAdvanced:
 
 @attrs.frozen
 class TookLeadership:
-    """Append a LeaderChange record (`append`) as the first of this epoch; then decisions may follow."""
+    """This replica has become the leader.
+
+    The driver appends a LeaderChange record (`append`) as the first record of this epoch; after that,
+    decisions may be appended.
+    """
 
     epoch: int
     granted: tuple[int, ...]

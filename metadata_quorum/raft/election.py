@@ -1,7 +1,7 @@
-"""Leader election: votes, pre-votes, epochs that begin and end. PURE.
+"""Leader election: votes, pre-votes, and notices that an epoch begins or ends. PURE.
 
-See `core.py` for how this is used. The rules are those of the Raft paper, section 5.2 and 5.4.1. Pre-votes come from
-the thesis (9.6) and KIP-996; messages about epochs that begin and end from KIP-595.
+`core.py` says how this is used. The rules are those of the Raft paper, sections 5.2 and 5.4.1. Pre-votes come
+from the thesis (9.6) and KIP-996, the notices from KIP-595.
 """
 
 from __future__ import annotations
@@ -25,17 +25,22 @@ from odradek.wire.errors import ErrorCode
 CHECK_QUORUM_FETCH_TIMEOUTS = 1.5
 BEGIN_EPOCH_PER_FETCH_TIMEOUT = 2
 LATE_SYNC_RESIGNATION_SECONDS = 60.0
-"""A replica resigns at most once in this time because its disk is late: voters with slow disks must not take turns.
+"""The shortest time, in seconds, between two resignations because of a slow disk. Otherwise voters with slow
+disks would replace each other all the time.
 """
 BROKEN_CONNECTION_JITTER = 0.1
-"""The share of the election timeout over which followers spread their pre-votes when their leader seems dead."""
+"""The time over which followers spread their pre-votes after the connection to their leader broke, as a share
+of the election timeout.
+"""
 
 
-# -- time -----------------------------------------------------------------------------------------------------
+# -- deadlines --------------------------------------------------------------------------------------------
 
 
 def deadline(core: CoreState) -> float:
-    """Compute the time at which the present role next acts on an election; infinity for never."""
+    """Return the time at which the present role must act next for an election, in monotonic seconds; infinity
+    for never.
+    """
     role = core.role
     match role:
         case Follower():
@@ -53,7 +58,7 @@ def deadline(core: CoreState) -> float:
 
 
 def on_time(core: CoreState) -> None:
-    """Act on deadlines that have passed."""
+    """Act on the deadlines of the present role that have passed."""
     role = core.role
     match role:
         case Leader():
@@ -87,7 +92,9 @@ def _begin_epoch_period(core: CoreState) -> float:
 
 
 def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
-    """Compute the time by which a leader must resign, because too few voters have fetched from it (thesis 6.2)."""
+    """Return the time by which a leader must resign unless more voters fetch: a majority must have fetched
+    recently (thesis 6.2).
+    """
     times = []
     for voter in core.voters.voters:
         if voter.key.matches(core.me):
@@ -102,10 +109,10 @@ def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
 
 
 def _late_sync_deadline(core: CoreState, role: Leader) -> float:
-    """Return the time at which a leader resigns because its disk is late; infinity for never.
+    """Return the time at which a leader resigns because its disk is slow to sync; infinity for never.
 
-    The other voters must be a majority that has synced more than this leader. Otherwise their disks are late as well, and
-    another leader would be no better.
+    It resigns only if a majority of voters, without itself, has synced more. Otherwise their disks are slow,
+    too, and another leader would not be better.
     """
     if role.unsynced_since is None:
         return float("inf")
@@ -122,11 +129,11 @@ def _late_sync_deadline(core: CoreState, role: Leader) -> float:
     )
 
 
-# -- standing for election ------------------------------------------------------------------------------------
+# -- candidacy --------------------------------------------------------------------------------------------
 
 
 def ask_for_pre_votes(core: CoreState) -> None:
-    """Become Prospective: ask the voters whether they would elect this replica."""
+    """Become Prospective: ask the voters whether they would vote for this replica."""
     role = core.role
     leader_id = role.leader_id if isinstance(role, Unattached | Prospective | Follower) else None
     core.enter(
@@ -138,7 +145,7 @@ def ask_for_pre_votes(core: CoreState) -> None:
 
 
 def stand(core: CoreState) -> None:
-    """Become Candidate: a new epoch, a vote for oneself."""
+    """Become Candidate: begin a new epoch, and vote for this replica."""
     core.enter(Candidate(core.epoch + 1, core.me, core.random_election_deadline(), granted=[core.me.node_id]))
     _count_votes(core)
 
@@ -159,8 +166,9 @@ def _count_votes(core: CoreState) -> None:
 
 
 def _back_off(core: CoreState) -> None:
-    """Pause after a majority has refused, so that another replica can win. A Prospective replica returns to the
-    leader that it knows.
+    """Pause after a majority has refused, so that another replica can win.
+
+    A Prospective replica that knows a leader follows it again.
     """
     role = core.role
     assert isinstance(role, Candidate | Prospective)
@@ -188,7 +196,7 @@ def _lead(core: CoreState, granted: tuple[int, ...]) -> None:
 
 
 def ask(core: CoreState) -> None:
-    """Send the requests of the present role that are not under way yet."""
+    """Send those requests of the present role that are not under way yet."""
     role = core.role
     match role:
         case Prospective(backing_off=False) | Candidate(backing_off=False):
@@ -208,7 +216,7 @@ def ask(core: CoreState) -> None:
 
 
 def _announce_epoch(core: CoreState, role: Leader) -> None:
-    """Send BeginEpoch to the voters that have not fetched lately, because they may not know their leader."""
+    """Send BeginEpoch to the voters that have not fetched recently, because they may not know this leader."""
     silent_since = core.now - _begin_epoch_period(core)
     for voter in core.voters.voters:
         node_id = voter.key.node_id
@@ -225,8 +233,9 @@ def _announce_epoch(core: CoreState, role: Leader) -> None:
 
 
 def on_vote(core: CoreState, request_id: int, request: Vote) -> None:
-    """Answer a request for a vote. Raft 5.4.1: "the voter denies its vote if its own log is more up-to-date than
-    that of the candidate".
+    """Answer a request for a vote or pre-vote.
+
+    Raft 5.4.1: "the voter denies its vote if its own log is more up-to-date than that of the candidate".
     """
     if not request.voter.matches(core.me):
         reached("raft.request_for_other_voter_refused")
@@ -250,8 +259,9 @@ def on_vote(core: CoreState, request_id: int, request: Vote) -> None:
 
 
 def _would_vote(core: CoreState) -> bool:
-    """True if this replica would vote. By KIP-996, a replica refuses a pre-vote while its leader answers, and the
-    leader itself refuses.
+    """True if this replica grants a pre-vote.
+
+    It refuses while its leader answers it, and if it is the leader itself (KIP-996).
     """
     match core.role:
         case Leader():
@@ -265,8 +275,10 @@ def _would_vote(core: CoreState) -> bool:
 
 
 def _may_vote(core: CoreState, candidate: ReplicaKey) -> bool:
-    """True if this replica may vote for the candidate. It votes once per epoch, "first-come-first-served" (Raft,
-    5.2), and for nobody if it knows the leader.
+    """True if this replica may vote for the candidate.
+
+    It votes once per epoch, "first-come-first-served" (Raft, 5.2). If it knows the epoch's leader, it votes
+    for no candidate.
     """
     role = core.role
     match role:
@@ -289,14 +301,14 @@ def _answer_vote(
 
 
 def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> None:
-    """Handle a leader's notice of its leadership."""
+    """Handle a leader's notice that its epoch has begun."""
     error = ErrorCode.NONE
     if not request.voter.matches(core.me):
         error = ErrorCode.INVALID_VOTER_KEY
     elif request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH
     elif request.epoch == core.epoch and core.leader_id not in (None, request.leader.node_id):
-        # An epoch has only one leader, so the sender of this notice is not the leader.
+        # An epoch has only one leader, and this replica knows another one.
         reached("raft.second_leader_refused")
         error = ErrorCode.INVALID_REQUEST
     else:
@@ -305,7 +317,10 @@ def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> Non
 
 
 def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
-    """Handle a leader's resignation: its first choice becomes a candidate at once, all other voters wait for it."""
+    """Handle a leader's notice that it resigns.
+
+    Its first successor becomes a candidate at once, all other voters wait first.
+    """
     if request.epoch < core.epoch:
         reached("raft.resignation_of_earlier_epoch_refused")
         core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, ErrorCode.FENCED_LEADER_EPOCH)))
@@ -329,7 +344,7 @@ def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
 
 
 def on_vote_answer(core: CoreState, node_id: int, request: Vote, answer: VoteAnswer) -> None:
-    """Count a vote of the present epoch; drop any other."""
+    """Count the answer to a vote or pre-vote, if this replica is still waiting for it."""
     role = core.role
     if not isinstance(role, Prospective | Candidate) or isinstance(role, Prospective) != request.pre_vote:
         reached("raft.vote_came_too_late")
@@ -339,7 +354,8 @@ def on_vote_answer(core: CoreState, node_id: int, request: Vote, answer: VoteAns
     voter = core.voters.get(node_id)
     if voter is None or voter.key != request.voter:
         reached("raft.vote_of_other_replica_dropped")
-        # A vote counts for the replica that the request named, not for its node.
+        # The answer counts only if the voter is still the replica that the request named. The same node may
+        # now have another directory.
         return
     (role.granted if answer.granted else role.rejected).append(node_id)
     _count_votes(core)
@@ -351,8 +367,8 @@ def on_end_epoch_answer(core: CoreState, node_id: int) -> None:
 
 
 def doubt_leader(core: CoreState, node_id: int) -> None:
-    """Ask for pre-votes soon, because the leader's process may be gone. Voters that still get answers from it will
-    refuse.
+    """Shorten the wait for pre-votes, because the connection to the leader broke, and its process may have
+    ended. Voters that still get its answers will refuse.
     """
     role = core.role
     if isinstance(role, Follower) and role.leader_id == node_id and core.may_stand:
@@ -363,20 +379,24 @@ def doubt_leader(core: CoreState, node_id: int) -> None:
 
 
 def abstain(core: CoreState) -> None:
-    """Give up a candidacy. A leader keeps leading, because its epoch was won before."""
+    """Give up a candidacy. A leader continues to lead, because it has already won its epoch."""
     role = core.role
     if isinstance(role, Prospective | Candidate):
         core.enter(Unattached(role.epoch, role.voted, None, core.random_election_deadline()))
 
 
 def take_part_again(core: CoreState) -> None:
-    """Become a candidate soon if there is no leader, because the time of the last election may be long over."""
+    """Set an early election deadline if there is no leader. The last election may have been long ago."""
     if isinstance(core.role, Unattached):
         core.role.election_deadline = min(core.role.election_deadline, core.random_election_deadline())
 
 
 def resign(core: CoreState) -> None:
-    """Stop leading. The epoch has no leader from now on; ask the best voters to take over."""
+    """Resign as the leader.
+
+    The epoch has no leader from now on. All other voters are notified; those with the longest logs should
+    take over.
+    """
     role = core.role
     assert isinstance(role, Leader)
     others = [voter.key for voter in core.voters.voters if not voter.key.matches(core.me)]

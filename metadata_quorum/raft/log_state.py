@@ -1,7 +1,7 @@
-"""The core's knowledge of its log: offsets, epochs, voters; never the bytes. PURE.
+"""The log as the core knows it: offsets, epochs and voters, but not the bytes. PURE.
 
-Everything here follows from the log's batches, so it is rebuilt from them at start. Everything below
-`flushed_offset` is on the disk. A replica never reports an end offset beyond it to another node.
+All this is derived from the log's batches, so it is rebuilt from them at the start. All records below
+`flushed_offset` are on the disk. A replica never reports a larger end offset to another node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ __all__ = ["Batch", "LogState"]
 
 @attrs.frozen
 class Batch:
-    """A record batch as the core sees it; `voters` is the set that a VotersRecord in it brings into force."""
+    """A record batch as the core sees it.
+
+    `voters` is the new voter set if the batch contains a VotersRecord.
+    """
 
     base_offset: int
     last_offset: int
@@ -29,8 +32,10 @@ class Batch:
 
 @attrs.define
 class LogState:
-    """The log's offsets and epochs: (epoch, first offset) pairs that grow in both; `voter_history` has (offset,
-    set) pairs.
+    """The offsets, epochs and voters of the log.
+
+    `epochs` has (epoch, first offset) pairs, which grow in both. `voter_history` has (offset, voter set)
+    pairs.
     """
 
     start_offset: int = 0
@@ -52,16 +57,18 @@ class LogState:
 
     @property
     def voters(self) -> VoterSet:
-        """The newest set in the log, committed or not (thesis, 4.1: a server uses the latest configuration in its log)."""
+        """The newest voter set in the log, committed or not (thesis, 4.1: a server uses the latest
+        configuration in its log).
+        """
         return self.voter_history[-1][1]
 
     @property
     def voters_offset(self) -> int:
-        """The offset of the newest voter set, -1 for the set at the log's begin."""
+        """The offset of the newest voter set; -1 for a set with which the log began."""
         return self.voter_history[-1][0]
 
     def append(self, batch: Batch) -> None:
-        """Note a batch that continues the log."""
+        """Add a batch at the end of the log."""
         if batch.base_offset != self.end_offset or batch.epoch < self.last_epoch:
             raise AssertionError(f"the batch {batch} cannot follow a log that ends at offset {self.end}")
         if not self.epochs or self.epochs[-1][0] != batch.epoch:
@@ -71,9 +78,11 @@ class LogState:
         self.end_offset = batch.last_offset + 1
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Find the end of the largest epoch in this log that is not beyond `epoch` (KIP-101, KIP-279).
+        """Return the largest epoch in this log that is not larger than `epoch`, and its end offset (KIP-101,
+        KIP-279).
 
-        Below all known epochs the answer is the start of the known part: the snapshot's end, or nothing.
+        If all known epochs are larger, the result is the snapshot's end, or offset 0 and epoch -1 without a
+        snapshot.
         """
         if self.epochs and epoch >= self.epochs[-1][0]:
             return OffsetAndEpoch(self.end_offset, self.epochs[-1][0])
@@ -85,7 +94,7 @@ class LogState:
         return found
 
     def epoch_of(self, offset: int) -> int:
-        """Find the epoch of the record at `offset`; -1 if it is unknown."""
+        """Return the epoch of the record at `offset`; -1 if it is unknown."""
         found = -1
         for epoch, start in self.epochs:
             if start > offset:
@@ -94,7 +103,7 @@ class LogState:
         return found
 
     def truncate(self, end_offset: int) -> None:
-        """Forget all records from `offset` on, with the voter sets in them."""
+        """Remove all records from `end_offset` on, with the voter sets in them."""
         if end_offset > self.end_offset:
             raise AssertionError(
                 f"a log that ends at offset {self.end_offset} cannot be truncated to offset {end_offset}"
@@ -107,11 +116,14 @@ class LogState:
             self.voter_history.pop()
 
     def take_snapshot(self, snapshot: OffsetAndEpoch) -> None:
-        """Note that a snapshot of this log was written. The records below its end may be removed (`drop_prefix`)."""
+        """Set the newest snapshot of this log.
+
+        The records below its end may then be removed (`drop_prefix`).
+        """
         self.snapshot = snapshot
 
     def drop_prefix(self, start_offset: int) -> None:
-        """Note that the records below `start_offset`, which a snapshot covers, are gone."""
+        """Remove the records below `start_offset`, which a snapshot covers."""
         assert self.snapshot is not None
         assert start_offset <= self.snapshot.offset
         self.start_offset = start_offset
@@ -129,7 +141,7 @@ class LogState:
         self.voter_history = [*base, *kept]
 
     def install(self, snapshot: OffsetAndEpoch, voters: VoterSet) -> None:
-        """Replace the whole log by a leader's snapshot."""
+        """Replace the whole log by a snapshot from the leader."""
         self.snapshot = snapshot
         self.start_offset = self.end_offset = self.flushed_offset = snapshot.offset
         self.epochs = []

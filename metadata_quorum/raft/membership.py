@@ -1,8 +1,9 @@
-"""Conditions for a change of voters: one change at a time, and only when the leader has committed a record of its
-own epoch (KIP-853). PURE.
+"""Conditions for a change of voters (KIP-853): one change at a time, and only after the leader has committed
+a record of its own epoch. PURE.
 
-The leader appends a VotersRecord, and the new set counts from then on (thesis, 4.1). Two sets that differ by one
-voter have overlapping majorities only if the older set is settled; `refusal` checks this.
+The leader appends a VotersRecord, and the new set is in force from then on (thesis, 4.1). Two sets that
+differ by one voter have overlapping majorities. But this protects only if the older set is committed, which
+`refusal` checks.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter
 from odradek.wire.errors import ErrorCode
 
 CAUGHT_UP_SECONDS = 3600.0
-"""The longest time that may have passed since a new voter had the whole log (Kafka's limit)."""
+"""The longest time, in seconds, since a new voter has had the whole log (Kafka's limit)."""
 
 
 def refusal(core: CoreState) -> ErrorCode:
-    """Choose the error for any change of voters now; NONE if a change is allowed.
+    """Return the error for any change of voters now, or NONE if a change is allowed.
 
-    This is the correction of 2015 to the thesis, section 4.1. It says: "a leader must not append a new configuration
-    entry until it has committed an entry from its current term".
+    The condition is from the correction (2015) to section 4.1 of the thesis. It says: "a leader must not
+    append a new configuration entry until it has committed an entry from its current term".
     """
     if not isinstance(core.role, Leader):
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -30,8 +31,9 @@ def refusal(core: CoreState) -> ErrorCode:
 
 
 def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
-    """Choose the error for adding `voter`; NONE if it may join. It may not if it is a voter already, or its log is
-    too far behind.
+    """Return the error for adding `voter`, or NONE if it may be added.
+
+    It may not if it already is a voter, or if its log is too far behind.
     """
     code = refusal(core)
     if code is not ErrorCode.NONE:
@@ -47,8 +49,9 @@ def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
 
 
 def refusal_to_remove(core: CoreState, voter: ReplicaKey) -> ErrorCode:
-    """Choose the error for removing `voter`; NONE if it may be removed. It must be a voter, and have other voters
-    beside it.
+    """Return the error for removing `voter`, or NONE if it may be removed.
+
+    It must be a voter, and must not be the only one.
     """
     code = refusal(core)
     if code is not ErrorCode.NONE:

@@ -1,6 +1,7 @@
-"""Messages between replicas, as the core uses them; `replica/wire_messages.py` translates them to Kafka's RPCs.
+"""The messages between replicas in the core's form. `replica/wire_messages.py` translates them to Kafka's
+RPCs.
 
-A request is answered exactly once. `epoch` is always the sender's.
+Each request is answered exactly once. `epoch` is always the epoch of the sender.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ __all__ = [
 
 @attrs.frozen
 class Vote:
-    """RequestVote (Raft, 5.2), or the question whether it would be granted (pre-vote, thesis 9.6, KIP-996).
+    """A request for a vote (Raft, 5.2), or the question whether a vote would be granted (pre-vote, thesis
+    9.6, KIP-996).
 
     A candidate has raised its epoch, a prospective replica has not. `log_end` is the end of the sender's log.
     """
@@ -51,7 +53,7 @@ class VoteAnswer:
 
 @attrs.frozen
 class BeginEpoch:
-    """A leader's notice to a voter that does not fetch from it yet."""
+    """A leader's notice to a voter that does not fetch from it yet: the sender leads this epoch."""
 
     epoch: int
     leader: ReplicaKey
@@ -60,7 +62,10 @@ class BeginEpoch:
 
 @attrs.frozen
 class EndEpoch:
-    """A leader's notice that it resigns; `successors` are its preferred successors, the most caught up first."""
+    """A leader's notice that it resigns.
+
+    `successors` are the voters that should take over, the one with the longest log first.
+    """
 
     epoch: int
     leader_id: int
@@ -78,8 +83,9 @@ class EpochAnswer:
 
 @attrs.frozen
 class Fetch:
-    """A follower asks for the records behind its log. `offset` is the end of its *synced* records: this is its
-    promise.
+    """A follower's request for the records after the end of its log.
+
+    `offset` is the end of its *synced* records, and thus its promise that it has them.
     """
 
     epoch: int
@@ -88,13 +94,15 @@ class Fetch:
     last_epoch: int
     wait_ms_max: int = 0
     high_watermark: int | None = None
-    """The follower's own high watermark (KIP-1166). It shows whether the follower has received an earlier answer."""
+    """The high watermark that the follower knows (KIP-1166). It shows whether the follower has received an
+    earlier answer.
+    """
 
 
 @attrs.frozen
 class FetchAnswer:
-    """The answer to a Fetch: batches from the requested offset, the point where the logs diverge, or the snapshot
-    to load first.
+    """The answer to a Fetch: batches from the requested offset on, or the offset where the logs diverge, or
+    the snapshot to load first.
     """
 
     epoch: int

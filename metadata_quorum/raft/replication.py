@@ -1,7 +1,7 @@
 """Log replication: fetches, promises, the high watermark. PURE.
 
-See `core.py` for how this is used. Followers fetch, so the leader needs no queues of records to send. A Fetch that
-finds no new records is parked until there are some.
+`core.py` says how this is used. Followers fetch, so the leader needs no queues of records to send. A Fetch
+that finds no new records is parked until there are some.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
 REPLICAS_MAX = 2000
-"""The most replicas that a leader remembers; for each it keeps one fetch waiting."""
+"""The most replicas whose progress a leader remembers. For each it keeps at most one parked fetch."""
 WAIT_MS_MAX = 30_000
-"""The longest time for which a fetch is parked, even if its own limit is longer, because its connection may be gone."""
+"""The longest time, in milliseconds, for which a fetch is parked, even if it allows more. Its connection may
+have ended.
+"""
 
 # -- as a leader ----------------------------------------------------------------------------------------------------
 
 
 def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
-    """Answer with the next records, or park the request. The order of checks is Kafka's."""
+    """Answer a Fetch with the next records, or park it. The order of checks is Kafka's."""
     role = core.role
     error = ErrorCode.NONE
     if request.epoch < core.epoch:
@@ -41,7 +43,7 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
     for each, (parked, _) in list(role.parked.items()):
         if parked.replica == request.replica:
             reached("raft.older_fetch_answered")
-            # A replica that fetches again no longer waits for the answer to its earlier fetch.
+            # A replica that sends a new fetch no longer waits for the answer to its earlier one.
             del role.parked[each]
             core.emit(Answer(each, FetchAnswer(core.epoch, core.leader_id, core.high_watermark)))
     mismatch = _mismatch(core, request)
@@ -55,7 +57,7 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
         role.parked[request_id] = (request, core.now + min(request.wait_ms_max, WAIT_MS_MAX) / 1000)
     else:
         reached("raft.removed_itself_during_fetch")
-        # The promise committed this leader's own removal, and it resigned.
+        # This fetch's promise committed the removal of this leader from the voters, so it has resigned.
         core.emit(
             Answer(
                 request_id,
@@ -65,7 +67,9 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
 
 
 def _mismatch(core: CoreState, request: Fetch) -> FetchAnswer | None:
-    """Find what a replica must do before it can follow: load a snapshot, or cut its log."""
+    """Return the answer to a replica whose log does not continue this log: it must load a snapshot, or
+    truncate its log. None if its log matches.
+    """
     log = core.log
     ours = OffsetAndEpoch(request.offset, request.last_epoch)
     snapshot = log.snapshot
@@ -83,7 +87,7 @@ def _mismatch(core: CoreState, request: Fetch) -> FetchAnswer | None:
 
 
 def log_epoch_at_start(log: LogState) -> int:
-    """Return the epoch of the record before the log's start."""
+    """Return the epoch of the record before the log's start; -1 without a snapshot."""
     return -1 if log.snapshot is None else log.snapshot.epoch
 
 
@@ -92,7 +96,10 @@ def _first_epoch(log: LogState, snapshot: OffsetAndEpoch) -> int:
 
 
 def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
-    """Note a promise: a Fetch from `offset` means that everything below is on the disk of that replica."""
+    """Record a replica's promise: its Fetch from `offset` means that all earlier records are on its disk.
+
+    Returns its progress.
+    """
     progress = role.progress.get(request.replica)
     if progress is None:
         if len(role.progress) >= REPLICAS_MAX:
@@ -112,7 +119,10 @@ def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
 
 
 def _forget_one(core: CoreState, role: Leader) -> None:
-    """Forget the observer that was silent for longest, because a client with many names must not fill the memory."""
+    """Forget the observer that was silent for longest.
+
+    Otherwise a client with many names could fill the memory.
+    """
     observers = [each for each in role.progress.values() if not core.voters.has(each.key)]
     if observers:
         reached("raft.observer_forgotten")
@@ -126,7 +136,8 @@ def _forget_one(core: CoreState, role: Leader) -> None:
 
 
 def count_promises(core: CoreState) -> None:
-    """Advance the high watermark to the offset up to which a majority of the voters has all records on disk.
+    """Advance the high watermark to the largest offset below which a majority of the voters has all records
+    on disk.
 
     Raft 5.4.2: "only log entries from the leader's current term are committed by counting replicas".
     """
@@ -147,7 +158,7 @@ def count_promises(core: CoreState) -> None:
         core.advance_high_watermark(offset)
         if core.log.voters_offset < offset and not core.is_voter:
             reached("raft.removed_leader_stepped_down")
-            # Thesis 4.2.2: a leader that removes itself steps down once the new set is committed.
+            # Thesis 4.2.2: a leader that is not in the new voter set steps down once this set is committed.
             election.resign(core)
         else:
             answer_parked(core)
@@ -156,8 +167,8 @@ def count_promises(core: CoreState) -> None:
 def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
     if core.log.end_offset > request.offset:
         return True
-    # Until then a leader sends no high watermark. A follower that reports a lower one must not be answered
-    # again and again.
+    # Before it has committed a record of its epoch, a leader sends no high watermark. So a follower with a
+    # lower one must not be answered for it, or it would fetch again and again.
     return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_sent
 
 
@@ -168,7 +179,7 @@ def _answer(core: CoreState, request_id: int, request: Fetch, progress: Progress
 
 
 def answer_parked(core: CoreState) -> None:
-    """Answer the parked fetches that now have new records or a new high watermark."""
+    """Answer those parked fetches for which there are new records or a new high watermark."""
     role = core.role
     assert isinstance(role, Leader)
     for request_id, (request, _) in list(role.parked.items()):
@@ -188,7 +199,7 @@ def deadline(core: CoreState) -> float:
 
 
 def on_time(core: CoreState) -> None:
-    """Answer fetches that have waited long enough, without records."""
+    """Answer parked fetches whose time limit has passed, without records."""
     role = core.role
     if isinstance(role, Leader):
         for request_id, (request, until) in list(role.parked.items()):
@@ -201,7 +212,10 @@ def on_time(core: CoreState) -> None:
 
 
 def ask(core: CoreState) -> None:
-    """Fetch, once all fetched records are on the disk. A fetch is a promise, and a voter that abstains makes none."""
+    """Send a Fetch, once all fetched records are on the disk.
+
+    A replica that abstains sends none, because a Fetch promises that all earlier records are durable.
+    """
     role = core.role
     if core.abstains or core.is_asking(Fetch) or core.log.flushed_offset < core.log.end_offset:
         return
@@ -209,8 +223,8 @@ def ask(core: CoreState) -> None:
     if isinstance(role, Follower) and not role.loading_snapshot:
         target = role.leader_id
     elif isinstance(role, Unattached):
-        # A leader out of reach may have lost its leadership. No node notifies an observer, so it must find the
-        # leader itself.
+        # A leader that cannot be reached may have lost its leadership. Observers are not notified of a new
+        # one, so they must look for it.
         known = role.leader_id is not None and core.can_ask(role.leader_id, Fetch)
         target = role.leader_id if known else core.someone_to_ask()
     if target is None or not core.can_ask(target, Fetch):
@@ -221,14 +235,14 @@ def ask(core: CoreState) -> None:
 
 
 def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
-    """Handle an answer of the present epoch's leader; drop any other."""
+    """Handle an answer to a Fetch, if it comes from the leader of the present epoch."""
     role = core.role
     if not isinstance(role, Follower) or role.leader_id != node_id:
         reached("raft.fetch_of_other_leader")
         return
     if answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH and answer.epoch < role.epoch:
         reached("raft.leader_without_its_epoch")
-        # A leader that kept its disk remembers its epoch. This leader has come back with an empty disk, so it
+        # A leader remembers its epoch unless it lost its disk. This one restarted with an empty disk, so it
         # cannot resign.
         election.doubt_leader(core, node_id)
         return
@@ -254,7 +268,10 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
 
 
 def _truncate(core: CoreState, diverging: OffsetAndEpoch) -> None:
-    """Cut back to the end of the common history (KIP-101). Raises `LogLeftBehind` where that is below the high watermark."""
+    """Truncate the log to the end of the common history (KIP-101).
+
+    Raises `LogLeftBehind` if this end is below the high watermark.
+    """
     ours = core.log.end_offset_for_epoch(diverging.epoch)
     end_offset = min(ours.offset, diverging.offset) if ours.epoch == diverging.epoch else ours.offset
     if end_offset < core.high_watermark:

@@ -1,4 +1,4 @@
-"""The six roles of a replica. Each is a class whose fields are needed only in that role. PURE.
+"""The six roles of a replica. Each role is a class, with the fields that are needed only in this role. PURE.
 
 `TRANSITIONS` lists which role may follow which, and in which epoch. `check_transition` checks every change of role
 against it. Only a voter becomes Prospective, Candidate or Leader; an observer is Unattached or a Follower. Every
@@ -34,7 +34,7 @@ __all__ = [
 
 @attrs.define
 class Unattached:
-    """A replica that has no leader in its epoch, or knows only the leader's id."""
+    """A replica that does not follow a leader in its epoch, although it may know the leader's id."""
 
     epoch: int
     voted: ReplicaKey | None
@@ -44,7 +44,9 @@ class Unattached:
 
 @attrs.define
 class Prospective:
-    """A replica that asks whether it would be elected, before it disturbs other replicas with a new epoch (KIP-996)."""
+    """A replica that asks whether it would be elected, before it begins a new epoch, which would disturb
+    other replicas (KIP-996).
+    """
 
     epoch: int
     voted: ReplicaKey | None
@@ -57,7 +59,7 @@ class Prospective:
 
 @attrs.define
 class Candidate:
-    """A replica that has voted for itself and asks all other voters."""
+    """A replica that has voted for itself in a new epoch, and asks all other voters for their votes."""
 
     epoch: int
     voted: ReplicaKey
@@ -69,7 +71,10 @@ class Candidate:
 
 @attrs.define
 class Follower:
-    """A replica that fetches from the leader. `has_fetched`: the leader has answered since this role began or broke."""
+    """A replica that fetches from the leader.
+
+    `has_fetched` is True if the leader has answered a Fetch, and the connection has not broken since.
+    """
 
     epoch: int
     voted: ReplicaKey | None
@@ -81,21 +86,26 @@ class Follower:
 
 @attrs.define
 class Progress:
-    """A leader's view of another replica: its promise, and when it fetched."""
+    """The progress of another replica as the leader knows it: the offset below which it has promised
+    durability, and its last fetch.
+    """
 
     key: ReplicaKey
     offset: int = -1
     high_watermark_sent: int = -1
     last_fetch: float = float("-inf")
     last_caught_up: float = float("-inf")
-    """The last time at which the replica had all records that the log had at its previous fetch."""
+    """The last time at which the replica had all records that the log had at the replica's previous fetch."""
 
     end_offset_at_last_fetch: int = -1
 
 
 @attrs.define
 class Leader:
-    """Decides the contents of the log in its epoch. `epoch_start` is the offset of its first record."""
+    """The replica that appends to the log in its epoch.
+
+    `epoch_start` is the offset of the epoch's first record.
+    """
 
     epoch: int
     voted: ReplicaKey | None
@@ -105,17 +115,17 @@ class Leader:
     begin_epoch_deadline: float
     progress: dict[ReplicaKey, Progress] = attrs.field(factory=dict)
     announced_at: dict[int, float] = attrs.field(factory=dict)
-    """The times at which BeginEpoch was last sent to each node."""
+    """For each node, the last time at which BeginEpoch was sent to it."""
 
     parked: dict[int, tuple[Fetch, float]] = attrs.field(factory=dict)
-    """Fetches that wait for records, by request id, with their deadlines."""
+    """Fetches that wait for new records, by request id, each with its deadline."""
 
     unsynced_since: float | None = None
-    """The time since which the disk has not synced the last appends; None if everything is synced."""
+    """The time since which some appended records are not synced; None if all are synced."""
 
     def progress_of(self, voter: ReplicaKey) -> Progress | None:
-        """Find the progress of this voter. Another replica with the same node id (a copy, a wiped disk) must not
-        replace it.
+        """Return the progress of this voter; None if it has not fetched. Another replica with the same node
+        id (a copy, or an empty disk) must not count for it.
 
         A voter with a known directory id is matched by that id: a Fetch with another id, or without an id, is ignored
         here. If the voter's directory is unknown, its progress is that of the last replica that fetched with its node
@@ -129,8 +139,9 @@ class Leader:
 
 @attrs.define
 class Resigned:
-    """A replica that was the leader of this epoch and will not be again; it waits until another replica begins the
-    next epoch.
+    """A replica that was the leader of this epoch and has resigned.
+
+    It waits until another replica begins the next epoch.
     """
 
     epoch: int
@@ -144,7 +155,7 @@ Role: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader | Res
 
 
 class EpochRule(Enum):
-    """The epoch in which a role begins, compared with the role before it."""
+    """The rule that compares the epoch of a role with that of the role before it."""
 
     SAME = "same epoch"
     NEXT = "next epoch"
@@ -182,11 +193,11 @@ TRANSITIONS: Final[Mapping[tuple[type[Role], type[Role]], tuple[EpochRule, str]]
     (Resigned, Follower): (EpochRule.LATER, "hears of a leader"),
     (Resigned, Candidate): (EpochRule.NEXT, "starts as the only voter"),
 }
-"""All legal changes of role, and when they happen."""
+"""All allowed changes of role, with the rule for the epoch and the occasion."""
 
 
 def check_transition(before: Role, after: Role) -> None:
-    """Assert that Raft allows a change of role."""
+    """Assert that Raft allows this change of role."""
     rule, _ = TRANSITIONS.get((type(before), type(after)), (None, ""))
     rise = after.epoch - before.epoch
     if rise < 0:

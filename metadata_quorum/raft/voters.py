@@ -19,18 +19,19 @@ __all__ = ["ReplicaKey", "Voter", "VoterSet"]
 
 @attrs.frozen(order=True)
 class ReplicaKey:
-    """A replica is a node with a disk: a node that restarts with an empty disk is another replica.
+    """The identity of a replica: a node together with its metadata directory. A node that restarts with an
+    empty disk is another replica.
 
-    A directory id of zeros is unknown: a voter of a static configuration is any replica of its node.
+    A directory id of zeros means unknown: a voter in a static configuration is any replica of its node.
     """
 
     node_id: int
     directory_id: bytes = ZERO_UUID
 
     def matches(self, other: ReplicaKey) -> bool:
-        """True if this key names the replica `other`.
+        """True if this key, e.g. of a voter, stands for the replica `other`.
 
-        If this key has a directory id, `other` must have the same id; an unknown id does not match.
+        If this key has a directory id, `other` must have the same id.
         """
         if self.node_id != other.node_id:
             return False
@@ -42,7 +43,7 @@ class ReplicaKey:
 
 @attrs.frozen
 class Voter:
-    """A voter and how to reach it: `endpoints` are (listener name, host, port)."""
+    """A voter and its addresses: `endpoints` are (listener name, host, port)."""
 
     key: ReplicaKey
     endpoints: tuple[tuple[str, str, int], ...] = ()
@@ -51,7 +52,7 @@ class Voter:
 
 @attrs.frozen
 class VoterSet:
-    """Voters in the order of their ids; one voter per node id."""
+    """A set of voters, sorted by id. A node id occurs only once."""
 
     voters: tuple[Voter, ...]
 
@@ -66,7 +67,7 @@ class VoterSet:
 
     @classmethod
     def of_ids(cls, node_ids: Sequence[int]) -> VoterSet:
-        """Make the voters of a static configuration: their directories are unknown."""
+        """Make the voter set of a static configuration, in which directory ids are unknown."""
         return cls.of(Voter(ReplicaKey(node_id)) for node_id in node_ids)
 
     @property
@@ -81,7 +82,7 @@ class VoterSet:
         return next((voter for voter in self.voters if voter.key.node_id == node_id), None)
 
     def has(self, replica: ReplicaKey) -> bool:
-        """True if this replica, with this directory id, is a voter."""
+        """True if this replica, with its directory id, is a voter."""
         voter = self.get(replica.node_id)
         return voter is not None and voter.key.matches(replica)
 
@@ -89,7 +90,7 @@ class VoterSet:
         return len(self.voters) == 1 and self.has(replica)
 
     def with_voter(self, voter: Voter) -> VoterSet:
-        """Return this set with another voter, or with a changed one."""
+        """Return this set with `voter` added, or replaced if its node id is in the set already."""
         return self.of([*(each for each in self.voters if each.key.node_id != voter.key.node_id), voter])
 
     def without(self, node_id: int) -> VoterSet:

@@ -1,1 +1,3 @@
-"""Recovery of a quorum from the copies of the metadata log that are left: what was found, the choice, the plan. PURE."""
+"""Recovery of a quorum from the remaining copies of the metadata log: what was found, the choice of a copy,
+the plan. PURE.
+"""

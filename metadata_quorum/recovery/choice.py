@@ -1,13 +1,15 @@
-"""The choice of a copy, and everything that speaks against a recovery. PURE.
+"""The choice of a copy of the metadata log, and the reasons to refuse a recovery. PURE.
 
-A recovery is refused where it is needless, where its basis is unknown, or where an operator has to decide first:
+A recovery is refused if it is not needed, if facts for it are missing, or if an operator must decide first:
 
-* If a majority of the voters is left, the operator should start them instead. That is judged by each set of voters
-  that may be in force.
-* Each voter of the copy was read, or is named as lost. Each registered broker was read, or is named as absent or gone.
-* Copies that differ at one offset of one epoch mean damage. Two copies may be of two recoveries that were made side by side:
-  each has an id that the other one lacks. Then an operator has to choose.
-* Where a backup counts although it is older, the voters of the best copy are judged besides its own.
+* If a majority of the voters still has its metadata, the operator should start them instead. This is checked
+  for each voter set that may be in force.
+* Each voter in the copy must have been read, or named as lost. Each registered broker must have been read, or
+  named as absent or gone.
+* Copies with different records at the same offset and epoch mean damage. Two copies may come from two
+  independent recoveries: each has an id that the other lacks. Then an operator must choose.
+* If an older backup is chosen on purpose, the voters of the best copy are checked besides those of the
+  backup.
 """
 
 from __future__ import annotations
@@ -37,35 +39,37 @@ from odradek.wire.uuid_text import uuid_to_text
 __all__ = ["REBUILT_END", "Choice", "Named", "choose", "key_text", "rebuild"]
 
 REBUILT_END = OffsetAndEpoch(1 << 40, 500_000_000)
-"""The end that is assumed of a log without any copy: far above all that a cluster writes, and how often it votes."""
+"""The end that is assumed for the lost log if no copy exists: far above the offsets and epochs that a cluster
+ever reaches.
+"""
 REBUILT_STEP = OffsetAndEpoch(1 << 32, 10_000_000)
-"""The distance by which that end grows for each earlier recovery. Each has raised all leader epochs by
-`LEADER_EPOCHS_AHEAD`, so the leader epochs on the disks say how many there were.
+"""The distance by which this assumed end grows for each earlier recovery. Each recovery has raised all leader
+epochs by `LEADER_EPOCHS_AHEAD`, so the leader epochs on the disks show how many there were.
 """
 REBUILT_STEPS_MAX = 150
 
 
 @attrs.frozen
 class Named:
-    """The facts that the operator has named."""
+    """The facts that the operator has given on the command line."""
 
     lost: tuple[ReplicaKey, ...] = ()
-    """Voters whose metadata are lost, by node and directory."""
+    """Voters whose metadata are lost."""
     absent: tuple[int, ...] = ()
-    """Nodes that were not read and may come back."""
+    """Nodes that were not read, and may come back."""
     gone: tuple[int, ...] = ()
     """Nodes whose disks are destroyed."""
     topics: Mapping[str, bytes] = attrs.field(factory=dict)
-    """The id that counts for a name under which directories hold several topics."""
+    """Topic ids by name, for names under which directories hold several topics."""
     backup_may_be_older: bool = False
-    """True if the backup counts although a node has a better copy."""
+    """True if the backup is to be used although a node has a better copy."""
     configs: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
-    """Configurations by topic, for topics that the copy does not know."""
+    """Configurations by topic, for topics that are missing in the copy."""
 
 
 @attrs.frozen
 class Choice:
-    """The copies, the choice among them, and the reasons against a recovery."""
+    """The copies, the chosen copy, and the reasons to refuse the recovery."""
 
     copies: tuple[MetadataCopy, ...]
     chosen: MetadataCopy | None
@@ -73,22 +77,22 @@ class Choice:
     """The topics of the recovered cluster, by name."""
     refusals: tuple[str, ...]
     voter_sets: tuple[VoterSet, ...] = ()
-    """The sets of voters of which one may be in force."""
+    """The voter sets of which one is in force."""
     absent: tuple[int, ...] = ()
-    """The nodes that were named as absent."""
+    """The nodes that the operator has named as absent."""
     configs: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
-    """Configurations for topics that the copy does not know."""
+    """Configurations by topic, for topics that are missing in the copy."""
 
 
 def key_text(key: ReplicaKey) -> str:
-    """Write a voter as `--lost` takes it."""
+    """Format a voter as the option `--lost` expects it."""
     if key.directory_id == ZERO_UUID:
         return str(key.node_id)
     return f"{key.node_id}:{uuid_to_text(key.directory_id)}"
 
 
 def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFiles] | None = None) -> Choice:
-    """Read all copies, choose one, and collect the reasons against a recovery."""
+    """Read all copies, choose one, and collect the reasons to refuse the recovery."""
     refusals = list(_about_nodes(nodes, named))
     copies: list[MetadataCopy] = []
     cluster_ids = sorted({each.cluster_id for each in nodes if each.cluster_id})
@@ -107,7 +111,7 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
     copies = [each for each in copies if each.end.offset > 0]
     if not copies:
         refusals.append(
-            "no node has a copy of the metadata log: `odradek metadata rebuild` makes it anew from what lies on the disks"
+            "no node has a copy of the metadata log: `odradek metadata rebuild` rebuilds the log from the replicas on the disks"
         )
         return Choice((), None, {}, tuple(refusals))
     chosen = _chosen(copies, named, backup is not None)
@@ -122,7 +126,10 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
 
 
 def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
-    """Begin with nothing but the directories of topics: every copy of the metadata log is gone."""
+    """Make the choice for a cluster of which all copies of the metadata log are gone.
+
+    Its topics are rebuilt from the directories of the nodes.
+    """
     refusals = list(_about_nodes(nodes, named))
     cluster_ids = [each.cluster_id for each in nodes if each.cluster_id]
     for node in sorted(nodes, key=lambda each: each.node_id):
@@ -133,10 +140,10 @@ def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
             continue
         if has_copy:
             refusals.append(
-                f"node {node.node_id} has a copy of the metadata log: `odradek quorum recover` begins with it"
+                f"node {node.node_id} has a copy of the metadata log: use `odradek quorum recover`, which restores the log from the copy"
             )
     if not cluster_ids:
-        refusals.append("no directory says which cluster this is: there is nothing to rebuild")
+        refusals.append("no directory that was read has a cluster id, so there is nothing to rebuild")
     if not any(each.is_controller for each in nodes):
         refusals.append("no controller was read, so nobody could vote: read one, which may be a new node")
     builder = ImageBuilder(MetadataImage.empty(cluster_ids[0] if cluster_ids else ""))
@@ -147,7 +154,8 @@ def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
         REBUILT_END.offset + steps * REBUILT_STEP.offset, REBUILT_END.epoch + steps * REBUILT_STEP.epoch
     )
     if steps:
-        # An id may have been given out, and have written nothing yet: the next one is beyond those of each recovery.
+        # A lost log may have allocated producer ids that were never used in a log. So the next id is beyond
+        # all that earlier recoveries have skipped.
         builder.replay(len(bootstrap_records()), ProducerIdsRecord(-1, -1, steps * PRODUCER_IDS_AHEAD))
     chosen = MetadataCopy("the disks", None, end, (), builder.build()[0])
     topics, ambiguous = topics_of(chosen.image, nodes, named)
@@ -155,7 +163,7 @@ def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
 
 
 def _recoveries_before(nodes: Sequence[FoundNode]) -> int:
-    """Count the recoveries of this cluster so far, as its leader epochs show."""
+    """Count the earlier recoveries of this cluster, from the leader epochs on its disks."""
     greatest_epoch = max((each.leader_epoch for node in nodes for each in node.replicas), default=0)
     return min(max(greatest_epoch, 0) // LEADER_EPOCHS_AHEAD, REBUILT_STEPS_MAX)
 
@@ -170,13 +178,14 @@ def _about_nodes(nodes: Sequence[FoundNode], named: Named) -> list[str]:
     refusals = []
     ids = [each.node_id for each in nodes]
     refusals += [
-        f"node {each} was read twice" for each in sorted({each for each in ids if ids.count(each) > 1})
+        f"node {each} was given twice: give its properties file or its report, not both"
+        for each in sorted({each for each in ids if ids.count(each) > 1})
     ]
     clusters = sorted({each.cluster_id for each in nodes if each.cluster_id})
     if len(clusters) > 1:
         refusals.append(f"the nodes belong to different clusters: {', '.join(clusters)}")
     refusals += [
-        f"node {each} was read, so it is neither absent nor gone"
+        f"node {each} was read, so it must not be named with --absent or --gone"
         for each in sorted({*named.absent, *named.gone})
         if each in ids
     ]
@@ -186,7 +195,7 @@ def _about_nodes(nodes: Sequence[FoundNode], named: Named) -> list[str]:
         if each.copy_problem == BROKEN_OFF
     ]
     both = sorted({*named.absent} & {*named.gone})
-    refusals += [f"node {each} is named as absent and as gone" for each in both]
+    refusals += [f"node {each} is named with both --absent and --gone: choose one" for each in both]
     return refusals
 
 
@@ -205,7 +214,7 @@ def _damage(chosen: MetadataCopy, copies: Sequence[MetadataCopy], nodes: Sequenc
 
 
 def _leave_out(node: FoundNode) -> str:
-    """Say how a recovery goes on without the copy of a node."""
+    """Return a sentence for the operator that says how to recover without the copy of this node."""
     lost = f", then name it with --lost {key_text(_own_key(node))}" if node.is_controller else ""
     return (
         f"To leave the copy of node {node.node_id} out, set it aside by `odradek quorum begin-anew CONFIG --has-no-vote "
@@ -218,7 +227,9 @@ def _own_key(node: FoundNode) -> ReplicaKey:
 
 
 def _side_by_side(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:
-    """Refuse two logs of which each has a recovery that the other one lacks."""
+    """Return a refusal for each copy that comes from an independent recovery: it and the chosen copy each
+    have a recovery that the other lacks.
+    """
     ours = recoveries_of(chosen.image)
     found = []
     for other in copies:
@@ -246,7 +257,7 @@ def _about_backup(chosen: MetadataCopy, copies: Sequence[MetadataCopy], named: N
 def _sets_to_judge(
     chosen: MetadataCopy, copies: Sequence[MetadataCopy], nodes: Sequence[FoundNode]
 ) -> tuple[VoterSet, ...]:
-    """Return the sets of voters of which one may be in force: those of the best copy, and of a backup that counts."""
+    """Return the voter sets of which one is in force: those of the best copy, and those of a chosen backup."""
     best = greatest(copies)
     static = tuple(
         VoterSet.of_ids(sorted(ids)) for ids in dict.fromkeys(each.static_voters for each in nodes) if ids
@@ -288,7 +299,7 @@ def _about_voters(
             f"--execute`, PLAN being the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
         )
     for voters in sets:
-        # A voter that is neither read nor named is refused above, and may be lost.
+        # A voter that was neither read nor named is refused above. It may be lost, so it does not count here.
         left = [
             each.key
             for each in voters.voters
@@ -297,8 +308,7 @@ def _about_voters(
         if len(left) >= voters.majority:
             who = ", ".join(map(key_text, left))
             refusals.append(
-                f"{len(left)} of {len(voters.voters)} voters are left ({who}): start them, since a majority elects a leader "
-                "by itself"
+                f"{len(left)} of {len(voters.voters)} voters are left ({who}): start them instead, because a majority elects a leader without a recovery"
             )
     if chosen.voters is None and sets:
         recovered = [each for each in sets[-1].node_ids if each in by_id]
@@ -312,7 +322,7 @@ def _about_voters(
 
 
 def _was_just_recovered(chosen: MetadataCopy, node: FoundNode) -> bool:
-    """True if this node's copy is the chosen one, and a recovery has written it since the node last ran."""
+    """True if this node has the chosen copy, and has not run since a recovery wrote it."""
     return (
         node.copy is not None
         and bool(recoveries_of(chosen.image))
@@ -323,7 +333,7 @@ def _was_just_recovered(chosen: MetadataCopy, node: FoundNode) -> bool:
 
 
 def _has_its_copy(key: ReplicaKey, node: FoundNode | None) -> bool:
-    """True if the node was read, and has the metadata directory and the log of this voter."""
+    """True if the node was read, and has this voter's metadata directory and log."""
     if node is None or node.copy is None:
         return False
     return key.directory_id in (ZERO_UUID, node.metadata_directory_id)
@@ -357,7 +367,9 @@ def _about_brokers(image: MetadataImage, nodes: Sequence[FoundNode], named: Name
 def topics_of(
     image: MetadataImage, nodes: Sequence[FoundNode], named: Named
 ) -> tuple[dict[str, bytes], list[str]]:
-    """Name the topics of the recovered cluster, and the names that several topics have."""
+    """Return the topics of the recovered cluster, as ids by name, and a refusal for each name that several
+    topics have.
+    """
     holdings = Holdings(nodes)
     topics: dict[str, bytes] = {}
     refusals: list[str] = []
@@ -375,6 +387,7 @@ def topics_of(
                 f"several topics {name} lie on the disks: choose one ({texts}), the other is set aside"
             )
         else:
-            # The copy may name a topic that was deleted and made anew since: then only the new one is on the disks.
+            # The copy may have a topic that was deleted and created again since. Then only the new topic is
+            # on the disks.
             topics[name] = held[0] if held else ids[0]
     return topics, refusals

@@ -1,11 +1,12 @@
-"""Copies of the metadata log: read from their bytes, compared, the greatest found. PURE.
+"""Copies of the metadata log: reading them, comparing them, and finding the greatest. PURE.
 
-A copy is its newest complete snapshot and the log behind it. Copies are ordered by the epoch of the last whole record, then
-by the end offset. (The epoch in a `quorum-state` says nothing of the records.) By Raft's argument the greatest copy of a majority
-has all that is committed. Fewer copies may lack some of it, and nobody can know: so the plan lists the evidence.
+A copy consists of its newest complete snapshot and the log after it. Copies are ordered by the epoch of the
+last complete record, then by the end offset. (The epoch in a `quorum-state` says nothing about the records.)
+By Raft's argument, the greatest copy of a majority has all committed records. The greatest of fewer copies
+may lack some, and this cannot be detected. So the plan lists the evidence.
 
-A record that is in the greatest copy alone may never have been committed. It counts as committed from now on, as a leader of
-Raft may decide.
+A record that is only in the greatest copy may never have been committed. From now on it is committed, which a
+leader in Raft may decide.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["CopyBatch", "MetadataCopy", "greatest", "parting_offset", "read_copy
 
 @attrs.frozen
 class CopyBatch:
-    """A batch of a copy; two copies that agree have the same checksum for it."""
+    """A batch of a copy. If two copies agree, their batches have the same checksum."""
 
     base_offset: int
     last_offset: int
@@ -41,32 +42,33 @@ class CopyBatch:
 
 @attrs.frozen
 class MetadataCopy:
-    """A copy, and the state of the cluster to which it leads."""
+    """A copy of the metadata log, and the image that it gives."""
 
     source: str
-    """The node or the file that has it, for people."""
+    """The name of the node or file with this copy, for operators."""
     node_id: int | None
-    """None for a backup."""
+    """The id of the node; None for a backup."""
     end: OffsetAndEpoch
     batches: tuple[CopyBatch, ...] = attrs.field(repr=False)
     image: MetadataImage = attrs.field(repr=False)
     voter_sets: tuple[VoterSet, ...] = ()
-    """The newest set of voters, after the committed one where the newest may be uncommitted. Empty where configurations
-    name the voters."""
+    """The newest voter set. If it may be uncommitted, the committed set precedes it. Empty if configurations
+    name the voters.
+    """
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Return the place of this copy among all copies: the greatest has the most."""
+        """The sort key of this copy; the greatest copy has the largest."""
         return self.end.epoch, self.end.offset
 
     @property
     def voters(self) -> VoterSet | None:
-        """Return the newest set of voters; None where configurations name them."""
+        """The newest voter set; None if configurations name the voters."""
         return self.voter_sets[-1] if self.voter_sets else None
 
 
 def whole_batches(segments: Sequence[bytes]) -> bytes:
-    """Join the batches of a log's files, up to the first that is torn, or behind a gap."""
+    """Join the batches in a log's files, up to the first incomplete batch or the first gap."""
     joined = bytearray()
     expected: int | None = None
     for data in segments:
@@ -75,7 +77,8 @@ def whole_batches(segments: Sequence[bytes]) -> bytes:
             header = parse_header(data, position)
             if expected is not None and header.base_offset > expected:
                 return bytes(joined)
-            # A truncation that a crash has undone leaves batches that a later file has again.
+            # If a crash has undone a truncation, a file may end with batches that the next file contains
+            # again. Skip them.
             if expected is None or header.base_offset == expected:
                 joined += data[position : position + size]
                 expected = header.next_offset
@@ -84,7 +87,7 @@ def whole_batches(segments: Sequence[bytes]) -> bytes:
 
 
 def read_copy(files: CopyFiles, source: str, node_id: int | None, cluster_id: str) -> MetadataCopy:
-    """Read a copy. Raises `MetadataLogCorrupt`."""
+    """Read a copy, and replay its records. Raises `MetadataLogCorrupt`."""
     try:
         return _read(files, source, node_id, cluster_id)
     except InvalidMetadata as error:
@@ -115,7 +118,7 @@ def _read(files: CopyFiles, source: str, node_id: int | None, cluster_id: str) -
         )
     behind = _replay(files.log if batches else b"", builder, end, source)
     if builder.in_transaction:
-        # Its end is not in this copy, so nothing of it ever counted.
+        # The end of this metadata transaction is missing, so its records never took effect.
         builder.replay(end.offset, AbortTransactionRecord())
     image, _ = builder.build()
     if batches and batches[-1].last_offset >= end.offset:
@@ -124,7 +127,9 @@ def _read(files: CopyFiles, source: str, node_id: int | None, cluster_id: str) -
 
 
 def _is_replaced(batches: Sequence[CopyBatch], snapshot: OffsetAndEpoch) -> bool:
-    """True if the snapshot has come from a leader in place of this log, and a crash has kept the log's beginning."""
+    """True if the snapshot came from a leader and replaces this log, but a crash has left the beginning of
+    the log.
+    """
     if not batches or batches[-1].last_offset + 1 < snapshot.offset:
         return bool(batches)
     epochs = [each.epoch for each in batches if each.base_offset < snapshot.offset <= each.last_offset + 1]
@@ -132,7 +137,7 @@ def _is_replaced(batches: Sequence[CopyBatch], snapshot: OffsetAndEpoch) -> bool
 
 
 def _replay(log: bytes, builder: ImageBuilder, begin: OffsetAndEpoch, source: str) -> list[VoterSet]:
-    """Replay the batches from `begin` on; return the sets of voters in them."""
+    """Replay the batches from `begin` on. Returns the voter sets in them."""
     voters: list[VoterSet] = []
     for batch in read_batches(log, source=source):
         for offset, record in enumerate(batch.records, batch.base_offset):
@@ -148,18 +153,25 @@ def _replay(log: bytes, builder: ImageBuilder, begin: OffsetAndEpoch, source: st
 
 
 def _sets_that_may_hold(committed: VoterSet | None, behind: Sequence[VoterSet]) -> tuple[VoterSet, ...]:
-    """Return the sets of which one is in force. Voters change one by one, so all but the last of them are committed."""
+    """Return the voter sets of which one is in force.
+
+    Voters change one by one, so all sets except the last are committed.
+    """
     known = [*([] if committed is None else [committed]), *behind]
     return tuple(known[-2:] if behind else known[-1:])
 
 
 def greatest(copies: Sequence[MetadataCopy]) -> MetadataCopy:
-    """Choose the greatest copy; among equals a node's, of the smallest id."""
+    """Return the copy with the largest `rank`. Among equal copies, a node's copy precedes a backup, and
+    smaller node ids precede larger ones.
+    """
     return max(copies, key=lambda each: (*each.rank, -1 if each.node_id is None else 0, -(each.node_id or 0)))
 
 
 def parting_offset(one: MetadataCopy, other: MetadataCopy) -> int | None:
-    """Find the offset at which two copies have different records of one epoch: one of them is damaged."""
+    """Return an offset at which two copies have different records of the same epoch, so that one copy is
+    damaged. None if they agree.
+    """
     known = {each.base_offset: each for each in other.batches}
     for batch in one.batches:
         twin = known.get(batch.base_offset)

@@ -1,5 +1,6 @@
-"""Evidence of gaps in the chosen copy, and of things that come back with it: for an operator to read before the
-start. PURE.
+"""Evidence of what the chosen copy lacks, and of what comes back with it.
+
+An operator reads it before the start. PURE.
 """
 
 from __future__ import annotations
@@ -18,20 +19,19 @@ __all__ = ["evidence", "review"]
 
 
 def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
-    """List the evidence that the copy lacks something, and the consequences."""
+    """List the evidence that the copy lacks records, and the consequences, as sentences."""
     chosen = choice.chosen
     if chosen is None:
         return []
     lines = _about_copies(chosen, choice.copies)
     lines += [
-        f"node {each} is absent: every partition waits for it, since replicas may have moved there after the copy"
+        f"node {each} is absent: every partition gets its leader only when the node is back, because replicas may have moved there after the copy was made"
         for each in choice.absent
     ]
     for node in nodes:
         if node.quorum_epoch > chosen.end.epoch:
             lines.append(
-                f"node {node.node_id} knows epoch {node.quorum_epoch}, and the copy ends in epoch {chosen.end.epoch}: a later "
-                "leader may have written more"
+                f"node {node.node_id} knows epoch {node.quorum_epoch}, but the copy ends in epoch {chosen.end.epoch}: a later leader may have written more records"
             )
         if node.producer_id >= chosen.image.next_producer_id:
             lines.append(
@@ -40,7 +40,7 @@ def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
         lines += [f"node {node.node_id}: {each}" for each in node.unreadable]
         lines += [
             f"node {node.node_id}: the log directory {each} is blank or missing. If its disk is only not mounted, mount it "
-            "and look again. Every partition waits for this node, since the disk may hold any of them"
+            "and look again. Every partition gets its leader only when this node is back, because the disk may hold replicas of it"
             for each in node.blank_directories
         ]
     return lines + _about_topics(choice, chosen, nodes)
@@ -51,8 +51,7 @@ def _about_copies(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[
     if others or chosen.node_id is None:
         return []
     return [
-        f"no other copy reaches as far as that of {chosen.source}: its last records may never have been committed, and "
-        "count as committed from now on"
+        f"no other copy reaches as far as that of {chosen.source}: its last records may never have been committed, but the recovery commits them"
     ]
 
 
@@ -61,9 +60,11 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
     for name, topic_id in sorted(choice.topics.items()):
         known: TopicImage | None = image.topics_by_id.get(topic_id)
         if known is None:
-            settings = "without its configuration, and keeps everything until you set one"
+            settings = "without its configuration, so it keeps all records until you set one"
             if name in choice.configs:
-                settings = "with the configuration of --topics, and else keeps everything"
+                settings = (
+                    "with the configuration of --topics, and keeps all records unless that says otherwise"
+                )
             lines.append(
                 f"topic {name} ({uuid_to_text(topic_id)}) is known from directories alone: it comes back with "
                 f"{holdings.count(topic_id)} partitions, {settings}"
@@ -77,26 +78,30 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
                         f"{name}-{number} on node {node_id} is a partition that the copy does not know"
                     )
                 elif node_id not in before.replicas:
-                    lines.append(f"{name}-{number} lies on node {node_id}, where the copy does not place it")
+                    lines.append(
+                        f"{name}-{number} is on node {node_id}, but the copy assigns it no replica there"
+                    )
                 elif replica.leader_epoch > before.leader_epoch:
                     lines.append(
-                        f"{name}-{number} on node {node_id} has leader epoch {replica.leader_epoch}, the copy knows "
-                        f"{before.leader_epoch}"
+                        f"{name}-{number} on node {node_id} has leader epoch {replica.leader_epoch}, but the copy has only {before.leader_epoch}"
                     )
     for node in nodes:
         for replica in node.replicas:
             key = f"{replica.topic}-{replica.partition} on node {node.node_id}"
             if replica.topic_id == UNKNOWN_TOPIC:
-                lines.append(f"{key} does not say of which topic it is: it is left alone")
+                lines.append(f"{key} does not say which topic it belongs to, so it is left unchanged")
             elif choice.topics.get(replica.topic) != replica.topic_id:
                 lines.append(
-                    f"{key} is of another topic of that name ({uuid_to_text(replica.topic_id)}): it is set aside at the start"
+                    f"{key} belongs to another topic of the same name ({uuid_to_text(replica.topic_id)}), so the node sets it aside at its start"
                 )
     return lines
 
 
 def review(choice: Choice, nodes: Sequence[FoundNode]) -> list[tuple[str, list[str]]]:
-    """List by kinds the things that come back with the copy, though the lost part of the log may have removed them."""
+    """List what comes back with the copy, although the lost part of the log may have removed it.
+
+    Returns pairs of a kind and its items.
+    """
     chosen = choice.chosen
     if chosen is None:
         return []

@@ -1,17 +1,19 @@
-"""The plan of a recovery: the copy that counts, the reasons against it, and the new contents of each node. PURE.
+"""The plan of a recovery: the new metadata log, and the changes on each node. PURE.
 
-No number that the lost log may have given is given again: the new log begins with a snapshot far above all that was
-found. Its offset is above every end (the epochs of brokers are offsets). Its epoch is above every epoch in a log or a
-`quorum-state`, and the next producer id above every id. That is asserted in pairs, from the bytes of
-the snapshot. `check_plan` does so where the plan is made. `check_node` does it again with the disks of the node where it is
-carried out.
+The lost log may have assigned numbers that must not be assigned again. So the new log begins with a snapshot
+far above all numbers that were found. Its offset is above every end offset (epochs of brokers are offsets).
+Its epoch is above every epoch in a log or a `quorum-state`, and the next producer id is above every producer
+id. All this is asserted from the bytes of the snapshot. `check_plan` does it when the plan is made,
+`check_node` on each node before the plan is executed there.
 
-The jump of the epoch has a second use. No quorum elects a million leaders while a node is away. So a node that meets
-an epoch so far above its own knows that the log was recovered without it (`raft/core.py`).
+The large step of the epoch has a second use. No quorum elects a million leaders while a node is absent. So a
+node that gets such a large epoch in an answer knows that the log was recovered without it
+(`raft/recoveries.py`).
 
-Two plans from the same reports differ, since each gives new directory ids. So each plan has an id of its own. Offset and epoch
-go up by a part of it, too: a node with the one log cannot follow a leader with the other. The new log holds the ids of all its
-recoveries, by which later comparisons see logs that were recovered side by side (`choice.py`).
+Two plans from the same reports differ, since each assigns new directory ids. So each plan has a random id,
+from which a part of its offset and epoch is computed. So a node with the log of one plan cannot follow a
+leader with the log of the other. The new log contains the ids of all its recoveries. By these ids,
+independent recoveries can be detected later (`choice.py`).
 """
 
 from __future__ import annotations
@@ -46,35 +48,36 @@ __all__ = ["OFFSETS_AHEAD", "NodePlan", "RecoveryPlan", "check_node", "check_pla
 
 OFFSETS_AHEAD = 1_000_000
 RECOVERIES_MAX = 200
-"""The number of the last recoveries whose ids a log keeps."""
+"""The most recoveries whose ids a log keeps; older ids are dropped."""
 
 
 @attrs.frozen
 class NodePlan:
-    """The new contents of a node, and its state when the plan was made."""
+    """The changes on one node, and its state when the plan was made."""
 
     node_id: int
     metadata_path: str
     new_ids: Mapping[str, bytes]
-    """Directories that get an id, by their paths: blank ones, and those of voters that were replaced."""
+    """The directories that get a new id, by path: unformatted ones, and those of voters that lost their log.
+    """
     copy_end: OffsetAndEpoch
-    """The end of its copy; -1 without one."""
+    """The end of this node's copy; offset and epoch are -1 if it has none."""
 
 
 @attrs.frozen
 class RecoveryPlan:
-    """A recovery that may be carried out."""
+    """The plan of a recovery that may be executed."""
 
     cluster_id: str
     source: str
-    """The copy that counts, for people."""
+    """The name of the chosen copy, for operators."""
     recovery_id: str
     """The random id of this recovery."""
     end: OffsetAndEpoch
-    """The end and epoch of the new snapshot, with which the new log begins."""
+    """The end offset and epoch of the new snapshot, where the new log begins."""
     next_producer_id: int
     voters: VoterSet | None
-    """The voters of the new log; None where configurations name them."""
+    """The voters of the new log; None if configurations name them."""
     nodes: tuple[NodePlan, ...]
     snapshot: bytes = attrs.field(repr=False)
 
@@ -90,7 +93,7 @@ def make_plan(
     timestamp_ms: int,
     configs: Mapping[str, Mapping[str, str]] | None = None,
 ) -> RecoveryPlan:
-    """Plan a recovery with this copy, which nothing speaks against."""
+    """Make the plan of a recovery with this copy, against which there are no reasons."""
     nodes = sorted(nodes, key=lambda each: each.node_id)
     plans, voters, changed_ids = _directories(copy, copies, nodes, new_uuid)
     unique = new_uuid()
@@ -141,7 +144,10 @@ def make_plan(
 
 
 def _brokers_among(absent: Sequence[int], image: MetadataImage) -> tuple[int, ...]:
-    """Leave out the absent nodes that are controllers alone: they hold no partition."""
+    """Select the absent nodes that are or may be brokers.
+
+    Nodes that are only controllers hold no partitions.
+    """
     placed = {
         replica
         for topic in image.topics.values()
@@ -158,7 +164,10 @@ def _directories(
     nodes: Sequence[FoundNode],
     new_uuid: Callable[[], bytes],
 ) -> tuple[list[NodePlan], VoterSet | None, dict[bytes, bytes]]:
-    """Give ids to blank directories and to replaced voters; name the voters of the new log."""
+    """Assign ids to unformatted directories and to voters that lost their logs.
+
+    Returns the nodes' plans, the voters of the new log, and the changed directory ids.
+    """
     ends = {each.node_id: each.end for each in copies if each.node_id is not None}
     plans: list[NodePlan] = []
     voting: list[Voter] = []
@@ -182,7 +191,8 @@ def _directories(
             and node.copy is None
             and key in (None, ReplicaKey(node.node_id, before))
         ):
-            # The voter with that id may have voted and promised, and its memory of that is gone.
+            # The voter with the old id may have voted and made promises, which it has lost with its log. So
+            # it gets a new id.
             new_ids[node.metadata_path] = changed_ids[before] = new_uuid()
         directory_id = new_ids.get(node.metadata_path, before)
         assert directory_id is not None
@@ -217,7 +227,10 @@ def _partition_in(image: MetadataImage, topic_id: bytes, number: int) -> Partiti
 
 
 def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequence[FoundNode]) -> None:
-    """Check the bytes of the snapshot. Raises `AssertionError` where a number would be given again, or a leader is named."""
+    """Assert, from the bytes of the snapshot, that all numbers are new, and all partitions without leaders.
+
+    Raises `AssertionError`.
+    """
     files = CopyFiles(plan.end, plan.snapshot, b"")
     made = read_copy(files, "the new snapshot", None, plan.cluster_id)
     assert recoveries_of(made.image)[-1] == plan.recovery_id, "the new log does not name this recovery"
@@ -245,7 +258,8 @@ def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequen
             )
             for image in images:
                 before = _partition_in(image, topic.topic_id, number)
-                # The end of another copy may never have been committed, and have a greater epoch than the copy that counts.
+                # The end of another copy may never have been committed, so its epochs may be greater than
+                # those of the chosen copy.
                 assert before is None or (
                     before.leader_epoch < partition.leader_epoch
                     and before.partition_epoch < partition.partition_epoch
@@ -261,7 +275,10 @@ def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequen
 
 
 def check_node(plan: RecoveryPlan, node: FoundNode) -> None:
-    """Check the plan against a node that was read once more. Raises `AssertionError` where a number of its disks is given again."""
+    """Check the plan against a node that was read again.
+
+    Raises `AssertionError` if a number on its disks would be assigned again.
+    """
     made = read_copy(CopyFiles(plan.end, plan.snapshot, b""), "the plan", None, plan.cluster_id)
     assert made.image.next_producer_id == plan.next_producer_id, (
         "the plan's producer ids are not its snapshot's"

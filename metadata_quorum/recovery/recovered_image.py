@@ -1,18 +1,22 @@
 """The state of the cluster with which a recovered metadata log begins. PURE.
 
-A copy may be older than what the lost voters had. It may miss that a replica left an ISR, that another leads, that a
-reassignment ended. So leaders, ISRs and eligible replicas of the copy are forgotten:
+The copy may be older than the logs of the lost voters. Since then a replica may have left an ISR, a leader
+may have changed, or a reassignment may have ended. So the leaders, ISRs and eligible replicas in the copy are
+not used:
 
-* A partition has the replicas of the copy, and those whose directories hold its topic id on any node that was read.
-* It is without leader, ISR and eligible replicas. Its last known replicas are those that hold it, and those of nodes
-  that may hold it: they are absent, or were read in part. Unclean recovery elects the longest log among them, and waits
-  for each that is `awaited`.
-* A reassignment may have ended after the copy. So an absent node may hold any partition, whatever the copy says. Such a node is a replica that leaves: when all others are in sync, the controller removes it (KIP-455).
-* Its leader epoch is above the copy's and above any on a disk. The disks of an empty partition show no epoch. Those
-  of other partitions show how often recoveries have raised all of them.
-* A topic that only directories know comes back. Nothing is known of its configuration, so it keeps everything.
+* A partition has the replicas of the copy, and all replicas with its topic id that were found on some node.
+* It has no leader, ISR and eligible replicas. Its last known replicas are those that were found, and those on
+  nodes that are absent or were only partly read. Unclean recovery elects the longest log among them, and
+  waits for each broker that is `awaited`.
+* A reassignment may have ended after the copy. So an absent node may have a replica of any partition,
+  whatever the copy says. Such a node is added as a replica to be removed: when all others are in sync, the
+  controller removes it (KIP-455).
+* Its leader epoch is above those in the copy and on all disks. An empty partition has no epoch on the disks.
+  But the epochs of other partitions show how often recoveries have raised all epochs.
+* A topic that was found only in directories is restored. Its configuration is unknown, so it keeps all
+  records.
 
-Brokers stay registered, and fenced, until they register anew. Those that are gone for good are left out.
+Brokers stay registered and fenced until they register again. Brokers that are gone for good are removed.
 """
 
 from __future__ import annotations
@@ -57,52 +61,58 @@ __all__ = [
 ]
 
 LEADER_EPOCHS_AHEAD = 1_000_000
-"""The number by which the leader epochs and the partition epochs are raised. The lost part of the log may have
-given some that reached no disk. Clients remember leader epochs, and ignore metadata with a lower one. Each
-record raises an epoch by one at most, so this is the number of records by which the new log is ahead
-(`OFFSETS_AHEAD`).
+"""The number by which the leader epochs and the partition epochs are raised. The lost part of the log may
+have assigned higher epochs than the image has. Clients remember leader epochs, and ignore metadata with a
+lower one. Each record raises an epoch by one at most, so this is the number of records by which the new log
+is ahead (`OFFSETS_AHEAD`).
 """
 PRODUCER_IDS_AHEAD = 1_000_000_000
-"""The number by which the next producer id is above all that were found: no lost log has given out so many."""
+"""The number by which the next producer id is above all that were found. No lost log has allocated so many.
+"""
 RECOVERIES = "odradek.recovery.ids"
-"""A dynamic configuration of all brokers: the ids of all recoveries of this log, in their order, separated by commas."""
+"""The name of a dynamic configuration for all brokers: the ids of all recoveries of this log, in order,
+separated by commas.
+"""
 KEEP_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
-"""The configuration of a topic whose own one is lost: each record stays until an operator has decided."""
+"""The configuration of a topic whose own configuration is lost: all records are kept until an operator has
+decided.
+"""
 UNKNOWN_TOPIC = bytes(16)
 
 
 @attrs.frozen
 class RecoveredCluster:
-    """Facts that shall be true of the recovered cluster."""
+    """The facts about the recovered cluster from which its records are made."""
 
     nodes: tuple[FoundNode, ...]
     new_directory_ids: Mapping[bytes, bytes]
-    """Directories that get another id, by the present one."""
+    """The new id for each directory whose id changes, by the old id."""
     awaited: tuple[int, ...]
-    """Brokers that were read or are absent: their logs are waited for."""
+    """Brokers that were read or are absent. Partitions wait for their logs."""
     absent: tuple[int, ...]
     controllers: tuple[int, ...]
     """Controllers that may come back."""
     recoveries: tuple[str, ...]
-    """The ids of all recoveries of this log; the last is that of the present one."""
+    """The ids of all recoveries of this log. The last one is the present recovery."""
     next_producer_id: int
     leader_epochs_from: int
-    """No partition's last leader epoch is taken to be lower: see `leader_epochs_from`."""
+    """The lower bound for the last leader epoch of every partition (see the function `leader_epochs_from`).
+    """
     topics: Mapping[str, bytes]
-    """Topics by name: those of the copy, and those that only directories know."""
+    """The topic ids by name: topics in the copy, and topics that were found only in directories."""
     configs: Mapping[str, Mapping[str, str]]
-    """Configurations that an operator has given to topics that only directories know; their other keys keep
-    everything.
+    """Configurations that the operator has given for topics that were found only in directories. For other
+    keys they keep all records.
     """
 
 
 class Holdings:
-    """The nodes that hold each partition on their disks."""
+    """For each partition, the nodes that have a replica of it on their disks."""
 
     def __init__(self, nodes: Sequence[FoundNode]) -> None:
         self._held: dict[bytes, dict[int, dict[int, FoundReplica]]] = {}
         self.names: dict[str, dict[bytes, None]] = {}
-        """The ids under which directories know a topic's name."""
+        """For each topic name, the topic ids that directories have under this name."""
         for node in sorted(nodes, key=lambda each: each.node_id):
             for replica in node.replicas:
                 if replica.topic_id == UNKNOWN_TOPIC:
@@ -110,7 +120,7 @@ class Holdings:
                 self.names.setdefault(replica.topic, {})[replica.topic_id] = None
                 holders = self._held.setdefault(replica.topic_id, {}).setdefault(replica.partition, {})
                 known = holders.get(node.node_id)
-                # After a move that was not finished two directories have it: the longer one counts.
+                # An unfinished move may leave the replica in two directories. The longer one counts.
                 if known is None or (replica.leader_epoch, replica.end_offset) > (
                     known.leader_epoch,
                     known.end_offset,
@@ -118,15 +128,17 @@ class Holdings:
                     holders[node.node_id] = replica
 
     def of(self, topic_id: bytes, partition: int) -> dict[int, FoundReplica]:
-        """Return the replicas of a partition by node."""
+        """Return the found replicas of a partition, by node."""
         return self._held.get(topic_id, {}).get(partition, {})
 
     def partitions(self, topic_id: bytes) -> list[int]:
-        """Return the numbers of a topic's partitions that lie on some disk."""
+        """Return the numbers of the topic's partitions that were found on some disk."""
         return sorted(self._held.get(topic_id, {}))
 
     def count(self, topic_id: bytes) -> int:
-        """Count a topic's partitions, by the greatest number that lies on some disk."""
+        """Return the number of the topic's partitions: the greatest number that was found on a disk, plus
+        one.
+        """
         return max((number + 1 for number in self._held.get(topic_id, {})), default=0)
 
     def is_held(self, topic_id: bytes) -> bool:
@@ -134,13 +146,15 @@ class Holdings:
 
 
 def recoveries_of(image: MetadataImage) -> tuple[str, ...]:
-    """Return the ids of the recoveries that have led to this state, in their order."""
+    """Return the ids of all recoveries in the history of this image, in order."""
     text = image.broker_configs(None).get(RECOVERIES, "")
     return tuple(each for each in text.split(",") if each)
 
 
 def leader_epochs_from(images: Sequence[MetadataImage], nodes: Sequence[FoundNode]) -> int:
-    """Return the greatest leader epoch that these images and nodes know, rounded down to what recoveries have added."""
+    """Return the greatest leader epoch in these images and nodes, rounded down to a multiple of the step by
+    which recoveries raise epochs.
+    """
     known = [each.leader_epoch for node in nodes for each in node.replicas]
     known += [
         each.leader_epoch
@@ -152,7 +166,10 @@ def leader_epochs_from(images: Sequence[MetadataImage], nodes: Sequence[FoundNod
 
 
 def recovered_records(image: MetadataImage, cluster: RecoveredCluster) -> list[Message]:
-    """Make the records of the recovered state. Raises `InvalidMetadata` if they would not replay."""
+    """Make the records of the recovered cluster's state.
+
+    Raises `InvalidMetadata` if they could not be replayed.
+    """
     holdings = Holdings(cluster.nodes)
     records: list[Message] = []
     for record in records_of(image):
@@ -183,7 +200,7 @@ def recovered_records(image: MetadataImage, cluster: RecoveredCluster) -> list[M
 
 
 def _keeps(record: ConfigRecord, image: MetadataImage, cluster: RecoveredCluster) -> bool:
-    """True if the configuration still belongs to the topic of that name, or to another kind of resource."""
+    """True if this configuration is kept. A topic's configuration is kept only if the topic has kept its id."""
     if record.resource_type != RESOURCE_TOPIC or record.resource_name not in cluster.topics:
         return True
     known = image.topics.get(record.resource_name)
@@ -191,7 +208,7 @@ def _keeps(record: ConfigRecord, image: MetadataImage, cluster: RecoveredCluster
 
 
 def _registered(record: RegisterBrokerRecord, cluster: RecoveredCluster) -> RegisterBrokerRecord:
-    """Register a broker as fenced, with the directories that it has now."""
+    """Make the registration record of a broker: fenced, with the present ids of its directories."""
     record.fenced, record.in_controlled_shutdown = True, False
     found = [each for each in cluster.nodes if each.node_id == record.broker_id]
     if found:
@@ -207,7 +224,7 @@ def _topic(
     on_disks = holdings.partitions(topic_id)
     count = max(len(known.partitions) if known is not None else 0, holdings.count(topic_id))
     records: list[Message] = [TopicRecord(name, topic_id)]
-    # A partition that is on no disk goes where its neighbours are.
+    # A partition that was found on no disk gets the nodes of the topic's other partitions.
     usual = sorted({node: None for number in on_disks for node in holdings.of(topic_id, number)})
     for number in range(count):
         before = None if known is None else known.partitions.get(number)
@@ -246,7 +263,7 @@ def _partition(
             *(each.leader_epoch for each in held.values()),
         ]
     )
-    # A change of the leader raises both epochs, so this one is never the lower one.
+    # A change of the leader raises both epochs, so the partition epoch is never lower than the leader epoch.
     partition_epoch = max(leader_epoch, 0 if before is None else before.partition_epoch)
     return PartitionRecord(
         partition_id=number,
@@ -272,8 +289,10 @@ def _directory(
     held: Mapping[int, FoundReplica],
     cluster: RecoveredCluster,
 ) -> bytes:
-    """Name the directory where the replica lies now. A replica that is nowhere keeps its old one: so it begins anew, as
-    after a change of its disk.
+    """Return the id of the directory in which the replica was found.
+
+    A replica that was not found keeps its old directory, so that it begins anew, as after a change of its
+    disk.
     """
     replica = held.get(node)
     known = UNASSIGNED_DIRECTORY if before is None else before.directory_of(node)

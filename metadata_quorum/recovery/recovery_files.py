@@ -1,8 +1,10 @@
-"""The two files that hosts exchange in a recovery: a report about nodes, and the plan. PURE.
+"""The two kinds of files that are copied between hosts in a recovery: reports about nodes, and the plan.
+PURE.
 
-Each file has two lines of JSON: line 1 holds a digest of line 2, and line 2 holds the rest. Only its snapshot makes a plan
-large. A report has the node's copy of the metadata log, so that the plan can be made on another host. Both files contain
-salted passwords and configurations, so only their owner may read them.
+Each file has two lines of JSON: the first contains a digest of the second, and the second has the contents. A
+plan is large because of its snapshot. A report includes the node's copy of the metadata log, so that the plan
+can be made on another host. Both files contain salted passwords and configurations, so only their owner may
+read them.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class _Plan(TypedDict):
 
 
 class MalformedFile(Exception):
-    """A file is neither a report nor a plan of this version, or was damaged."""
+    """Raised if a file is neither a report nor a plan of this version, or is damaged."""
 
 
 def encode_report(nodes: Sequence[FoundNode]) -> bytes:
@@ -116,7 +118,7 @@ def encode_plan(plan: RecoveryPlan) -> bytes:
 
 
 def decode_plan(data: bytes) -> RecoveryPlan:
-    """Decode a plan; its voters are those of its snapshot. Raises `MalformedFile`, `MetadataLogCorrupt`."""
+    """Decode a plan. Its voters are read from its snapshot. Raises `MalformedFile`, `MetadataLogCorrupt`."""
     document: _Plan = json.loads(_unsealed(PLAN, data))
     try:
         nodes = tuple(
@@ -141,14 +143,14 @@ def decode_plan(data: bytes) -> RecoveryPlan:
 
 
 def _sealed(kind: str, document: Mapping[str, Json]) -> bytes:
-    """Write a file: a head with the digest of the second line, which is the document."""
+    """Encode a file: the first line with the digest, and `document` as the second line."""
     body = json.dumps(document).encode()
     head = {"kind": kind, "version": _VERSION, "digest": hashlib.sha256(body).hexdigest()}
     return json.dumps(head).encode() + b"\n" + body + b"\n"
 
 
 def _unsealed(kind: str, data: bytes) -> bytes:
-    """Return the document of a file, as it was written. Raises `MalformedFile`."""
+    """Check the digest of a file, and return its second line. Raises `MalformedFile`."""
     head, _, rest = data.partition(b"\n")
     body = rest.removesuffix(b"\n")
     known = {"kind": kind, "version": _VERSION, "digest": hashlib.sha256(body).hexdigest()}

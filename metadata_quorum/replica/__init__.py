@@ -1,1 +1,1 @@
-"""One running replica of the metadata log: elections, replication, snapshots, files."""
+"""One running replica of the metadata log: elections, replication, snapshots and files."""

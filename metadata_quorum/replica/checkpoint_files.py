@@ -1,8 +1,8 @@
 """Snapshot files (`*.checkpoint`): a header control batch, batches of records, a footer control batch.
 
 `bootstrap.checkpoint` holds the first records of a cluster. `OFFSET-EPOCH.checkpoint` in the metadata log's
-directory replaces the log below OFFSET; the file for offset 0 has the first voters (KIP-853). A file that lacks a
-footer at its end was never finished.
+directory replaces the log below OFFSET; the file for offset 0 has the first voters (KIP-853). A file without
+a footer at its end is unfinished.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from odradek.wire.structure import Message
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 SNAPSHOT_BATCH_RECORDS_MAX = 256
-"""The most records that one step of writing encodes: about 3 ms."""
+"""The most records in one batch. To encode so many takes about 3 ms."""
 _FILE_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z")
 
 
@@ -40,7 +40,7 @@ def snapshot_name(end_offset: int, epoch: int) -> str:
 
 
 def parse_snapshot_name(name: str) -> tuple[int, int] | None:
-    """Parse (end offset, epoch), or return None for another file."""
+    """Parse a file name. Returns (end offset, epoch), or None if the file is no snapshot."""
     match = _FILE_NAME.match(name)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -53,7 +53,7 @@ def snapshot_chunks(
     timestamp_ms: int,
     last_contained_log_timestamp: int = 0,
 ) -> Iterator[bytearray]:
-    """Yield the bytes of a snapshot file, batch by batch; offsets inside count from 0."""
+    """Yield the bytes of a snapshot file, batch by batch. Offsets in the file count from 0."""
     header: list[Message] = [SnapshotHeaderRecord(0, last_contained_log_timestamp), *control_records]
     yield batch_of_control_records(header, 0, epoch, timestamp_ms)
     offset = len(header)
@@ -72,7 +72,7 @@ def encode_snapshot(
     timestamp_ms: int,
     last_contained_log_timestamp: int = 0,
 ) -> bytes:
-    """Encode a small snapshot file at once (`snapshot_chunks`)."""
+    """Encode a small snapshot file as a whole. `snapshot_chunks` has the same arguments."""
     chunks = snapshot_chunks(
         records,
         control_records=control_records,
@@ -84,7 +84,10 @@ def encode_snapshot(
 
 
 class _StoredRecords(Sequence[Message]):
-    """The metadata records in the bytes of a snapshot whose checksums have been verified."""
+    """The metadata records in the bytes of a snapshot, decoded at each iteration.
+
+    The checksums were verified before.
+    """
 
     def __init__(self, data: Buffer, batches: list[tuple[int, int]], count: int, source: str) -> None:
         self._data = memoryview(data)
@@ -96,7 +99,7 @@ class _StoredRecords(Sequence[Message]):
         return self._count
 
     def __iter__(self) -> Iterator[Message]:
-        """Yield the records. Raises `MetadataLogCorrupt` for a malformed one."""
+        """Yield the records. Raises `MetadataLogCorrupt` for a malformed record."""
         for position, size in self._batches:
             for batch in read_batches(self._data[position : position + size], source=self._source):
                 yield from (record for record in batch.records if record is not None)
@@ -112,7 +115,7 @@ class _StoredRecords(Sequence[Message]):
 
 
 def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
-    """Check the checksums and the frame of a snapshot; its records are decoded later.
+    """Check the checksums, the header and the footer of a snapshot. Its records are decoded later.
 
     Raises `MetadataLogCorrupt` for a damaged or unfinished file.
     """
@@ -161,14 +164,15 @@ def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
 
 
 def _may_hold_its_records(header: BatchHeader) -> bool:
-    """True if a batch is long enough for the number of records that it claims. The decoder allocates memory for
-    that number first.
+    """True if a batch is long enough for the number of records in its header.
+
+    The decoder allocates memory for this number first.
     """
     room = DECOMPRESSED_BYTES_MAX if header.compression_type else header.size - HEADER_SIZE
     return 0 <= header.record_count * RECORD_SIZE_MIN <= room
 
 
 def decode_snapshot(data: Buffer, *, source: str) -> Snapshot:
-    """Decode a small snapshot at once. Raises `MetadataLogCorrupt` for a damaged or unfinished file."""
+    """Decode a small snapshot as a whole. Raises `MetadataLogCorrupt` for a damaged or unfinished file."""
     snapshot = open_snapshot(data, source=source)
     return attrs.evolve(snapshot, records=tuple(snapshot.records))

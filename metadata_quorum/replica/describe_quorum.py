@@ -20,14 +20,16 @@ from odradek.wire.messages.describe_quorum import (
 __all__ = ["describe_quorum", "refuse_description"]
 
 OBSERVER_SECONDS = 300.0
-"""An observer is forgotten when its last fetch is older than this (Kafka's constant)."""
+"""The time, in seconds, after which an observer that does not fetch is left out (Kafka's constant)."""
 
 
 def describe_quorum(
     core: CoreState, request: DescribeQuorumRequest, high_watermark: int, now: float, wall_ms: int
 ) -> DescribeQuorumResponse:
-    """Describe the quorum. `now` and `wall_ms` are the same moment on the monotonic and the wall clock; the
-    answer's times are wall-clock milliseconds.
+    """Describe the quorum.
+
+    `now` and `wall_ms` are the same moment on the monotonic and on the wall clock. Times in the response are
+    wall-clock milliseconds.
     """
     named = [
         (topic.topic_name, partition.partition_index)
@@ -45,8 +47,8 @@ def describe_quorum(
         return answer
 
     def state(key: ReplicaKey, progress: Progress | None) -> ReplicaState:
-        # Voters from a configuration have no directory ids (kraft.version 0), although the leader may know some
-        # from fetches.
+        # Voters from a configuration have no directory ids (kraft.version 0), although the leader may know
+        # some from fetches.
         if key.matches(core.me):
             return ReplicaState(key.node_id, key.directory_id, core.log.end_offset, wall_ms, wall_ms)
         if progress is None or not key.matches(progress.key):
@@ -84,8 +86,9 @@ def _wall_ms(moment: float, now: float, wall_ms: int) -> int:
 
 
 def refuse_description(request: DescribeQuorumRequest, code: ErrorCode) -> DescribeQuorumResponse:
-    """Make the answer with one error for all named partitions. There may be tens of thousands: equal numbers share
-    a result.
+    """Make the response with one error for all partitions in the request.
+
+    There may be tens of thousands, so equal results are shared.
     """
     text, nobody = code.message, list[ReplicaState]()
     refused: dict[int, DescribeQuorumResponsePartitionData] = {}

@@ -1,7 +1,8 @@
-"""The interface of the driving loop for the parts of a running replica, and the settings that they share. PORTED.
+"""The interface of a running replica's driver for its parts, and the settings that they share. PORTED.
 
-`raft_quorum.py` is the driver. Its parts (`quorum_leader.py`, `quorum_requests.py`, `quorum_snapshots.py`, and
-those in `asking/`) report to the core through the driver, which also does all work that waits for the disk.
+The driver is in `raft_quorum.py`. Its parts (`quorum_leader.py`, `quorum_requests.py`, `quorum_snapshots.py`,
+and those in `asking/`) report events to the core through the driver. The driver also does all work that waits
+for the disk.
 """
 
 from __future__ import annotations
@@ -36,59 +37,65 @@ NO_VOTERS = VoterSet(())
 
 @attrs.frozen
 class QuorumSettings:
-    """The identity of this replica, and the ways to find the other nodes."""
+    """The settings of this replica: its identity, and the addresses of other nodes."""
 
     me: ReplicaKey
     cluster_id: str
     raft: RaftConfig = attrs.field(factory=RaftConfig)
     static_voters: VoterSet = NO_VOTERS
-    """`controller.quorum.voters`: they apply as long as the log names no voters. Empty if the log names them."""
+    """The voters in `controller.quorum.voters`. They apply as long as the log names no voters. Empty if the
+    log names them.
+    """
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
-    """(host, port) of nodes to ask for the leader."""
+    """The nodes to ask for the leader: (host, port)."""
     endpoints: tuple[Endpoint, ...] = ()
-    """The addresses at which this node listens as a controller, in the order of `controller.listener.names`."""
+    """The addresses of this node's controller listeners, in the order of `controller.listener.names`."""
     listener: str | None = None
-    """The name of the listener at which this node reaches controllers: the first of `controller.listener.names`.
-    None: use the first endpoint that they advertise.
+    """The name of the listener at which this node connects to controllers: the first one in
+    `controller.listener.names`. With None it uses the first endpoint that a controller advertises.
     """
 
     def chosen(self, endpoints: Sequence[Endpoint]) -> tuple[str, int]:
-        """Choose the endpoint at which this node reaches another node: the endpoint of the listener with the same name."""
+        """Return host and port of the endpoint at which this node connects to another node: that of the
+        listener named `listener`.
+        """
         mine = (each for each in endpoints if each[0] == self.listener)
         return next(mine, endpoints[0])[1:]
 
 
 @attrs.frozen
 class InstallSnapshot:
-    """Replace the log by a snapshot that a leader sent."""
+    """Work for the driver: replace the log by a snapshot that a leader has sent."""
 
     stored: StoredSnapshot
 
 
 @attrs.frozen
 class DropBelow:
-    """Remove the part of the log that a snapshot of this node covers."""
+    """Work for the driver: remove the part of the log that a snapshot of this node covers."""
 
     end: OffsetAndEpoch
 
 
 @attrs.frozen
 class ExpireOld:
-    """Remove parts of the log that snapshots of this node cover and that are too old to be kept."""
+    """Work for the driver: remove parts of the log that snapshots of this node cover, and that are older than
+    the retention allows.
+    """
 
 
 SnapshotEffect = InstallSnapshot | DropBelow | ExpireOld
 
 
 class QuorumDriver(Protocol):
-    """The loop of a running replica, as its parts use it."""
+    """The driver of a running replica, as its parts see it."""
 
     @property
     def env(self) -> Env: ...
 
     @property
     def clock(self) -> Clock:
-        """The clock of `env`."""
+        """The clock of the node (`env.clock`)."""
 
     @property
     def settings(self) -> QuorumSettings: ...
@@ -104,42 +111,45 @@ class QuorumDriver(Protocol):
 
     @property
     def reading(self) -> Turns:
-        """A lock for `async with`: while it is held, the log is not cut."""
+        """A lock (`async with`): while it is held, no part of the log is removed."""
 
     @property
     def core(self) -> RaftCore:
-        """The core that decides. There is none before the driver has opened the log."""
+        """The Raft core, which decides. It exists after the driver has opened the log."""
 
     @property
     def is_running(self) -> bool:
-        """True if the quorum accepts requests."""
+        """True while the quorum accepts requests."""
 
     @property
     def has_dynamic_voters(self) -> bool:
-        """True if the log (or the snapshot before it) names the voters: kraft.version 1."""
+        """True if the log, or the snapshot before it, names the voters (kraft.version 1)."""
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Report an event at the present time to the core, and perform its effects."""
+        """Report an event to the core by calling `report`, with the present time, and perform the core's
+        effects.
+        """
 
     def wake(self) -> None:
-        """Wake the driver's task, because there may be something to write."""
+        """Wake the driver's task, because something may have to be written."""
 
     def perform_later(self, effect: SnapshotEffect) -> None:
-        """Perform this work on the log after the present effects of the core."""
+        """Perform this work on the log after all present effects of the core."""
 
     def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
         """Start a task that ends with the node."""
 
     def notify_observers(self) -> None:
-        """Notify the observers that a value may have changed that they wait for."""
+        """Notify all subscribers of `on_change`, because a value that they use may have changed."""
 
     async def patiently(self, work: Callable[[], T]) -> T:
-        """Do this work on the disk, in a worker; try again every second while the disk is full."""
+        """Run a call that waits for the disk in a worker. While the disk is full, repeat it every second."""
 
     def report_no_room(self, error: DiskRefused) -> None:
-        """Report a write that the disk refused, and that will be tried again. A leader with other voters resigns if
-        this goes on.
+        """Report a write that the full disk refused, and that will be repeated.
+
+        If this continues, a leader with other voters resigns.
         """
 
     def report_room(self) -> None:
-        """Report that a write has succeeded."""
+        """Report that a write has succeeded, so that the disk has room again."""

@@ -1,6 +1,6 @@
-"""Reads a metadata log from its bytes, for the core: batches, epochs, voters. PURE.
+"""Reading a metadata log from its bytes for the core: batches, epochs and voters. PURE.
 
-It reads headers, and the records of control batches. The publisher reads all other records.
+Only headers and the records of control batches are read here. The publisher reads all other records.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ READ_BYTES = 4 << 20
 
 
 def describe_batches(data: bytes, *, source: str) -> Iterator[Batch]:
-    """Yield the whole, sound batches in `data`, in the form for the core. Raises `KafkaError` CORRUPT_MESSAGE for
-    anything else.
+    """Yield the batches in `data` in the core's form.
+
+    Raises `KafkaError` CORRUPT_MESSAGE for anything that is not a complete, undamaged batch.
     """
     position = 0
     while position < len(data):
@@ -54,16 +55,16 @@ def _voters_in(batch: bytes, source: str) -> VoterSet | None:
 
 
 def snapshot_voters(stored: StoredSnapshot) -> VoterSet | None:
-    """Read the voters that a snapshot names; None if voters are static."""
+    """Return the voters in a snapshot; None if it has none, because the configuration names them."""
     found = [record for record in stored.contents.control_records if isinstance(record, VotersRecord)]
     return VoterSet.from_record(found[-1]) if found else None
 
 
 def read_log_state(log: ReplicatedLog, stored: StoredSnapshot | None, static_voters: VoterSet) -> LogState:
-    """Read the facts about a log and its newest snapshot that the core needs. Blocks.
+    """Read what the core needs to know of a log and its newest snapshot. Blocks.
 
-    A snapshot beyond the end of the log replaces the log. (It was loaded from a leader just before a crash.) Raises
-    `MetadataLogCorrupt`, `DiskError`.
+    A snapshot that ends beyond the end of the log replaces the log. (It was fetched from a leader just before
+    a crash.) Raises `MetadataLogCorrupt`, `DiskError`.
     """
     stored_voters = snapshot_voters(stored) if stored is not None else None
     first_voters = static_voters if stored_voters is None else stored_voters

@@ -1,9 +1,9 @@
-"""A leader's batches that its own disk does not have yet, because a sync is late.
+"""The leader's batches that are not in its file yet, because a sync is late.
 
-If the other voters are a majority, records can be committed without this leader's disk. The thesis says so in
-10.2.1: "The leader may even commit an entry before it has been written to its own disk". So a leader whose sync is
-late sends its followers new batches from here. They are written to the file after the sync, so a crash can tear
-only one write.
+If the other voters are a majority, records can be committed without this leader's disk. (Thesis, 10.2.1: "The
+leader may even commit an entry before it has been written to its own disk".) So while a sync is late, the
+leader sends new batches to its followers from memory. They are written to the file after the sync, so that a
+crash can leave at most one write incomplete.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ __all__ = ["LogTail", "append_batches"]
 
 
 class LogTail:
-    """The batches behind the end of the file. The loop changes them; workers may read at any time."""
+    """The batches after the end of the file.
+
+    The event loop changes them, and workers may read them at any time.
+    """
 
     __slots__ = ("_batches", "size_bytes")
 
     def __init__(self) -> None:
         self._batches: tuple[Batch, ...] = ()
-        """Replaced as a whole, so a worker reads one state of it."""
+        """The batches, oldest first. The tuple is replaced as a whole, so that a worker always reads a
+        consistent state.
+        """
         self.size_bytes = 0
 
     @property
@@ -32,17 +37,20 @@ class LogTail:
         return self._batches
 
     def add(self, batch: Batch) -> None:
-        """Keep a batch that continues the log."""
+        """Add a batch that continues the log."""
         self._batches = (*self._batches, batch)
         self.size_bytes += len(batch.data)
 
     def drop(self, written: Sequence[Batch]) -> None:
-        """Forget the oldest batches, because the file has them now."""
+        """Remove the oldest batches, because they are in the file now."""
         self._batches = self._batches[len(written) :]
         self.size_bytes -= sum(len(batch.data) for batch in written)
 
     def read(self, offset: int, bytes_max: int, upper_bound: int | None) -> bytes | None:
-        """Read whole batches as `ReplicatedLog.read` does; None if the file has the batch with this offset."""
+        """Read complete batches as `ReplicatedLog.read` does.
+
+        Returns None if the batch with this offset is in the file.
+        """
         batches = self._batches
         if not batches or offset < batches[0].base_offset:
             return None
@@ -60,13 +68,15 @@ class LogTail:
 
 
 def append_batches(log: ReplicatedLog, batches: Sequence[Batch]) -> None:
-    """Append these batches to the log as one write; skip batches that an earlier attempt has written. Blocks.
+    """Append these batches to the log as one write. Batches that an earlier attempt has already written are
+    skipped. Blocks.
 
-    Raises `DiskRefused` (try again later), `DiskError`.
+    Raises `DiskRefused` (the caller may retry later), `DiskError`.
     """
     rest = [batch for batch in batches if batch.base_offset >= log.log_end_offset]
     if len(rest) < len(batches):
-        # The disk became full between two segments: the batches before were one write, and the rest is another.
+        # The disk became full between two segments, so an earlier attempt wrote some batches. The rest is a
+        # second write.
         reached("quorum.tail_split_by_full_disk")
         log.flush()
     if rest:

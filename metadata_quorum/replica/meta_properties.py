@@ -1,4 +1,6 @@
-"""`meta.properties`: the owner of a log directory (version 1: ids of cluster, node, directory), as Kafka writes it."""
+"""`meta.properties`: the ids of the cluster, node and directory to which a log directory belongs (version 1),
+as Kafka writes it.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,19 @@ _SIZE_MAX = 1 << 18
 
 
 class NotALogDirectory(Exception):
-    """Raised if `meta.properties` is missing, damaged or of an unsupported version. A directory without it must be
-    formatted.
+    """Raised if `meta.properties` is missing, damaged or of an unsupported version.
+
+    A directory without this file must be formatted first.
     """
 
 
 class EmptyDirectory(NotALogDirectory):
-    """The directory is empty: it is new, or it is the mount point of a disk that is away."""
+    """Raised if the directory is empty: it is new, or it is the mount point of a disk that is not mounted."""
 
 
 @attrs.frozen
 class MetaProperties:
-    """The cluster and node that a log directory belongs to."""
+    """The contents of `meta.properties`: the cluster, node and directory ids."""
 
     cluster_id: str
     node_id: int
@@ -40,7 +43,10 @@ class MetaProperties:
 
     @classmethod
     def decode(cls, data: bytes) -> MetaProperties:
-        """Read the file as Kafka does: as Latin-1, although it writes UTF-8. Raises `NotALogDirectory`."""
+        """Decode the file.
+
+        As in Kafka it is read as Latin-1, although it is written as UTF-8. Raises `NotALogDirectory`.
+        """
         try:
             fields = parse_properties(data.decode("latin-1"))
         except MalformedProperties as error:
@@ -57,7 +63,7 @@ class MetaProperties:
 
 
 def read_meta_properties(directory: Dir) -> MetaProperties:
-    """Read a log directory's properties. Raises `NotALogDirectory`, `EmptyDirectory`, `DiskError`."""
+    """Read `meta.properties` of a log directory. Raises `NotALogDirectory`, `EmptyDirectory`, `DiskError`."""
     try:
         data = directory.read_bytes(META_PROPERTIES, _SIZE_MAX)
     except FileMissing:

@@ -1,8 +1,8 @@
-"""Record batches of the metadata log and of snapshots: messages in, bytes out, and back.
+"""Encoding and decoding of record batches of the metadata log and of snapshots.
 
-A batch holds either metadata records or control records. Metadata records are those of one or several decisions;
-readers see all of them or none. Control records are a leader's LeaderChange, the voters, and the header and footer
-of a snapshot.
+A batch contains either metadata records or control records. Metadata records come from one or several
+decisions, and readers see all or none of a batch. Control records are a leader's LeaderChange, the voters,
+and the header and footer of a snapshot.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ DECOMPRESSED_BYTES_MAX = 64 << 20
 
 @attrs.frozen
 class MetadataBatch:
-    """A decoded batch. Control records are messages of `odradek.wire.messages.control_records`; an unknown control
-    record is None.
+    """A decoded batch.
+
+    Control records are messages of `odradek.wire.messages.control_records`; an unknown kind is None.
     """
 
     base_offset: int
@@ -46,12 +47,12 @@ class MetadataBatch:
 
 
 def encode_values(messages: Sequence[Message]) -> list[bytes]:
-    """Encode the record values of metadata records."""
+    """Encode metadata records to record values."""
     return [encode_metadata_record(message) for message in messages]
 
 
 def batch_of_values(values: Sequence[bytes], base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:
-    """Build one batch of framed metadata records."""
+    """Build one batch from encoded metadata records."""
     builder = RecordBatchBuilder(base_offset=base_offset, leader_epoch=epoch)
     for value in values:
         builder.append(timestamp_ms, None, value)
@@ -70,10 +71,10 @@ def batch_of_control_records(
 
 
 def read_batches(data: Buffer, *, source: str) -> Iterator[MetadataBatch]:
-    """Decode whole batches, and verify the checksum of each.
+    """Decode the batches in `data`, and verify their checksums.
 
-    Raises `MetadataLogCorrupt`, which names `source` and the position, for anything that is not a whole, sound
-    batch of metadata or control records.
+    Raises `MetadataLogCorrupt`, with `source` and the position, for anything that is not a complete,
+    undamaged batch of metadata or control records.
     """
     position = 0
     while position < len(data):
@@ -112,7 +113,7 @@ def _read_batch(data: Buffer, position: int) -> tuple[MetadataBatch, int]:
 
 
 def is_whole_batch(data: Buffer, position: int) -> int | None:
-    """Return the size of the sound batch that begins at `position`, None when there is none."""
+    """Return the size of the complete, undamaged batch at `position`; None if there is none."""
     try:
         header = parse_header(data, position)
     except KafkaError:

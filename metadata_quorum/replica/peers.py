@@ -2,30 +2,34 @@
 
 Theory of operation
 -------------------
-`PeerConnections` has one `PeerChannel` for each address. A channel connects when a request needs it. It may have
-any number of requests under way, and answers come in the order of the requests. When its connection breaks, the
-channel forgets it, and the next request connects anew. Both ends are of one cluster, so an ApiVersions round trip
-is left out. A request goes out in the newest version that this node knows, unless the caller names one.
+`PeerConnections` has one `PeerChannel` for each address and lane. A channel connects when a request needs it.
+It may have any number of requests under way, and answers arrive in the order of the requests. After its
+connection has broken, the next request connects again. Both ends belong to one cluster, so there is no
+ApiVersions round trip. A request is sent in the newest version that this node knows, unless the caller names
+another.
 
-A server answers in the order of its requests. So a long poll delays the calls behind it, and after a late answer
-later calls may lose the connection. Calls that must not delay each other use different lanes to one address.
+A server answers in the order of the requests. So a long poll delays later calls, which may even lose the
+connection. Calls that must not delay each other use different lanes to the same address.
 
-**A request that is overdue closes a silent connection.** After a cable is cut a connection looks healthy for
-minutes, although a new connection might succeed. (Kafka's clients close it in any case. Here a client chooses the
-deadline, however short, and many clients share the connection, so it must also be silent.)
+**An overdue request closes a silent connection.** After a cable is cut, a connection looks healthy for
+minutes, although a new connection might succeed. (Kafka's clients close the connection after any overdue
+request. Here the connection must also be silent, because many clients share it, and a client may choose any
+short deadline.)
 
-**A silent peer is tried less and less often.** An address that has been silent is tried again after a pause that
-doubles, with jitter, up to `RETRY_SECONDS_MAX`. Requests of all lanes wait for that attempt and share its outcome.
-So a dead peer costs at most two attempts per second, and a restarted peer is reached within a second.
+**A silent peer is tried less and less often.** After a failed attempt the next one is made after a pause,
+which doubles up to `RETRY_SECONDS_MAX`, with jitter. Requests of all lanes wait for this attempt and share
+its outcome. So a dead peer costs at most two attempts per second, and a restarted peer is reached within a
+second.
 
-**A login that expires soon is replaced (KIP-368).** The next request opens a new connection, while the old one
-still receives the answers to earlier requests.
+**A connection whose login expires soon is replaced (KIP-368).** The next request opens a new connection,
+while the old one still receives the answers to earlier requests.
 
-The server closes idle connections (`connections.max.idle.ms`): the reading task sees the end of the stream, and the
-channel forgets the connection.
+The server closes idle connections (`connections.max.idle.ms`). The reading task then sees the end of the
+stream, and the channel drops the connection.
 
-The error shows whether the request may have had an effect. After `NeverSent` the peer has not seen the request, so
-it is safe to send it again. After `ConnectionLost` and after `KafkaError` REQUEST_TIMED_OUT it may have seen it.
+The error shows whether the request may have had an effect. After `NeverSent` the peer has not seen the
+request, so it may safely be sent again. After `ConnectionLost` and after `KafkaError` REQUEST_TIMED_OUT the
+peer may have seen it.
 """
 
 from __future__ import annotations
@@ -44,29 +48,31 @@ from odradek.wire.structure import Message
 __all__ = ["Addresses", "NeverSent", "Peer", "PeerCall", "PeerConnections"]
 
 CONNECT_SECONDS_MAX = 2.0
-"""The time for one attempt. Loopback and data centres answer in milliseconds; a lost SYN is repeated after one
-second.
+"""The time limit of one attempt to connect, in seconds. Loopback and data centres answer in milliseconds; a
+lost SYN is repeated after one second.
 """
 SILENCE_SECONDS = 0.5
-"""An overdue request ends its connection if nothing was received for this long."""
+"""An overdue request closes its connection if nothing was received for this time, in seconds."""
 RETRY_SECONDS_MIN = 0.02
 RETRY_SECONDS_MAX = 0.5
-"""The longest pause between two attempts to reach a silent address, before jitter."""
+"""The longest pause between two attempts to connect to a silent address, in seconds, without jitter."""
 RETRY_JITTER = 0.5
-"""Each pause is prolonged by a random share of it, at most this share."""
+"""The largest share of a pause by which it is randomly prolonged."""
 RECEIVE_BYTES = 64 * 1024
 RECEIVES_MAX = 8
-"""Receives of a link in a row. After them, other tasks get a turn, even if the peer sends without end."""
+"""The most receives from one connection in a row. Then other tasks get a turn, even if more bytes are ready.
+"""
 UNANSWERED_MAX = 1024
 
 
 class NeverSent(ConnectionLost):
-    """Raised if the peer is out of reach, so that it has not seen the request."""
+    """Raised if the connection to the peer failed, so that the peer has not seen the request."""
 
 
 class PeerCall:
-    """One request under way: `Peer.send` begins it, `Peer.answer` waits for it. `response` or `error` is set before
-    `done`.
+    """One request under way: `Peer.send` starts it, `Peer.answer` waits for it.
+
+    When `done` is set, there is a `response` or an `error`.
     """
 
     __slots__ = ("asked_at", "done", "error", "link", "message", "response", "version")
@@ -81,14 +87,14 @@ class PeerCall:
         self.error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
-        """End the call with an error. A later answer is dropped."""
+        """End the call with an error. An answer that arrives later is dropped."""
         if not self.done.is_set():
             self.error = error
             self.done.set()
 
 
 class _Link:
-    """One connection, from the attempt to open it to its end."""
+    """One connection to a peer, from the attempt to open it until its end."""
 
     __slots__ = ("closed", "conn", "heard_at", "outgoing", "renew_at", "sent", "waiting", "wire", "writing")
 
@@ -98,7 +104,9 @@ class _Link:
         self.waiting: list[PeerCall] = []
         """Calls that were made before the connection was open."""
         self.sent: deque[PeerCall] = deque()
-        """Calls without an answer, in order; abandoned calls stay until the link ends."""
+        """Calls that were sent and have no answer yet, in order. Abandoned calls stay here until the
+        connection ends.
+        """
         self.outgoing: deque[memoryview] = deque()
         self.heard_at = float("-inf")
         self.renew_at = float("inf")
@@ -107,7 +115,7 @@ class _Link:
 
 
 class _Address:
-    """The state of one host and port: the number of failures in a row, and the time of the next attempt to connect."""
+    """The state of one address: the number of failed attempts in a row, and the time of the next attempt."""
 
     __slots__ = ("attempt", "failures", "retry_at")
 
@@ -115,7 +123,7 @@ class _Address:
         self.failures = 0
         self.retry_at = float("-inf")
         self.attempt: Event | None = None
-        """Set when the attempt that is due or under way has ended; None if there is no such attempt."""
+        """Set when the attempt that is waiting or in progress has ended; None if there is no such attempt."""
 
 
 class Addresses:
@@ -130,7 +138,7 @@ class Addresses:
         return self._known.setdefault((host, port, address), _Address())
 
     def failed(self, address: _Address) -> None:
-        """Note a failed attempt, and schedule the next one after a pause."""
+        """Count a failed attempt, and set the time of the next attempt."""
         pause = min(RETRY_SECONDS_MIN * 2.0 ** min(address.failures, 16), RETRY_SECONDS_MAX)
         pause *= 1.0 + RETRY_JITTER * self._env.random.random()
         address.failures += 1
@@ -138,7 +146,7 @@ class Addresses:
 
 
 class Peer:
-    """`odradek.metadata_quorum.ports.PeerChannel` to one address."""
+    """The `PeerChannel` to one address (`odradek.metadata_quorum.ports`)."""
 
     def __init__(
         self, connections: PeerConnections, host: str, port: int, address: str | None = None
@@ -151,11 +159,11 @@ class Peer:
         self._env = connections.env
         self._link: _Link | None = None
         self._left: dict[_Link, None] = {}
-        """Links that are used only to receive outstanding answers."""
+        """Connections that get no further requests, but still receive answers."""
 
     @property
     def address(self) -> str:
-        """The address as `host:port`, for people."""
+        """The address as `host:port`, for log lines and errors."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -169,7 +177,7 @@ class Peer:
         return await self.answer(self.send(message, version), deadline)
 
     def send(self, message: Any, version: int | None = None) -> PeerCall:
-        """Begin a request. If it fails at once, `answer` raises the error."""
+        """Start a request. If it fails at once, `answer` raises the error."""
         connections = self._connections
         if version is None:
             version = api_versions(message.API_KEY)[1]
@@ -194,7 +202,7 @@ class Peer:
         return call
 
     async def answer(self, call: PeerCall, deadline: float) -> Any:
-        """Wait for the response of a call. Raises as `request` does."""
+        """Wait for the response to a call. Raises the same errors as `request`."""
         clock = self._env.clock
         link = call.link
         try:
@@ -217,15 +225,15 @@ class Peer:
         return call.response
 
     def close(self) -> None:
-        """Fail the calls that are under way."""
+        """Close the connections. Calls under way fail."""
         for link in (*self._left, self._link):
             if link is not None:
                 self._end(link, ConnectionLost(f"{self.address}: closed"))
 
-    # -- the link -------------------------------------------------------------------------------------------------
+    # -- the connection ---------------------------------------------------------------------------------------
 
     def _end(self, link: _Link, error: ConnectionLost) -> None:
-        """End the link, and fail all its calls."""
+        """End a connection, and fail all its calls."""
         if link.closed:
             return
         link.closed = True
@@ -234,7 +242,8 @@ class Peer:
         self._left.pop(link, None)
         if link.heard_at == float("-inf") and link.conn is not None and not self._connections.closed:
             reached("peers.mute_address_distrusted")
-            # Count it as a failed attempt, because another program has accepted the connection.
+            # Nothing was ever received, so the address may belong to another program. Count this as a failed
+            # attempt to connect.
             self._connections.addresses.failed(self._known)
         if link.conn is not None:
             link.conn.close()
@@ -247,7 +256,7 @@ class Peer:
             call.fail(NeverSent(str(error)))
 
     def _leave(self, link: _Link) -> None:
-        """Use the link for no further calls; it ends after its last answer."""
+        """Send no further calls on this connection. It ends after its last answer."""
         self._link = None
         self._left[link] = None
         self._end_left(link)
@@ -262,7 +271,7 @@ class Peer:
             )
 
     async def _serve(self, link: _Link) -> None:
-        """Connect and read until the end of the connection."""
+        """Open a connection, send the calls that wait for it, and read answers until it ends."""
         try:
             conn = await self._connect()
         except ConnectionLost as error:
@@ -290,7 +299,10 @@ class Peer:
             self._end(link, ConnectionLost(f"{self.address}: {error}"))
 
     async def _connect(self) -> Conn:
-        """Connect at once, unless the last attempt failed; then wait for the next attempt. Raises `ConnectionLost`."""
+        """Connect: at once if the last attempt succeeded, otherwise at the time of the next attempt.
+
+        Raises `ConnectionLost`.
+        """
         known = self._known
         if known.failures:
             if known.attempt is None:
@@ -299,11 +311,14 @@ class Peer:
             await known.attempt.wait()
             if known.failures > failures:
                 reached("peers.failed_with_another")
-                raise ConnectionLost(f"{self.address} has not answered for too long")
+                raise ConnectionLost(f"{self.address} has stopped answering")
         return await self._connect_now(known)
 
     async def _try_again(self, known: _Address) -> Conn:
-        """Make the one attempt to reach this address; all its callers wait for it. Raises `ConnectionLost`."""
+        """Wait for the time of the next attempt, and connect.
+
+        Calls of other lanes wait for this attempt. Raises `ConnectionLost`.
+        """
         clock = self._env.clock
         known.attempt = ended = self._env.event()
         try:
@@ -314,7 +329,7 @@ class Peer:
             ended.set()
 
     async def _connect_now(self, known: _Address) -> Conn:
-        """Connect without a pause. Raises `ConnectionLost`."""
+        """Connect now, and record a failure. Raises `ConnectionLost`."""
         addresses = self._connections.addresses
         if self._connections.closed:
             raise ConnectionLost(f"{self.address}: this node closed the connection, because it is stopping")
@@ -326,7 +341,7 @@ class Peer:
             raise
 
     async def _open(self) -> Conn:
-        """Open a connection. Raises `ConnectionLost`."""
+        """Open a connection within `CONNECT_SECONDS_MAX`. Raises `ConnectionLost`."""
         clock = self._env.clock
         conn: Conn | None = None
         with clock.timeout_at(clock.monotonic() + CONNECT_SECONDS_MAX):
@@ -340,7 +355,9 @@ class Peer:
         return conn
 
     def _receive(self, link: _Link, data: memoryview) -> None:
-        """Process received bytes, and complete the calls whose answers are whole; b"" is the end of the stream."""
+        """Process received bytes, and complete the calls whose answers are complete. b"" means the end of the
+        stream.
+        """
         if not data:
             self._end(link, ConnectionLost(f"{self.address} closed the connection"))
             return
@@ -380,7 +397,7 @@ class Peer:
             self._connections.tasks.start_soon(self._write, link, conn, name="peer write")
 
     def _push(self, link: _Link, conn: Conn) -> None:
-        """Send the bytes that the socket takes now. Raises `ConnectionLost`."""
+        """Send as many bytes as the socket accepts now. Raises `ConnectionLost`."""
         outgoing = link.outgoing
         while outgoing:
             taken = conn.send(list(outgoing))
@@ -389,7 +406,7 @@ class Peer:
             drop_sent(outgoing, taken)
 
     async def _write(self, link: _Link, conn: Conn) -> None:
-        """Send the bytes that the socket would not take at once, then end."""
+        """Send the bytes that the socket did not accept at once. The task ends when all are sent."""
         try:
             while link.outgoing and not link.closed:
                 await conn.writable()
@@ -401,7 +418,10 @@ class Peer:
 
 
 class PeerConnections:
-    """A node's connections to other nodes. `tasks` are the node's tasks: connections end with them at the latest."""
+    """All connections of a node to other nodes.
+
+    They run in `tasks`, and end with these tasks at the latest.
+    """
 
     def __init__(
         self,
@@ -413,7 +433,7 @@ class PeerConnections:
         frame_bytes_max: int = MAX_FRAME_BYTES,
         addresses: Addresses | None = None,
     ) -> None:
-        """`addresses` is shared with other connections of this node."""
+        """`addresses` has the state of addresses; the node's other connections share it."""
         self.env = env
         self.addresses = Addresses(env) if addresses is None else addresses
         self.tasks = tasks
@@ -422,11 +442,16 @@ class PeerConnections:
         self.frame_bytes_max = frame_bytes_max
         self.closed = False
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
-        """Shared by all channels: nothing awaits between a receive and the end of its parsing."""
+        """The receive buffer, which all channels share. No task switch occurs between a receive and the end
+        of its parsing.
+        """
         self._peers: dict[tuple[str, int, str, str | None], Peer] = {}
 
     def channel(self, host: str, port: int, lane: str = "", *, address: str | None = None) -> Peer:
-        """Return the channel to this host and port, or to one address of the host. A lane always gets the same channel."""
+        """Return the channel to this host and port; `address` selects one of the host's IP addresses.
+
+        A lane always gets the same channel.
+        """
         key = (host, port, lane, address)
         peer = self._peers.get(key)
         if peer is None:
@@ -434,9 +459,7 @@ class PeerConnections:
         return peer
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
-        """Resolve a host name; see `PeerChannels.addresses_of`. A resolver that hangs is given up after
-        `CONNECT_SECONDS_MAX`.
-        """
+        """Resolve a host name; see `PeerChannels.addresses_of`. The time limit is `CONNECT_SECONDS_MAX`."""
         clock = self.env.clock
         found: tuple[str, ...] | None = None
         with clock.timeout_at(clock.monotonic() + CONNECT_SECONDS_MAX):
@@ -446,13 +469,13 @@ class PeerConnections:
         return found
 
     def close(self) -> None:
-        """End all connections; requests fail from now on."""
+        """Close all connections. Requests fail from now on."""
         self.closed = True
         for peer in self._peers.values():
             peer.close()
 
     def statistics(self) -> dict[str, int]:
-        """Count addresses known (by lanes), connections open, attempts to connect."""
+        """Return figures for metrics: channels, open connections, and attempts to connect."""
         peers = self._peers.values()
         return {
             "peers": len(peers),

@@ -1,11 +1,11 @@
-"""Publishes images from the committed metadata log, on a node that does not decide them. PORTED.
+"""The publication of committed metadata images to the parts of a node. PORTED.
 
-A node has one image in memory. While its controller decides, the machine's committed states are published.
-Otherwise `replay` reads committed batches and builds the next image beside the loop, in a worker. The two hand over
-the image by `take_over` and `image`. Both states are replays of the same log, so subscribers notice no difference.
+A node has one image in memory. While the node is the active controller, the committed states of its machine
+are published. Otherwise `replay` reads committed batches, and a worker builds the next image. `take_over` and
+`image` pass the image between the two. Both replay the same log, so subscribers notice no difference.
 
-Subscribers see every image once, in order, with its changes. After a snapshot of another node they get a single
-image with the difference from their last image.
+Subscribers get every image once, in order, with its changes. When a leader's snapshot is loaded, they get one
+image with the difference from their last one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,16 @@ READ_BYTES = 1 << 20
 
 Observer = Callable[[MetadataImage, MetadataDelta], None]
 CommittedObserver = Callable[[MetadataImage, int, int], None]
-"""Called with (image, bytes of the log that led to it, the newest timestamp among them)."""
+"""A function that is called with an image, the number of log bytes since the previous image, and their newest
+timestamp.
+"""
 
 
 class MetadataPublisher:
-    """Publishes images. `next_offset` is where the next replay begins: the image has all records below it."""
+    """The publisher of a node.
+
+    The image has all records below `next_offset`, where the next replay begins.
+    """
 
     def __init__(
         self,
@@ -43,8 +48,9 @@ class MetadataPublisher:
         reading: Turns,
         workers: Workers,
     ) -> None:
-        """`read_committed(offset, bytes_max)` reads whole batches below the high watermark; it is called within
-        `reading`.
+        """`read_committed(offset, bytes_max)` returns complete batches below the high watermark.
+
+        It is called while `reading` is held.
         """
         self.image = MetadataImage.empty(cluster_id)
         self.next_offset = 0
@@ -58,20 +64,21 @@ class MetadataPublisher:
         self.on_committed: CommittedObserver | None = None
         self._published = 0
         self._waiting: list[tuple[int, Event]] = []
-        """Tasks that wait for an image, by the offset that the image must include."""
+        """Tasks that wait for an image: the offset that the image must include, and the event to set."""
 
     @property
     def in_transaction(self) -> bool:
-        """True if the replayed part of the log ends within a transaction."""
+        """True if the replayed part of the log ends within an open metadata transaction."""
         return self._builder.in_transaction
 
     def subscribe(self, observer: Observer) -> None:
         self._observers.append(observer)
 
     async def replay(self, high_watermark: int, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Replay committed batches below `high_watermark` and publish them; end earlier if the node stops.
+        """Replay committed batches below `high_watermark`, and publish the images. It ends early if
+        `is_stopping` returns True.
 
-        Raises `KafkaError` OFFSET_OUT_OF_RANGE when a snapshot has replaced the batches to replay,
+        Raises `KafkaError` OFFSET_OUT_OF_RANGE if a snapshot has replaced the next batches,
         `MetadataLogCorrupt`, `InvalidMetadata`, `DiskError`.
         """
         while self.next_offset < high_watermark and not is_stopping():
@@ -81,7 +88,11 @@ class MetadataPublisher:
                 self.publish(image, delta, size, timestamp_ms)
 
     def _replay_some(self) -> tuple[MetadataImage | None, MetadataDelta, int, int]:
-        """Replay one piece of the log. Blocks. Returns no image while a transaction is open."""
+        """Replay the next piece of the log.
+
+        Blocks. Returns the image (None while a metadata transaction is open), its changes, the number of
+        bytes and their newest timestamp.
+        """
         data = self._read_committed(self.next_offset, READ_BYTES)
         if not data:
             raise MetadataLogCorrupt(f"the metadata log has no readable batch at offset {self.next_offset}")
@@ -110,7 +121,7 @@ class MetadataPublisher:
     def publish(
         self, image: MetadataImage, delta: MetadataDelta, size: int = 0, timestamp_ms: int = 0
     ) -> None:
-        """Show the next image to all subscribers; `size` bytes of the log led to it."""
+        """Publish the next image to all subscribers. It is the result of `size` bytes of the log."""
         self.image = image
         self._published += 1
         for observer in self._observers:
@@ -123,7 +134,10 @@ class MetadataPublisher:
                     event.set()
 
     async def image_reaches(self, offset: int, env: Env, deadline: float) -> bool:
-        """Wait until an image is published that includes the record at `offset`; false if the deadline came first."""
+        """Wait until an image is published that includes the record at `offset`.
+
+        Returns False if the deadline passes first.
+        """
         place = (offset, env.event())
         self._waiting.append(place)
         try:
@@ -135,13 +149,16 @@ class MetadataPublisher:
         return self.image.offset >= offset
 
     def take_over(self, image: MetadataImage, next_offset: int) -> None:
-        """Continue from an image that is published already, and that has all records below `next_offset`."""
+        """Continue from an image that is already published, and that has all records below `next_offset`."""
         self.image = image
         self.next_offset = next_offset
         self._builder = ImageBuilder(image, self._interned)
 
     async def load(self, stored: StoredSnapshot) -> None:
-        """Load a snapshot in place of all replayed batches. Raises `InvalidMetadata`."""
+        """Load a snapshot that replaces all batches replayed so far, and publish its image.
+
+        Raises `InvalidMetadata`.
+        """
         image, delta = await self._workers.run(self._loaded, self.image, stored)
         self.take_over(image, stored.end_offset)
         self.publish(image, delta)
@@ -159,7 +176,9 @@ class MetadataPublisher:
         return builder.build()[0]
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics."""
+        """Return figures for metrics: the number of published images, their offsets, and the number of
+        callers that wait for an image.
+        """
         return {
             "images": self._published,
             "offset": self.image.offset,
@@ -169,9 +188,7 @@ class MetadataPublisher:
 
 
 def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    """Compute the changes from `before` to `after`, for a subscriber that last saw `before`. Images in between are
-    skipped.
-    """
+    """Compute all changes from `before` to `after`, for a subscriber that gets no image in between."""
     deleted = {
         topic_id: topic
         for topic_id, topic in _sorted_items(before.topics_by_id)

@@ -1,11 +1,11 @@
-"""The work of a leading replica of the quorum: decisions wait, are written to the log in groups, and are synced.
-PORTED.
+"""The leader's part of a quorum replica: it collects decisions, writes them to the log in groups, and syncs
+the log. PORTED.
 
-Decisions get their offsets at once. Waiting decisions are written as one batch, which is synced before the next
-batch. Decisions that come meanwhile are the next group. While the sync is late, the other voters get the next group
-nevertheless, if they are a majority. That group stays in memory until the disk is ready (`log_tail.py`). The first
-batch of an epoch is its LeaderChange. The same batch has the set of voters if only the first snapshot has that set,
-or if this node's address in it is outdated.
+A decision gets its offsets at once. All waiting decisions are written as one batch, which is synced before
+the next batch. Decisions that arrive meanwhile form the next group. If the sync is late, the other voters
+still get the next group, if they are a majority. That group stays in memory until the disk is ready
+(`log_tail.py`). The first batch of an epoch contains its LeaderChange. It also contains the voter set if only
+the first snapshot has this set, or if this node's address in it is outdated.
 """
 
 from __future__ import annotations
@@ -39,23 +39,25 @@ from odradek.wire.structure import Message
 __all__ = ["QuorumLeader"]
 
 BATCH_BYTES_MAX = 8 << 20
-"""A larger group continues in the next batch (Kafka's limit). A single decision may be larger."""
+"""The size of a group, in bytes, above which it continues in the next batch (Kafka's limit). A single
+decision may be larger.
+"""
 WAITING_BYTES_MAX = 64 << 20
 DISK_FULL_RETRY_SECONDS = 1.0
 LATE_PER_FETCH_TIMEOUT = 4
-"""A sync is late after this fraction (1/4) of the fetch timeout: then decisions go on without it."""
+"""The fraction of the fetch timeout (1/4) after which a sync is late. Decisions are then sent without it."""
 SYNC_SECONDS_MAX = 60.0
-"""A sync that takes longer counts as failed, if other voters can continue."""
+"""The time, in seconds, after which a sync counts as failed, if other voters can continue."""
 SECOND_LOOK_SECONDS = 1.0
-"""The time between two checks that both must find a sync hanging. One check may be wrong: after a pause of the
-process, it may run before the end of a sync is noted.
+"""The time, in seconds, between two checks that both must find a sync hanging. One check alone may be wrong:
+after a pause of the process, it may run before the end of a sync is recorded.
 """
 NO_EPOCH = -1
 
 
 @attrs.frozen
 class _Waiting:
-    """An entry that has offsets but is not written yet: a decision, or control records of the quorum."""
+    """An entry that has offsets but is not written yet: one decision, or control records of the quorum."""
 
     base_offset: int
     count: int
@@ -66,8 +68,9 @@ class _Waiting:
 
 
 class QuorumLeader:
-    """The metadata log as a `DecisionLog`. This node appends to it only while it leads, but always follows its high
-    watermark.
+    """The metadata log as a `DecisionLog`.
+
+    This node appends to it only while it leads, but always knows its high watermark.
     """
 
     def __init__(self, driver: QuorumDriver) -> None:
@@ -76,32 +79,33 @@ class QuorumLeader:
         self._epoch_to_begin = NO_EPOCH
         self._led_last = NO_EPOCH
         self.epoch = NO_EPOCH
-        """The epoch whose first batch is in the log; -1 if this node does not lead."""
+        """The epoch in which this node leads, once its first batch is in the log; -1 otherwise."""
         self.end_offset = 0
-        """The offset behind the last decision."""
+        """The end offset of the last decision."""
         self.high_watermark = 0
-        """The offset below which this node knows everything to be committed."""
+        """The offset below which all records are committed, as far as this node knows."""
         self._listeners: list[CommitListener] = []
         self._waiting: deque[_Waiting] = deque()
         self.waiting_bytes = 0
-        """The bytes of decisions that have offsets and wait to be written."""
+        """The size of the decisions that have offsets but are not written yet, in bytes."""
         self._tail = LogTail()
         self._sync_began_at: float | None = None
-        """The time at which the present sync began; None if there is none."""
+        """The time at which the present sync began, in monotonic seconds; None if there is none."""
         self._seen_hanging_at = float("inf")
-        """The time at which the present sync was first found to take too long."""
+        """The time at which the present sync was first found to hang, in monotonic seconds; infinity before.
+        """
         self._is_late_logged = False
         self.no_room_until = float("-inf")
         self._batches = 0
         self._decisions = 0
         self._elections = 0
         self.written_bytes = 0
-        """The bytes of all batches that this node has written as a leader."""
+        """The size of all batches that this node has written as a leader, in bytes."""
 
-    # -- called for the core --------------------------------------------------------------------------------------------
+    # -- called by the driver for effects of the core ---------------------------------------------------------
 
     def took(self, epoch: int) -> None:
-        """Begin to lead after an election; `write` comes next."""
+        """Called when this node has won an election. The next `write` writes the epoch's first batch."""
         if epoch <= self._led_last:
             raise AssertionError(
                 f"this node was elected in epoch {epoch}, although it has led epoch {self._led_last} before"
@@ -110,9 +114,11 @@ class QuorumLeader:
         self._epoch_to_begin = self._led_last = epoch
 
     def lost(self) -> None:
-        """Forget the waiting entries. The state machine answers their requests.
+        """Called when this node has lost the leadership: drop the entries that are not written. The state
+        machine answers their requests.
 
-        The batches of the tail are kept: the core has them in its log, so they must be written.
+        The batches in the tail are kept, because the core already has them in its log, so they must be
+        written.
         """
         self._epoch_to_begin = self.epoch = NO_EPOCH
         if self._waiting:
@@ -124,33 +130,33 @@ class QuorumLeader:
 
     @property
     def log_end_offset(self) -> int:
-        """The end of all decisions while this node leads, otherwise the end of the log."""
+        """While this node leads, the end offset of all decisions; otherwise the end offset of the log."""
         return self.end_offset if self.epoch >= 0 else self._driver.core.log.end_offset
 
     @property
     def is_beginning_or_leading(self) -> bool:
-        """True if this node's decisions are accepted: it leads, and its first batch is in the log."""
+        """True if this node accepts decisions: it leads, and the epoch's first batch is in the log."""
         return self.epoch >= 0 and self.epoch == self._driver.core.epoch
 
     @property
     def is_leading(self) -> bool:
-        """True if this node leads and knows which records are committed."""
+        """True if this node leads, and knows which records are committed."""
         return self.epoch >= 0 and self._driver.core.has_committed_in_epoch
 
     def read_committed(self, offset: int, bytes_max: int) -> bytes:
-        """Read whole batches below the high watermark from the batch with `offset` on. Blocks when the pages are
-        cold.
+        """Read complete batches below the high watermark, beginning with the batch that has `offset`. Blocks
+        if the pages are not in the cache.
 
-        In a worker only within the driver's `reading`. Raises `KafkaError` OFFSET_OUT_OF_RANGE below the log's
-        start.
+        A worker may call it only while the driver's lock `reading` is held. Raises `KafkaError`
+        OFFSET_OUT_OF_RANGE below the log's start.
         """
         if offset >= self.high_watermark:
             return b""
         return self.read(offset, bytes_max, upper_bound=self.high_watermark)
 
     def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
-        """Read as `ReplicatedLog.read` does, but include batches that the file does not have yet."""
-        # Look into the tail first: a batch is removed from the tail after it is in the file.
+        """Read as `ReplicatedLog.read` does, but include batches that are not in the file yet."""
+        # Read from the tail first: a batch leaves the tail only after it is in the file.
         found = self._tail.read(offset, bytes_max, upper_bound)
         if found is not None:
             return found
@@ -184,15 +190,18 @@ class QuorumLeader:
         return any(each.control is not None for each in self._waiting)
 
     def encode_batch(self, records: Sequence[Message]) -> list[bytes]:
-        """Encode the values of one decision's records. Raises `LocalProtocolError`."""
+        """Encode the records of one decision. Raises `LocalProtocolError`."""
         return encode_values(records)
 
     def append_batch(self, batch: list[bytes]) -> int:
-        """Append the encoded records of one decision; return the offset of the last."""
+        """Queue the encoded records of one decision to be written. Returns the offset of the last record."""
         return self._append(len(batch), batch, None, None)
 
     def append_control(self, records: list[Message], voters: VoterSet | None) -> int:
-        """Append control records of this leader as one batch; return the offset of the last."""
+        """Queue control records of this leader to be written as one batch.
+
+        `voters` is the new voter set, if they contain one. Returns the offset of the last record.
+        """
         return self._append(len(records), [], records, voters)
 
     def _append(
@@ -209,14 +218,16 @@ class QuorumLeader:
     # -- writing --------------------------------------------------------------------------------------------------------
 
     def may_write(self) -> bool:
-        """True if this node leads, has something to write, and has room for it."""
+        """True if this node leads and has something to write, and the disk is not in a pause after it was
+        full.
+        """
         core = self._driver.core
         if not isinstance(core.role, Leader) or self._driver.clock.monotonic() < self.no_room_until:
             return False
         return self._epoch_to_begin == core.epoch or (self.epoch == core.epoch and bool(self._waiting))
 
     async def write(self) -> None:
-        """Write and sync one batch: a new leader's first, or waiting decisions."""
+        """Write and sync one batch: the first of a new epoch, or waiting decisions."""
         driver = self._driver
         core = driver.core
         epoch = core.epoch
@@ -250,7 +261,7 @@ class QuorumLeader:
             driver.report(core.resign)
 
     def _encoded(self, group: list[_Waiting], epoch: int) -> bytearray:
-        """Build the batch of a group; control records are a group of their own."""
+        """Build the batch of a group. Control records are always alone in their group."""
         first, now_ms = group[0], self._driver.clock.wall_ms()
         if first.control is not None:
             return batch_of_control_records(first.control, first.base_offset, epoch, now_ms)
@@ -258,16 +269,16 @@ class QuorumLeader:
         return batch_of_values(values, first.base_offset, epoch, now_ms)
 
     def _take(self, group: list[_Waiting]) -> None:
-        """Remove a group from the waiting decisions, because it is in the log now."""
+        """Remove the entries of a group from the queue, because they are in the log now."""
         for each in group:
             self._waiting.popleft()
             self.waiting_bytes -= each.size
             self._decisions += each.control is None
 
-    # -- late disks -----------------------------------------------------------------------------------------------------
+    # -- slow disks -------------------------------------------------------------------------------------------
 
     async def _sync(self) -> None:
-        """Sync the written batches; then write and sync later batches, until there are none."""
+        """Sync the log. If there are batches in the tail, write and sync them, too, until there are none."""
         driver = self._driver
         batches: Sequence[Batch] = ()
         while True:
@@ -288,15 +299,18 @@ class QuorumLeader:
             driver.logger.info("metadata.disk_answers", end_offset=end_offset)
 
     def disk_refused(self) -> None:
-        """Note that the disk has refused a write because it is full. So it does not hang, and the next try is timed
-        from its own start.
+        """Called when the full disk has refused a write.
+
+        So the disk answers and does not hang; the time of the sync starts again.
         """
         if self._sync_began_at is not None:
             self._sync_began_at = self._driver.clock.monotonic()
             self._seen_hanging_at = float("inf")
 
     def _late_at(self) -> float:
-        """Return the time from which on the present sync counts as late; infinity if there is none."""
+        """Return the time from which on the present sync is late, in monotonic seconds; infinity without a
+        sync.
+        """
         if self._sync_began_at is None:
             return float("inf")
         return self._sync_began_at + self._settings.raft.fetch_timeout_seconds / LATE_PER_FETCH_TIMEOUT
@@ -309,7 +323,9 @@ class QuorumLeader:
         return others >= voters.majority
 
     def next_deadline(self) -> float:
-        """Return the time at which `look_at_disk` must be called."""
+        """Return the next time at which `look_at_disk` must be called, in monotonic seconds; infinity for
+        never.
+        """
         late_at, now = self._late_at(), self._driver.clock.monotonic()
         if self._sync_began_at is None or late_at > now:
             return late_at
@@ -319,9 +335,10 @@ class QuorumLeader:
         )
 
     def may_write_ahead(self) -> bool:
-        """True if this leader's disk is late, and the other voters can commit the waiting decisions.
+        """True if the sync is late, and the other voters can commit the waiting decisions without this node's
+        disk.
 
-        All earlier records must be committed. So while one group is on its way, decisions wait for the next group.
+        All earlier records must be committed before. So only one group at a time is sent in this way.
         """
         core = self._driver.core
         return (
@@ -335,7 +352,10 @@ class QuorumLeader:
         )
 
     def look_at_disk(self) -> bool:
-        """Continue without a late disk. Returns True if the disk hangs for so long that the node must end."""
+        """Continue without a slow disk, if possible.
+
+        Returns True if the sync hangs for so long that the node must end.
+        """
         driver, began_at = self._driver, self._sync_began_at
         now = driver.clock.monotonic()
         if began_at is None or self._late_at() > now or not self._others_suffice:
@@ -353,7 +373,10 @@ class QuorumLeader:
         return now - self._seen_hanging_at >= SECOND_LOOK_SECONDS
 
     def _write_ahead(self) -> None:
-        """Give the next group to the followers; it is written to the file when the sync has ended."""
+        """Send the next group to the followers from memory.
+
+        It is written to the file when the sync has ended.
+        """
         group = self._next_group()
         data = bytes(self._encoded(group, self.epoch))
         last = group[-1]
@@ -367,18 +390,19 @@ class QuorumLeader:
         self._driver.report(self._driver.core.append, batch)
 
     def _first_words(self) -> _Waiting:
-        """Make the control records that begin an epoch."""
+        """Make the control records for the first batch of an epoch."""
         driver = self._driver
         core = driver.core
         assert isinstance(core.role, Leader)
         voters = [LeaderChangeMessageVoter(node_id) for node_id in core.voters.node_ids]
         granted = [each for each in voters if each.voter_id in core.role.granted]
-        # Version 1 has the voters' directories, too, but Kafka 4.3 reads each record as version 0.
+        # Version 1 of the LeaderChange also has the voters' directories, but Kafka 4.3 reads each record as
+        # version 0.
         control: list[Message] = [LeaderChangeMessage(0, self._settings.me.node_id, voters, granted)]
         known = core.voters
         me = known.get(self._settings.me.node_id)
         if driver.has_dynamic_voters and me is not None and self._settings.endpoints:
-            # The voters and their majorities stay the same: only this voter's address may be new.
+            # Only this voter's address may change, so the voters and their majorities stay the same.
             known = known.with_voter(attrs.evolve(me, endpoints=self._settings.endpoints))
         is_first = core.log.voters_offset < 0
         brings_voters = driver.has_dynamic_voters and (is_first or known != core.voters)
@@ -387,7 +411,7 @@ class QuorumLeader:
         return _Waiting(core.log.end_offset, len(control), 0, [], control, known if brings_voters else None)
 
     def _next_group(self) -> list[_Waiting]:
-        """Choose the decisions of the next batch; control records have a batch of their own."""
+        """Return the decisions for the next batch. Control records get a batch of their own."""
         group: list[_Waiting] = []
         size = 0
         bytes_max = 0 if self._driver.env.buggify("quorum.small_batch") else BATCH_BYTES_MAX
@@ -401,7 +425,7 @@ class QuorumLeader:
         return group
 
     def statistics(self) -> dict[str, int]:
-        """Return figures: decisions per batch show how well group commit works."""
+        """Return figures for metrics. Decisions per batch show how effective group commit is."""
         return {
             "waiting_bytes": self.waiting_bytes + self._tail.size_bytes,
             "batches": self._batches,

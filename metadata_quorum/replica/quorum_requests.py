@@ -1,8 +1,8 @@
-"""Requests to the quorum over the controller listener: Raft's own requests, and requests about the quorum. PORTED.
+"""Requests to the quorum on the controller listener: Raft's requests, and requests about the quorum. PORTED.
 
-Raft's requests go to the core, whose answers come as effects. All other requests are answered here: chunks of
-snapshots, the state of the quorum, changes of the voters (answered once they are committed). Readers that are no
-replicas (a negative replica id) get the committed log from any node that has it.
+Raft's requests are passed to the core, which answers them by effects. All other requests are answered here:
+chunks of snapshots, the state of the quorum, changes of the voters (once they are committed). Readers that
+are not replicas (with a negative replica id) get the committed log from any node.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ __all__ = ["QuorumRequests"]
 FETCH_BYTES_MAX = 8 << 20
 CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION = "odradek-controller", "1"
 READERS_MAX = 1000
-"""The most parked reads by readers that are no replicas. A further reader gets the present records at once."""
+"""The most parked reads of readers that are not replicas. A further reader is answered at once with the
+present records.
+"""
 RAFT_REQUESTS = (VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, fetch.FetchRequest)
 VOTER_REQUESTS = (AddRaftVoterRequest, RemoveRaftVoterRequest, UpdateRaftVoterRequest)
 
@@ -59,7 +61,7 @@ Respond = Callable[[Message], None]
 
 @attrs.frozen
 class _Asked:
-    """A peer's request that the core has not answered yet."""
+    """A request that was passed to the core and is not answered yet."""
 
     message: Message
     bytes_max: int
@@ -67,7 +69,7 @@ class _Asked:
 
 
 class QuorumRequests:
-    """Requests under way, and changes of the voters that are not committed yet."""
+    """The requests of other nodes that wait for an answer, and the changes of voters that wait for their commit."""
 
     def __init__(self, driver: QuorumDriver, decisions: QuorumLeader, peers: QuorumPeers) -> None:
         self._driver = driver
@@ -77,17 +79,26 @@ class QuorumRequests:
         self._asked: dict[int, _Asked] = {}
         self._count = 0
         self._changes: list[tuple[int, Message, Respond]] = []
-        """Changes of the voters that are not committed yet: offset, request, and the callback for the answer."""
+        """Changes of the voters that are not committed yet: the offset, the request, and the callback for the
+        answer.
+        """
         self.voters_written: tuple[int, int] | None = None
-        """Offset and epoch of the last set of voters that this node has appended."""
+        """The offset and epoch of the last voter set that this node has appended as leader; None if there is
+        none.
+        """
         self._is_asking_voter = False
-        """True while a node is being asked for the versions that it supports, because it should become a voter."""
+        """True while this node asks another one for its supported versions, before it adds that node as a
+        voter.
+        """
         self._advanced = driver.env.event()
         self._readers = 0
         decisions.subscribe(self._on_high_watermark)
 
     def receive(self, request: Message, version: int, respond: Respond) -> None:
-        """Answer a request for the quorum (`QUORUM_APIS`); `respond` is called once, now or later."""
+        """Handle a request for the quorum (`QUORUM_APIS`).
+
+        `respond` is called once with the response, now or later.
+        """
         driver = self._driver
         if not driver.is_running:
             respond(self._refuse(request, ErrorCode.BROKER_NOT_AVAILABLE))
@@ -150,17 +161,20 @@ class QuorumRequests:
         for node_id, before in known:
             if driver.core.leader_id != node_id:
                 reached("quorum.address_of_false_leader_dropped")
-                # The sender does not lead, so the address that it claims is dropped: any node may claim an
-                # address.
+                # The core does not accept the sender as the leader, so the address in its request is not
+                # stored.
                 self._peers.note_address(node_id, before)
 
     def answer(self, effect: Answer) -> None:
-        """Send the core's answer to a request."""
+        """Send an answer of the core to the sender of the request, with records from the log if it wants
+        some.
+        """
         driver = self._driver
         asked = self._asked.pop(effect.request_id)
         response, records = effect.response, b""
         if isinstance(response, FetchAnswer):
-            # A snapshot may have replaced the records to read. The answer to the next fetch says so.
+            # If a snapshot has replaced the records meanwhile, no records are sent. The answer to the next
+            # fetch names the snapshot.
             if effect.read_offset is not None and effect.read_offset >= driver.log.log_start_offset:
                 bytes_max = 1 if driver.env.buggify("quorum.short_read") else asked.bytes_max
                 records = self._decisions.read(effect.read_offset, bytes_max)
@@ -168,7 +182,8 @@ class QuorumRequests:
                 reached("quorum.records_went_before_answer")
             if not driver.core.has_committed_in_epoch:
                 reached("quorum.high_watermark_withheld")
-                # An earlier leader may have had a higher high watermark than this leader knows yet.
+                # A higher high watermark of an earlier leader may be known to the receiver, so this one is
+                # not sent.
                 response = attrs.evolve(response, high_watermark=-1)
         leader = None
         address = None if response.leader_id is None else self._peers.address_of(response.leader_id)
@@ -197,7 +212,7 @@ class QuorumRequests:
     # -- readers ------------------------------------------------------------------------------------------------------
 
     async def _serve_reader(self, request: fetch.FetchRequest, respond: Respond) -> None:
-        """Answer a Fetch of a reader that is no replica, as soon as there are committed records."""
+        """Answer a Fetch of a reader that is not a replica, as soon as there are committed records."""
         driver, clock = self._driver, self._driver.clock
         wait_ms_max = 0 if self._readers >= READERS_MAX else min(request.max_wait_ms, WAIT_MS_MAX)
         deadline = clock.monotonic() + max(0, wait_ms_max) / 1000
@@ -229,7 +244,7 @@ class QuorumRequests:
             self._readers -= 1
 
     async def _read_in_turn(self, offset: int, bytes_max: int) -> bytes:
-        """Read the committed records from `offset` on in a worker, while the log is not cut."""
+        """Read committed records from `offset` on in a worker, while no part of the log is removed."""
         driver, decisions = self._driver, self._decisions
         async with driver.reading:
             return await driver.env.workers.run(decisions.read_committed, offset, bytes_max)
@@ -252,8 +267,9 @@ class QuorumRequests:
         code: ErrorCode = ErrorCode.NONE,
         snapshot: OffsetAndEpoch | None = None,
     ) -> fetch.FetchResponse:
-        """Make the answer to a reader. `snapshot` names the snapshot with the records that are gone from the log,
-        as in an answer to a follower.
+        """Make the response to a reader.
+
+        `snapshot` is the snapshot to load if the requested records are no longer in the log.
         """
         driver = self._driver
         leader_id, address = driver.core.leader_id, self._peers.leader_address()
@@ -282,7 +298,7 @@ class QuorumRequests:
     # -- voters -------------------------------------------------------------------------------------------------------
 
     def _change_voters(self, request: Any, respond: Respond) -> None:
-        """Append a new set of voters. The request is answered when it is committed (KIP-853)."""
+        """Append the requested voter set. The request is answered when the set is committed (KIP-853)."""
         driver = self._driver
         try:
             voters = self._changed(request)
@@ -301,13 +317,16 @@ class QuorumRequests:
             self._append_voters(request, voters, respond)
 
     async def _ask_and_add(self, request: AddRaftVoterRequest, respond: Respond) -> None:
-        """Add a voter, if it can be reached at its listeners and supports `kraft.version` 1 (KIP-853)."""
+        """Add a voter, after checking that it can be reached at its listeners and supports `kraft.version` 1
+        (KIP-853).
+        """
         try:
             try:
                 kraft_versions = await self._kraft_versions_of(request)
             finally:
                 self._is_asking_voter = False
-            # In the meantime, this node may have lost its leadership, or the new voter may have fallen behind.
+            # Meanwhile this node may have lost its leadership, or the new voter may have fallen behind, so
+            # check again.
             voters = self._changed(request)
         except KafkaError as error:
             respond(self._voter_answer(request, error.code, error.message))
@@ -320,7 +339,7 @@ class QuorumRequests:
     async def _reach_and_update(
         self, request: UpdateRaftVoterRequest, voters: VoterSet, respond: Respond
     ) -> None:
-        """Write a voter's new address to the log, if the voter answers at that address."""
+        """Write a voter's new address to the log, after checking that the voter answers there."""
         voter = voters.get(request.voter_id)
         assert voter is not None
         address = self._settings.chosen(voter.endpoints)
@@ -331,7 +350,7 @@ class QuorumRequests:
                 self._is_asking_voter = False
             if reason:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, reason)
-            # In the meantime, this node may have lost its leadership.
+            # Meanwhile this node may have lost its leadership, so check again.
             voters = self._changed(request)
         except KafkaError as error:
             self._driver.logger.warning(
@@ -345,8 +364,9 @@ class QuorumRequests:
         self._append_voters(request, voters, respond)
 
     async def _kraft_versions_of(self, request: AddRaftVoterRequest) -> tuple[int, int]:
-        """Ask the new voter for the levels of `kraft.version` that it supports. Raises `KafkaError` with Kafka's
-        codes.
+        """Ask a future voter for the levels of `kraft.version` that it supports.
+
+        Returns the lowest and the highest. Raises `KafkaError` with Kafka's codes.
         """
         driver = self._driver
         asked = next(
@@ -386,7 +406,7 @@ class QuorumRequests:
             self._changes.append((offset, request, respond))
 
     def _changed(self, request: Any) -> VoterSet:
-        """Make the set of voters that the request asks for. The checks are in Kafka's order. Raises `KafkaError`."""
+        """Return the requested voter set, after checks in Kafka's order. Raises `KafkaError`."""
         driver = self._driver
         core = driver.core
         if request.cluster_id is not None and request.cluster_id != self._settings.cluster_id:
@@ -457,7 +477,10 @@ class QuorumRequests:
             respond(self._voter_answer(request, ErrorCode.NONE))
 
     def lost_leadership(self) -> None:
-        """Answer all waiting changes of the voters: the next leader may commit them, or they may be lost."""
+        """Answer all uncommitted changes of voters with an error.
+
+        The next leader may still commit them, or they may be lost.
+        """
         changes, self._changes = self._changes, []
         for _, request, respond in changes:
             respond(self._voter_answer(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))

@@ -1,9 +1,10 @@
-"""The effect of snapshots on a quorum's log: a leader's snapshot replaces the log; a snapshot of this node allows
-to remove its beginning. PORTED.
+"""The effects of snapshots on a replica's log: a leader's snapshot replaces the log, and own snapshots allow
+the removal of the log's beginning. PORTED.
 
-A leader's snapshot is fetched in chunks while the node keeps working. It replaces the log if it is whole and sound,
-and the core still needs it. A crash in between leaves a snapshot beyond the end of the log. At the next start it
-replaces the log (`log_reading.py`), because all records of a snapshot are committed.
+A leader's snapshot is fetched in chunks while the node keeps working. It replaces the log if it is complete
+and undamaged, and the core still needs it. After a crash before that, there is a snapshot that ends beyond
+the log. At the next start it replaces the log (`log_reading.py`), because all records in a snapshot are
+committed.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from odradek.wire.structure import Message
 __all__ = ["QuorumSnapshots"]
 
 EXPIRATION_CHECK_SECONDS = 60.0
-"""Kafka's period."""
+"""The time between two removals of old records, in seconds, as in Kafka."""
 
 
 class QuorumSnapshots:
-    """Handles the parts of the log that snapshots cover."""
+    """Replaces the log by leaders' snapshots, and removes the parts that this node's snapshots cover."""
 
     def __init__(self, driver: QuorumDriver, peers: QuorumPeers) -> None:
         self._driver = driver
@@ -45,17 +46,17 @@ class QuorumSnapshots:
         self._installed: StoredSnapshot | None = None
 
     def take_installed(self) -> StoredSnapshot | None:
-        """Return the leader's snapshot that has replaced this log since the last call, if any."""
+        """Return the leader's snapshot that has replaced this log since the last call; None if there is none."""
         installed, self._installed = self._installed, None
         return installed
 
     def written(self, end: OffsetAndEpoch) -> None:
-        """Drop the log below a snapshot of committed state, which is durable now."""
+        """Called when this node has durably written a snapshot that ends at `end`: remove the log below it."""
         self._driver.perform_later(DropBelow(end))
 
     async def expire_old(self) -> None:
-        """Remove, from time to time, records that snapshots cover and that are too old to be kept. Runs until
-        cancelled.
+        """Remove, once in `EXPIRATION_CHECK_SECONDS`, records that snapshots cover and that are older than
+        the retention allows. Runs until cancelled.
         """
         clock = self._driver.clock
         while True:
@@ -63,10 +64,11 @@ class QuorumSnapshots:
             self._driver.perform_later(ExpireOld())
 
     def control_records_below(self, offset: int) -> Sequence[Message]:
-        """Return KRaft version and voters in the log below `offset`; empty if the configuration names the voters.
+        """Return the control records for a snapshot that ends at `offset`: the KRaft version and the voters.
+        Empty if the configuration names the voters.
 
-        Also return an empty result if a leader's snapshot has just replaced that part of the log: another snapshot
-        of it would be useless.
+        The result is also empty if a leader's snapshot has just replaced this part of the log; no other
+        snapshot of it is needed then.
         """
         known = [voters for at, voters in self._driver.core.log.voter_history if at < offset]
         if not known or known[-1] is self._settings.static_voters:
@@ -74,7 +76,10 @@ class QuorumSnapshots:
         return (KRaftVersionRecord(0, 1), known[-1].to_record())
 
     async def load(self, effect: LoadSnapshot) -> None:
-        """Fetch a snapshot from the leader."""
+        """Fetch the snapshot that the core wants from the leader, and queue its installation.
+
+        A failure is reported to the core.
+        """
         driver = self._driver
         epoch = driver.core.epoch
 
@@ -115,7 +120,10 @@ class QuorumSnapshots:
         return isinstance(role, Follower) and role.loading_snapshot and role.epoch == epoch
 
     async def perform(self, effect: SnapshotEffect) -> None:
-        """Install a snapshot, or remove the log's beginning, while no other task uses the log. Raises `DiskError`."""
+        """Perform an `InstallSnapshot`, `DropBelow` or `ExpireOld`, while no other task uses the log.
+
+        Raises `DiskError`.
+        """
         driver = self._driver
         core = driver.core
         if isinstance(effect, InstallSnapshot):

@@ -1,4 +1,4 @@
-"""The `quorum-state` file: the epoch, vote and leader that a voter must never forget, as JSON (Kafka's
+"""The `quorum-state` file: the epoch, vote and leader that a voter must not lose, as JSON (Kafka's
 QuorumStateData, versions 0 and 1).
 """
 
@@ -15,7 +15,7 @@ _SIZE_MAX = 1 << 20
 
 
 class FileQuorumStateStore:
-    """Keeps the state in the metadata log's directory."""
+    """The `QuorumStateStore` that keeps the state in a file in the metadata log's directory."""
 
     def __init__(self, directory: Dir) -> None:
         self._directory = directory

@@ -1,26 +1,27 @@
-"""One replica of the metadata quorum at work: the Raft core, its log, its peers and the time. PORTED.
+"""One running replica of the metadata quorum: the driver of the Raft core, with its log, peers and clock.
+PORTED.
 
 Theory of operation
 -------------------
-The core (`raft/core.py`) decides, this driver reports to it and performs its effects. Every report is followed by
-`_pump`, which performs effects in their order. Most of them are done at once. Some must be on the disk before the
-next effect: a vote, a cut of the log, a leader's batches. These wait for `run`, the only task that changes the
-log's end. So a crash can tear at most one write.
+The core (`raft/core.py`) decides; this driver reports events to it and performs its effects. After every
+report `_pump` performs the effects in order. Most are done at once. Some must be on the disk before the next
+effect: a vote, a truncation of the log, a leader's batches. These wait for `run`, the only task that changes
+the end of the log. So a crash can leave at most one incomplete write.
 
 **Leading.** Decisions get their offsets at once and wait in memory (`DecisionLog`). `run` takes all waiting
 decisions, writes them as one batch, reports it to the core, and syncs: group commit without a timer
-(`quorum_leader.py`). Waiting followers get the batch while this leader's own sync is under way. The high watermark
-moves when a majority has synced. A late sync delays no decision if the other voters are a majority. After
-`SYNC_SECONDS_MAX` it counts as failed (`on_hung_disk`).
+(`quorum_leader.py`). Waiting followers get the batch during this leader's own sync. The high watermark
+advances when a majority has synced. A late sync does not delay decisions if the other voters are a majority.
+After `SYNC_SECONDS_MAX` it counts as failed (`on_hung_disk`).
 
-**Not leading.** Waiting decisions are dropped with `LostLeadership`; the state machine above answers the requests.
+**Not leading.** `LostLeadership` drops the waiting decisions, and the state machine answers their requests.
 
-**Failures.** A full disk or a lack of descriptors is no bug (`DiskRefused`). Nothing was written, and the write is
-tried again every second. When too many decisions wait, `has_room` turns false. A leader with other voters resigns.
-Any other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the node.
+**Failures.** A full disk or a lack of file descriptors is not a bug (`DiskRefused`). Nothing was written, and
+the write is repeated every second. When too many decisions wait, `has_room` becomes false. A leader with
+other voters resigns. Any other `DiskError`, and any broken invariant of the core, ends `run` and so the node.
 
-Requests of this node are in `asking/`, requests to this node in `quorum_requests.py`. `quorum_snapshots.py` has the
-effect of snapshots on the log.
+Requests from this node are in `asking/`, requests to this node in `quorum_requests.py`. `quorum_snapshots.py`
+has the effects of snapshots on the log.
 """
 
 from __future__ import annotations
@@ -77,18 +78,20 @@ T = TypeVar("T")
 
 DISK_FULL_RETRY_SECONDS = 1.0
 NOTIFYING_SECONDS_MAX = 0.5
-"""The longest time that a stopping leader takes to send its preferred successors, because voters may be dead."""
+"""The longest time, in seconds, that a stopping leader spends on notifying its preferred successors. Some
+voters may be dead.
+"""
 LONE_PATIENCE_SECONDS = 10.0
-"""The time for which a single voter that stops waits for its own disk."""
+"""The time, in seconds, for which the only voter of a quorum waits for its own disk when it stops."""
 IDLE_SECONDS_MAX = 3600.0
 ON_DISK = SaveState | Truncate | AppendFetched | SnapshotEffect
-"""Effects that `run` performs on the disk, before any later effect."""
+"""The effects that `run` performs on the disk, before any later effect."""
 
 
 class RaftQuorum:
     """One running replica of the metadata quorum.
 
-    Call `open`, then keep `run` running. `decisions` is the log for the state machine above, on leaders and
+    Call `open` first, then run `run` as a task. `decisions` is the log for the state machine, on leaders and
     followers.
     """
 
@@ -112,9 +115,9 @@ class RaftQuorum:
         self._core: RaftCore | None = None
         self._effects: deque[Effect | SnapshotEffect] = deque()
         self._upkeep: deque[DropBelow | ExpireOld] = deque()
-        """Removals of parts of the log that snapshots of this node cover. They do not delay effects of the core."""
+        """Removals of log parts that this node's snapshots cover. They do not delay effects of the core."""
         self.on_hung_disk: Callable[[], None] = lambda: None
-        """Called once when this leader's disk hangs for so long that the node must end."""
+        """Called once, when this leader's disk has hung for so long that the node must end."""
         self._is_hung = False
         self._is_pumping = False
         self._is_blocked = False
@@ -122,18 +125,20 @@ class RaftQuorum:
         self._failure: BaseException | None = None
         self._wake = env.event()
         self._ended = env.event()
-        """Set when `run` has stopped using the disk."""
+        """Set when `run` no longer uses the disk."""
         self._sleeping_until = float("inf")
         self._earlier = env.event()
         self._logged_no_room = False
         self._observers: list[Callable[[], None]] = []
         self._notified: tuple[int | None, int, bool, int] = (None, -1, False, -1)
         self._electing: tuple[float, int] | None = None
-        """The time at which this node began to ask for votes, and its epoch then; None while it follows or leads."""
+        """The time at which this node began to ask for votes, in monotonic seconds, and its epoch then; None
+        while it follows or leads.
+        """
         self.elections = 0
         self.election_seconds = 0.0
         self._log_turns = Turns(env.event)
-        """A lock between tasks that read the log beside the loop and tasks that cut it."""
+        """A lock between tasks that read the log in workers, and tasks that remove parts of it."""
         self.decisions = QuorumLeader(self)
         self.peers = QuorumPeers(self)
         self.snapshots = QuorumSnapshots(self, self.peers)
@@ -160,7 +165,7 @@ class RaftQuorum:
 
     @property
     def is_running(self) -> bool:
-        """True while the quorum accepts requests: it has started, and has neither stopped nor failed."""
+        """True while the quorum accepts requests: it was opened, and has neither stopped nor failed."""
         return self._core is not None and not self._is_stopped and self._failure is None
 
     @property
@@ -169,18 +174,18 @@ class RaftQuorum:
 
     @property
     def has_dynamic_voters(self) -> bool:
-        """True if the log (or the snapshot before it) names the voters: kraft.version 1."""
+        """True if the log, or the snapshot before it, names the voters (kraft.version 1)."""
         return self.core.log.voters is not self.settings.static_voters
 
     @property
     def kraft_version(self) -> int:
-        """The finalized level of `kraft.version`: 0 where the configuration names the voters."""
+        """The finalized level of `kraft.version`: 0 if the configuration names the voters, 1 if the log does."""
         return KRAFT_VERSION_LEVEL if self._core is not None and self.has_dynamic_voters else 0
 
     def silent_seconds(self) -> dict[int, float]:
-        """Return the seconds since the last fetch of each other voter that has fetched from this leader.
+        """Return the seconds since the last fetch of each other voter that has fetched from this leader, by node id.
 
-        The result is empty on other nodes.
+        On other nodes the result is empty.
         """
         role, now = self.core.role if self._core is not None else None, self.clock.monotonic()
         if not isinstance(role, Leader):
@@ -193,7 +198,9 @@ class RaftQuorum:
         }
 
     def leader_address(self) -> tuple[str, int] | None:
-        """Host and port where the leader serves controllers' requests, None while no leader is known."""
+        """Return host and port at which the leader serves controllers' requests; None while no leader is
+        known.
+        """
         return None if self._core is None else self.peers.leader_address()
 
     def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
@@ -201,13 +208,14 @@ class RaftQuorum:
         self._tasks.start_soon(function, *args, name="quorum")
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back when the leader, its epoch, or this node's own leadership has changed."""
+        """Call `callback` after each change of the leader, its epoch, or this node's own leadership."""
         self._observers.append(callback)
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- start and stop ---------------------------------------------------------------------------------------
 
     async def open(self, tasks: TaskGroup, peers: PeerChannels) -> StoredSnapshot | None:
-        """Read epochs and voters in the log; returns the newest snapshot. `tasks` and `peers` are for `run`.
+        """Read the epochs and voters from the log. Returns the newest snapshot; None if there is none. `run`
+        will use `tasks` and `peers`.
 
         Raises `MetadataLogCorrupt`, `DiskError`.
         """
@@ -232,9 +240,9 @@ class RaftQuorum:
         return snapshot
 
     async def run(self) -> None:
-        """Perform the core's effects, until cancelled or stopped.
+        """Perform the core's effects on the disk, until cancelled or stopped.
 
-        Raises `DiskError`, `MetadataLogCorrupt`, or a broken invariant.
+        Raises `DiskError`, `MetadataLogCorrupt`, or `AssertionError` for a broken invariant.
         """
         self._tasks.start_soon(self._keep_time, name="quorum clock")
         self.report(self.core.tick)
@@ -248,16 +256,16 @@ class RaftQuorum:
                 if self.is_running:
                     raise
                 reached("quorum.stopped_without_room")
-                # Stop, because no write waits for free space once the node stops.
+                # The node is stopping, and then no write waits for free space.
                 break
             if not worked:
                 await self._wake.wait()
         self._ended.set()
 
     async def resign_and_drain(self, others_until: float = float("inf")) -> None:
-        """Commit all decisions, as far as other voters help, then resign (a clean stop).
+        """Wait until all decisions are committed, then resign (for a clean stop).
 
-        Other nodes are not waited for beyond `others_until` (monotonic seconds).
+        The wait for other nodes ends at `others_until` (monotonic seconds).
         """
         clock = self.clock
         patience = min(clock.monotonic() + self.settings.raft.fetch_timeout_seconds, others_until)
@@ -273,7 +281,7 @@ class RaftQuorum:
             self.decisions.subscribe(note)
             if not self._has_others():
                 # No other node can commit these records later, so a slow disk gets more time. But a full disk
-                # must not prevent the node from stopping.
+                # must not keep the node from stopping.
                 patience = clock.monotonic() + LONE_PATIENCE_SECONDS
             with clock.timeout_at(patience):
                 await committed.wait()
@@ -296,7 +304,7 @@ class RaftQuorum:
 
     async def _keep_time(self) -> None:
         clock = self.clock
-        # After a failure no more events are reported, so a passed deadline would stay due for ever.
+        # After a failure no events are reported any more, so a passed deadline would stay due for ever.
         while not self._is_stopped and self._failure is None:
             self._sleeping_until = self._next_deadline()
             self._earlier = self.env.event()
@@ -316,10 +324,13 @@ class RaftQuorum:
         no_room_until = self.decisions.no_room_until
         return min(deadline, no_room_until) if no_room_until > now else deadline
 
-    # -- reports and effects ----------------------------------------------------------------------------------------
+    # -- events and effects -----------------------------------------------------------------------------------
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Report an event to the core with the present time, and perform the core's effects."""
+        """Report an event to the core by calling `report`, with the present time.
+
+        Then perform the core's effects.
+        """
         if self._failure is not None or self._is_stopped:
             return
         try:
@@ -330,13 +341,13 @@ class RaftQuorum:
         self._pump()
 
     def fail(self, error: BaseException) -> None:
-        """End `run` with this error, and so end the node. Records that wait to be written are lost."""
+        """End `run` with this error, and so the node. Records that are not written yet are lost."""
         if self._failure is None:
             self._failure = error
         self._wake.set()
 
     def _pump(self) -> None:
-        """Perform the effects before the first that must wait for the disk."""
+        """Perform the effects in order, up to the first effect that must wait for the disk."""
         if self._is_pumping or self._is_blocked:
             return
         core = self.core
@@ -359,13 +370,13 @@ class RaftQuorum:
         self.peers.own_copy.judge()
 
     def notify_observers(self) -> None:
-        """Call all subscribers, because a value may have changed that they wait for."""
+        """Call all subscribers of `on_change`, because a value that they use may have changed."""
         for callback in self._observers:
             callback()
 
     def _time_election(self) -> None:
-        """Measure Kafka's election-latency: from this node's first request for votes until it knows the leader of
-        the new epoch.
+        """Measure Kafka's metric election-latency: the time from this node's first request for votes until it
+        knows the leader of a new epoch.
         """
         if isinstance(self.core.role, Prospective | Candidate):
             if self._electing is None:
@@ -378,7 +389,8 @@ class RaftQuorum:
 
     def _notify_change(self) -> None:
         self._time_election()
-        # The core resigns before this driver does: the core's state is saved in between.
+        # The core may have resigned while this driver still leads, because the core's state is saved in
+        # between. So compare both.
         state = (self.leader_id, self.leader_epoch, self.decisions.is_leading, self.decisions.epoch)
         if state == self._notified:
             return
@@ -388,7 +400,7 @@ class RaftQuorum:
         self.notify_observers()
 
     def perform_later(self, effect: SnapshotEffect) -> None:
-        """Perform this effect when all present effects of the core have been performed."""
+        """Perform this effect after all present effects of the core."""
         if isinstance(effect, InstallSnapshot):
             self._effects.extend(self.core.effects())
             self._effects.append(effect)
@@ -415,12 +427,12 @@ class RaftQuorum:
                 raise AssertionError(f"the effect {effect} must wait for the disk")
 
     async def _work(self) -> bool:
-        """Perform one effect that must wait for the disk, or one write. Return True if there was one."""
+        """Perform one effect that must wait for the disk, or one write. Returns False if there was none."""
         if self._effects or self._upkeep:
             effect = self._effects.popleft() if self._effects else self._upkeep.popleft()
             while isinstance(effect, SaveState) and self._effects and isinstance(self._effects[0], SaveState):
                 reached("quorum.states_saved_as_one")
-                # No other effect is in between, so only the newest state has to be saved.
+                # Two saves follow each other directly, so only the newer state has to be saved.
                 effect = self._effects.popleft()
             self._is_blocked = True
             await self._perform_on_disk(effect)
@@ -436,7 +448,7 @@ class RaftQuorum:
         return not self._effects and self.decisions.may_write()
 
     def wake(self) -> None:
-        """Wake `run`, because there may be something to do."""
+        """Wake `run`, because something may have to be done."""
         self._wake.set()
         if self.decisions.may_write_ahead():
             self._earlier.set()
@@ -467,7 +479,7 @@ class RaftQuorum:
         self.core.flushed(end_offset, self.clock.monotonic())
 
     async def patiently(self, work: Callable[[], T]) -> T:
-        """Run a call to the disk in a worker; try again every second while the disk is full."""
+        """Run a call that waits for the disk in a worker. While the disk is full, repeat it every second."""
         while True:
             try:
                 result = await self.env.workers.run(work)
@@ -481,9 +493,10 @@ class RaftQuorum:
                 return result
 
     def report_no_room(self, error: DiskRefused) -> None:
-        """Report a write that the disk refused; it will be tried again.
+        """Report a write that the full disk refused, and that will be repeated.
 
-        At the second refusal, a leader that has other voters resigns, so that another voter can take over.
+        At the second refusal in a row, a leader with other voters resigns, so that another voter can take
+        over.
         """
         self.decisions.disk_refused()
         if not self._logged_no_room:
@@ -504,7 +517,9 @@ class RaftQuorum:
 
     @property
     def voters_written(self) -> tuple[int, int] | None:
-        """Offset and epoch of the last set of voters that this node has appended as the leader."""
+        """The offset and epoch of the last voter set that this node has appended as leader; None if there is
+        none.
+        """
         return self._requests.voters_written
 
     def receive(self, request: Message, version: int, respond: Callable[[Message], None]) -> None:
@@ -515,11 +530,11 @@ class RaftQuorum:
 
     @property
     def reading(self) -> Turns:
-        """A lock, for `async with`: while it is held, the log is not cut."""
+        """A lock (`async with`): while it is held, no part of the log is removed."""
         return self._log_turns
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics; decisions per batch show how well group commit works."""
+        """Return figures for metrics. Decisions per batch show how effective group commit is."""
         core = self._core
         return {
             "epoch": self.leader_epoch,

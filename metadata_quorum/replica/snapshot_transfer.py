@@ -1,9 +1,9 @@
-"""Transfer of snapshots between nodes: both sides of the FetchSnapshot RPC (KIP-630, KIP-853). PORTED.
+"""The transfer of snapshots between nodes: both sides of the FetchSnapshot RPC (KIP-630, KIP-853). PORTED.
 
 If a replica's log ends before the leader's log begins, a Fetch answer names the snapshot to load. The replica
-fetches chunks by position, writes them into a draft, and uses the snapshot only if all of it is sound. The leader
-keeps no state about a transfer. It reads each chunk from the file, and answers SNAPSHOT_NOT_FOUND if the snapshot
-was removed meanwhile.
+fetches chunks by position, writes them into a draft, and uses the snapshot only if it is complete and
+undamaged. The leader keeps no state of a transfer. It reads each chunk from the file, and answers
+SNAPSHOT_NOT_FOUND if the snapshot was removed meanwhile.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ async def fetch_snapshot(
     leader_epoch: int,
     progressed: Callable[[], None],
 ) -> StoredSnapshot:
-    """Load a snapshot from the leader of that epoch, behind `channel`, into `store`.
+    """Fetch a snapshot from the leader of this epoch, through `channel`, into `store`.
 
-    `progressed` is called after each chunk, and may raise to give up (another leader). Raises `KafkaError` (the
-    leader's error, REQUEST_TIMED_OUT, CORRUPT_MESSAGE for malformed answers), `ConnectionLost`, `DiskError`. Nothing
-    is left behind then. Cancel it only when the node ends: the draft stays until the next start.
+    `progressed` is called after each chunk. It may raise an error to abort, e.g. if there is another leader.
+    Raises `KafkaError` (the leader's error, REQUEST_TIMED_OUT, CORRUPT_MESSAGE for malformed answers),
+    `ConnectionLost`, `DiskError`. After an error the draft is removed. Cancel it only when the node ends,
+    because then the draft stays until the next start.
     """
     workers = env.workers
     draft = await workers.run(store.begin, snapshot)
@@ -81,7 +82,7 @@ async def fetch_snapshot(
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     except Exception:
         reached("quorum.draft_discarded")
-        # Do this only after an error: after a cancellation, as after a crash, the next start removes drafts.
+        # Only after an error: after a cancellation, as after a crash, the next start removes drafts.
         draft.discard()
         raise
 
@@ -97,7 +98,10 @@ def _request(
 
 
 def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: int) -> tuple[bytes, int]:
-    """Read the bytes at `position` and the size of the whole. Raises `KafkaError`."""
+    """Return the bytes at `position`, and the size of the whole snapshot, from a response.
+
+    Raises `KafkaError`.
+    """
     if response.error_code:
         raise KafkaError(ErrorCode(response.error_code))
     partitions = [
@@ -131,7 +135,7 @@ def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: 
 
 @attrs.frozen
 class LeaderView:
-    """The leader and epoch that a node knows when it answers."""
+    """The leader and epoch as the answering node knows them."""
 
     node_id: int
     cluster_id: str
@@ -142,7 +146,9 @@ class LeaderView:
 
 @attrs.frozen
 class SnapshotAnswer:
-    """The answer, and the follower that it serves (None for a refusal), which the leader then knows to be alive."""
+    """The response, and the follower that got a chunk, so that the leader knows that it is alive (None for a
+    refusal).
+    """
 
     response: FetchSnapshotResponse
     served: ReplicaKey | None = None
@@ -151,8 +157,9 @@ class SnapshotAnswer:
 def answer_fetch_snapshot(
     request: FetchSnapshotRequest, store: SnapshotStore, leader: LeaderView
 ) -> SnapshotAnswer:
-    """Answer with one chunk. The checks are in Kafka's order. Blocks (reads at most CHUNK_BYTES_MAX). Raises
-    `DiskError`.
+    """Make the response with one chunk of a snapshot.
+
+    The order of checks is Kafka's. Blocks for a read of at most CHUNK_BYTES_MAX. Raises `DiskError`.
     """
     if request.cluster_id is not None and request.cluster_id != leader.cluster_id:
         return SnapshotAnswer(FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
@@ -167,7 +174,7 @@ def answer_fetch_snapshot(
         )
     error = _leader_error(asked.current_leader_epoch, leader)
     if error is ErrorCode.NONE and asked.snapshot_id.end_offset == 0:
-        # A snapshot at offset 0 is local: each node has its own, with the first voters.
+        # A snapshot at offset 0 has the first voters. Each node has its own, so it is not transferred.
         error = ErrorCode.SNAPSHOT_NOT_FOUND
     if error is ErrorCode.NONE:
         end = OffsetAndEpoch(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)

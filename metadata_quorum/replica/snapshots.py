@@ -2,18 +2,18 @@
 
 Theory of operation
 -------------------
-Every node, leader or not, writes its own snapshots, of committed images only. The publisher reports each committed
-image, and the log's bytes that led to it, to `Snapshotter` (`note`). A snapshot is due when these reach
-`metadata.log.max.record.bytes.between.snapshots`, or when something has changed and the last snapshot is older than
-`metadata.log.max.snapshot.interval.ms`.
+Every node, leader or not, writes its own snapshots, of committed images only. The publisher reports each
+committed image to `Snapshotter.note`, with the number of log bytes since the previous one. A snapshot is due
+when the sum of these bytes reaches `metadata.log.max.record.bytes.between.snapshots`, or when something has
+changed and the last snapshot is older than `metadata.log.max.snapshot.interval.ms`.
 
-An image never changes, so it is written while the node goes on. A worker writes it batch by batch; between two
-batches other threads may run. `written` is called when the file is durable: only after that, the log below it may
-be removed.
+An image never changes, so it can be written while the node keeps working. A worker writes it batch by batch;
+other threads may run between two batches. `written` is called when the file is durable. Only then the log
+below it may be removed.
 
-The task writes the image that is the newest when it runs. Its offset is the end of a batch: the high watermark
-moves by whole batches, and all its images are noted before the task runs. A snapshot that ended within a batch
-would be followed by a batch that begins below it.
+The task writes the newest image at the time when it runs. A snapshot must end where a batch ends, since
+otherwise the next batch would begin below the snapshot's end. This holds because the high watermark advances
+by whole batches, and all images up to it are noted before the task runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DISK_FULL_RETRY_SECONDS = 60.0
 
 @attrs.frozen
 class SnapshotSettings:
-    """The bounds at which a snapshot is due. An interval of 0 disables the bound by age."""
+    """The limits after which a snapshot is due. An interval of 0 disables the limit by age."""
 
     bytes_between_max: int = setting("metadata.log.max.record.bytes.between.snapshots")
     interval_ms_max: int = setting("metadata.log.max.snapshot.interval.ms")
@@ -54,7 +54,7 @@ async def write_snapshot(
     last_contained_log_timestamp: int,
     workers: Workers,
 ) -> OffsetAndEpoch:
-    """Write `image`, and return the end of the snapshot. Raises `DiskError`."""
+    """Write a snapshot of `image`. Returns the end offset and epoch of the snapshot. Raises `DiskError`."""
     end = OffsetAndEpoch(image.offset + 1, image.epoch)
     chunks = snapshot_chunks(
         records_of(image),
@@ -83,7 +83,10 @@ async def write_snapshot(
 
 
 class Snapshotter:
-    """Writes due snapshots. Keep `run` running; call `note` for every committed image, in order."""
+    """Writes snapshots when they are due.
+
+    Run `run` as a task, and call `note` for every committed image, in order.
+    """
 
     def __init__(
         self,
@@ -95,8 +98,9 @@ class Snapshotter:
         written: Callable[[OffsetAndEpoch], None],
         logger: Log,
     ) -> None:
-        """`control_records_below(offset)` returns KRaft version and voters from the log below the offset; none if
-        voters are static. `written` is called with the end of a new snapshot (the quorum drops the log below it).
+        """`control_records_below(offset)` returns the KRaft version and the voters in the log below the
+        offset; nothing if the configuration names the voters. `written` is called with the end of each new
+        snapshot, so that the quorum can remove the log below it.
         """
         self._store = store
         self._settings = settings
@@ -114,8 +118,9 @@ class Snapshotter:
         self._snapshots = 0
 
     def begin_after(self, end_offset: int) -> None:
-        """Begin after the state that the newest snapshot covers: at the start, and when a leader's snapshot was
-        installed.
+        """Count the bytes for the next snapshot from this offset on, the end of the newest snapshot.
+
+        Called at the start, and when a leader's snapshot was installed.
         """
         self._last_offset = end_offset - 1
         self._image = None
@@ -123,7 +128,9 @@ class Snapshotter:
         self._last_at = self._clock.monotonic()
 
     def note(self, image: MetadataImage, size: int, log_timestamp_ms: int) -> None:
-        """Note that `image` is committed. `size` bytes of the log led to it; `log_timestamp_ms` is their newest
+        """Called when `image` is committed.
+
+        `size` is the number of log bytes since the previous image, and `log_timestamp_ms` their newest
         timestamp, if known.
         """
         self._image = image
@@ -143,11 +150,12 @@ class Snapshotter:
         return interval > 0 and self._clock.monotonic() >= self._last_at + interval
 
     async def run(self) -> None:
-        """Write due snapshots until cancelled. Raises `DiskError` when the disk fails; while it is full, writing
-        waits.
+        """Write snapshots when they are due, until cancelled.
+
+        While the disk is full, writing waits. Raises `DiskError`.
         """
         while True:
-            # Wait one more turn of the loop, so that the other images of the same batch are noted first.
+            # Wait for one more turn of the loop, so that the other images of the same batch are noted first.
             await self._wake.wait()
             await self._clock.sleep_until(0.0)
             self._wake = self._env.event()
@@ -187,7 +195,7 @@ class Snapshotter:
         self._written(end)
 
     def statistics(self) -> dict[str, int]:
-        """Return figures for metrics."""
+        """Return figures for metrics: the number of snapshots, the newest one's end, and the bytes logged since."""
         return {
             "snapshots": self._snapshots,
             "bytes_since_snapshot": self._bytes,

@@ -1,15 +1,15 @@
 """The files that `odradek storage format` writes and `odradek storage info` reads.
 
-A formatted node has `meta.properties` in every log directory, and in its metadata directory also
-`bootstrap.checkpoint` (the cluster's first records). The first voters are named in one of three ways, as by Kafka
-4.3's `kafka-storage format`:
+A formatted node has `meta.properties` in every log directory, and `bootstrap.checkpoint` (the cluster's first
+records) in its metadata directory. As with Kafka 4.3's `kafka-storage format`, the first voters are given in
+one of three ways:
 
-* by a snapshot at offset 0 of the metadata log (kraft.version 1, KIP-853), equal on all nodes that begin with it
+* by a snapshot at offset 0 of the metadata log (kraft.version 1, KIP-853), which is equal on all first voters
   (`--standalone`, `--initial-controllers`);
 * by `controller.quorum.voters` (kraft.version 0): nothing about voters is written;
-* by the leader (`--no-initial-controllers`, and every broker), for a node that joins an existing quorum.
+* by the leader, for a node that joins an existing quorum (`--no-initial-controllers`, and every broker).
 
-An empty directory is formatted. A directory with any foreign files is never changed.
+Only an empty directory is formatted. A directory with other files is never changed.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
 METADATA_LOG_DIRECTORY = "__cluster_metadata-0"
 DRAFT_DIRECTORY = f"{METADATA_LOG_DIRECTORY}.new"
-"""The directory in which a recovery of the quorum writes the new log, before the log gets its name."""
+"""The directory in which a recovery of the quorum writes the new log, before it is renamed to its final name.
+"""
 _HARMLESS = frozenset((".lock", "lost+found"))
 _UNFINISHED = ".tmp"
 _INITIAL_CONTROLLER = re.compile(r"(\d{1,10})@(\[[^\]]+\]|[^:\[\]]+):(\d{1,5}):([\w-]{22})\Z", re.ASCII)
 _RESERVED_DIRECTORY_IDS = 100
 _NODE_ID_MAX = (1 << 31) - 1
 _CLUSTER_ID_BYTES_MAX = (1 << 15) - 1
-"""Kafka's limit for a string that is not compact."""
+"""The largest cluster id, in bytes (Kafka's limit for a string that is not compact)."""
 
 
 class StorageError(Exception):
@@ -63,7 +64,7 @@ class StorageError(Exception):
 
 @attrs.frozen
 class VoterEndpoint:
-    """The endpoint at which a node is reached as a controller."""
+    """The endpoint of a node's controller."""
 
     listener: str
     host: str
@@ -72,7 +73,7 @@ class VoterEndpoint:
 
 @attrs.frozen
 class StorageInfo:
-    """The facts about one log directory."""
+    """The facts about one log directory that `odradek storage info` shows."""
 
     path: str
     meta: MetaProperties | None
@@ -81,12 +82,13 @@ class StorageInfo:
 
 
 def random_cluster_id(uuid: bytes) -> str:
-    """Make a cluster id from 16 random bytes (`Env.new_uuid`)."""
+    """Make a cluster id from 16 random bytes (`Env.new_uuid`), as text."""
     return uuid_to_text(uuid)
 
 
 def check_cluster_id(cluster_id: str) -> None:
-    """Check that a cluster id is UTF-8, has at least a letter, and fits into requests. Raises `StorageError`.
+    """Check that a cluster id is valid UTF-8, contains at least one letter, and fits into requests. Raises
+    `StorageError`.
 
     Kafka 4.3's tool accepts any text.
     """
@@ -107,7 +109,10 @@ def check_cluster_id(cluster_id: str) -> None:
 
 
 def find_meta_properties(directory: Dir) -> MetaProperties | None:
-    """Read the file; None when it is missing. Raises `StorageError` when it is damaged or of another version."""
+    """Read `meta.properties`; None if it is missing.
+
+    Raises `StorageError` if it is damaged or of another version.
+    """
     if not directory.exists(META_PROPERTIES):
         return None
     try:
@@ -117,7 +122,7 @@ def find_meta_properties(directory: Dir) -> MetaProperties | None:
 
 
 def initial_voters(text: str, listener: str) -> VoterSet:
-    """Parse the voters of `--initial-controllers`: ID@HOST:PORT:DIRECTORY-ID, separated by commas.
+    """Parse the value of `--initial-controllers`: ID@HOST:PORT:DIRECTORY-ID, separated by commas.
 
     `listener` is the name of the controllers' listener. Raises `StorageError`.
     """
@@ -156,8 +161,9 @@ def _voter(node_id: int, directory_id: bytes, endpoint: VoterEndpoint) -> Voter:
 
 
 def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
-    """Choose the feature levels of a new cluster; `chosen` has those that differ from the defaults. Raises
-    `StorageError`.
+    """Return the feature levels of a new cluster.
+
+    `chosen` has the levels that differ from the defaults. Raises `StorageError`.
     """
     for name, level in chosen.items():
         if name not in SUPPORTED_FEATURES:
@@ -180,30 +186,34 @@ def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
 
 
 def bootstrap_records(features: Mapping[str, int] = BOOTSTRAP_FEATURES) -> tuple[Message, ...]:
-    """Make the first records of a cluster: its feature levels, `metadata.version` first."""
+    """Make the first records of a cluster: its feature levels, with `metadata.version` first."""
     return tuple(FeatureLevelRecord(name, level) for name, level in features.items())
 
 
 @attrs.frozen(kw_only=True)
 class StorageFormat:
-    """The contents of a node's new log directories."""
+    """The contents that `format_storage` writes into the log directories of a node."""
 
     cluster_id: str
     node_id: int
     directory_ids: Sequence[bytes]
-    """Fresh random ids, one for each directory. The last belongs to the metadata directory if that is a separate
-    one. A voter's metadata directory gets its id from `voters` instead."""
+    """New random ids, one for each log directory, and a last one for a separate metadata directory. A voter's
+    metadata directory gets its id from `voters` instead.
+    """
     voter: VoterEndpoint | None = None
-    """The node's own controller, if it is the first and only voter."""
+    """The endpoint of this node's controller, if it is the first and only voter; otherwise None."""
     voters: VoterSet | None = None
-    """The first voters, if there are several. If both are None, other nodes name the voters."""
+    """The first voters, if there are several. If `voter` and `voters` are None, other nodes know the voters.
+    """
     timestamp_ms: int
     features: Mapping[str, int] = BOOTSTRAP_FEATURES
     users: Sequence[Message] = ()
     """Records that create the first users (`first_user`)."""
 
     def first_voters(self, directory_id: bytes) -> VoterSet | None:
-        """Return the voters that the first snapshot names, if this node's metadata directory has that id."""
+        """Return the voters for the first snapshot, if this node's metadata directory has this id; None if
+        there is no such snapshot.
+        """
         if self.voter is None:
             return self.voters
         return VoterSet.of([_voter(self.node_id, directory_id, self.voter)])
@@ -216,9 +226,10 @@ def format_storage(
     *,
     ignore_formatted: bool = False,
 ) -> list[str]:
-    """Format every log directory of a node; returns the formatted paths.
+    """Format every log directory of a node. Returns the paths of the formatted directories.
 
-    `metadata_directory` is one of `directories` or a further one. Raises `StorageError` before anything is written.
+    `metadata_directory` is one of `directories`, or a separate one. Raises `StorageError` before anything is
+    written.
     """
     check_cluster_id(wanted.cluster_id)
     everything = list(directories)
@@ -248,7 +259,7 @@ def format_storage(
             first = wanted.first_voters(directory_id)
             records = [*bootstrap_records(wanted.features), *wanted.users]
             _format_metadata_log(directory, records, first, wanted.timestamp_ms)
-        # Write this file last: a directory that has it is completely formatted.
+        # This file is written last, so that a directory with it is completely formatted.
         directory.write_atomic(
             META_PROPERTIES, MetaProperties(wanted.cluster_id, wanted.node_id, directory_id).encode()
         )
@@ -259,7 +270,7 @@ def format_storage(
 def adopt_directory(directory: Dir, cluster_id: str, node_id: int, directory_id: bytes) -> None:
     """Format an empty directory for an existing node, because its disk replaces another one.
 
-    Raises `StorageError` if it is not empty, and `DiskError`.
+    Raises `StorageError` if the directory is not empty, and `DiskError`.
     """
     foreign = [name for name in directory.list() if name not in _HARMLESS]
     if foreign:
@@ -270,7 +281,7 @@ def adopt_directory(directory: Dir, cluster_id: str, node_id: int, directory_id:
 def _check_formattable(directory: Dir) -> MetaProperties | None:
     meta = find_meta_properties(directory)
     if meta is None:
-        # An interrupted format may have left these files; they are written again.
+        # An interrupted format may have left these files. They are written again.
         ours = {*_HARMLESS, META_PROPERTIES, BOOTSTRAP_FILE, METADATA_LOG_DIRECTORY}
         foreign = [name for name in directory.list() if name.removesuffix(_UNFINISHED) not in ours]
         if directory.is_dir(METADATA_LOG_DIRECTORY):
@@ -302,7 +313,7 @@ def _format_metadata_log(
 
 
 def storage_info(directory: Dir) -> StorageInfo:
-    """Read the facts about a log directory; a damage is reported in `problem`."""
+    """Read and describe a log directory. Damage is reported in `problem`."""
     try:
         meta = find_meta_properties(directory)
         problem = None if meta is not None else "not formatted"

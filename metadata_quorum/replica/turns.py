@@ -1,4 +1,4 @@
-"""Turns of tasks, one task at a time, for changes of state that workers read beside the loop. PORTED."""
+"""A lock for tasks that take turns to use state which workers read beside the loop. PORTED."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """A lock: use `async with turns:` for a single task at a time. It does not ensure the order of waiting tasks,
-    so only few tasks should share it.
+    """A lock: `async with turns:` lets one task at a time in.
+
+    The order of waiting tasks is not guaranteed, so only few tasks should share it.
     """
 
     def __init__(self, new_event: Callable[[], Event]) -> None:

@@ -1,8 +1,10 @@
-"""The core's messages as Kafka's RPCs and back: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch. PURE.
+"""The translation of the core's messages to Kafka's RPCs and back: Vote, BeginQuorumEpoch, EndQuorumEpoch,
+Fetch. PURE.
 
-Each of these RPCs names a topic and a partition, here always those of the metadata log. An error of the request as
-a whole (another cluster, another topic) is a `KafkaError`; the core handles only errors of the partition. The
-core's messages have no endpoints: the RPCs that name a leader add the leader's endpoints (KIP-853).
+Each of these RPCs names a topic and a partition, which must be those of the metadata log. An error of the
+whole request (another cluster, another topic) is raised as a `KafkaError`; the core handles only errors of
+the partition. The core's messages contain no endpoints. They are added here to RPCs that name a leader
+(KIP-853).
 """
 
 from __future__ import annotations
@@ -46,18 +48,18 @@ __all__ = [
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
-"""Kafka's reserved id of the metadata topic."""
+"""Kafka's reserved topic id of the metadata log."""
 NOBODY = -1
 NO_HIGH_WATERMARK = (1 << 63) - 1
-"""The high watermark of a Fetch whose sender does not send one (KIP-1166)."""
+"""The value of the high watermark in a Fetch whose sender leaves it out (KIP-1166)."""
 
 Endpoint = tuple[str, str, int]
-"""(listener name, host, port)."""
+"""An address of a node: (listener name, host, port)."""
 
 
 @attrs.frozen
 class Leader:
-    """The leader that an answer names, with its id and address as far as the answering node knows them."""
+    """The leader in a response: its id, and its address if the answering node knows it."""
 
     node_id: int
     host: str
@@ -69,8 +71,9 @@ class Leader:
 
 @attrs.frozen
 class Sender:
-    """The facts about the sending node in its requests. `endpoints` are the addresses where it listens as a
-    controller.
+    """The facts about the sending node in its requests.
+
+    `endpoints` are the addresses of its controller listeners.
     """
 
     cluster_id: str
@@ -79,7 +82,7 @@ class Sender:
 
 
 def encode_request(request: Request, sender: Sender) -> Message:
-    """Encode a request as its RPC."""
+    """Encode a request of the core as its RPC."""
     return _ENCODERS[type(request)](request, sender)
 
 
@@ -154,8 +157,10 @@ _ENCODERS: Mapping[type[Request], Callable[[Any, Sender], Message]] = {
 
 
 def decode_request(message: Message, *, me: ReplicaKey, cluster_id: str) -> Request:
-    """Decode a request about this quorum's log. Raises `KafkaError` for any other request: INCONSISTENT_CLUSTER_ID,
-    INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION.
+    """Decode an RPC to a request for the core.
+
+    Raises `KafkaError` if it is not about this quorum's log: INCONSISTENT_CLUSTER_ID, INVALID_REQUEST,
+    UNKNOWN_TOPIC_OR_PARTITION.
     """
     asked: str | None = getattr(message, "cluster_id", None)
     if asked is not None and asked != cluster_id:
@@ -201,13 +206,13 @@ def decode_request(message: Message, *, me: ReplicaKey, cluster_id: str) -> Requ
 
 
 def _check_node_id(node_id: int) -> None:
-    """Refuse negative ids, which mean no node or a bootstrap server. Raises `KafkaError`."""
+    """Refuse a negative id, which stands for no node or a bootstrap server. Raises `KafkaError`."""
     if node_id < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
 
 
 def replica_id_of(message: fetch.FetchRequest) -> int:
-    """Return the id of the replica that fetches; negative for a reader that is no replica."""
+    """Return the id of the fetching replica; it is negative for a reader that is not a replica."""
     return message.replica_state.replica_id if message.replica_state.replica_id >= 0 else message.replica_id
 
 
@@ -216,7 +221,10 @@ def _voter(node_id: int, directory_id: bytes, me: ReplicaKey) -> ReplicaKey:
 
 
 def _only_partition(message: Any) -> Any:
-    """Return the metadata log's partition, which must be the only one in the request. Raises `KafkaError`."""
+    """Return the only partition in the request, which must be that of the metadata log.
+
+    Raises `KafkaError`.
+    """
     if len(message.topics) != 1 or len(message.topics[0].partitions) != 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     topic = message.topics[0]
@@ -232,7 +240,7 @@ def _only_partition(message: Any) -> Any:
 
 
 def leader_endpoints_of(message: Message) -> dict[int, tuple[Endpoint, ...]]:
-    """Return the endpoints of the leader in a message, by node id."""
+    """Return the leader's endpoints from a message, by node id."""
     if not isinstance(
         message, begin_quorum_epoch.BeginQuorumEpochRequest | end_quorum_epoch.EndQuorumEpochRequest
     ):
@@ -247,7 +255,10 @@ def leader_endpoints_of(message: Message) -> dict[int, tuple[Endpoint, ...]]:
 def encode_response(
     response: Response, request: Message, leader: Leader | None, records: bytes = b""
 ) -> Message:
-    """Encode the answer to `request`. `leader` is the address of the node that the response names as the leader."""
+    """Encode the core's answer to `request`.
+
+    `leader` has the address of the leader that the answer names. `records` are the fetched batches.
+    """
     leader_id = NOBODY if response.leader_id is None else response.leader_id
     match response:
         case VoteAnswer():
@@ -305,9 +316,9 @@ def _encode_fetch_answer(
 
 
 def decode_response(message: Any) -> tuple[Response, dict[int, tuple[str, int]]]:
-    """Decode the answer, and the addresses of the nodes that it names.
+    """Decode a response. Returns the answer for the core, and the addresses of nodes in it, by node id.
 
-    Raises `KafkaError`: the peer's error for the whole request, or CORRUPT_MESSAGE for a malformed answer.
+    Raises `KafkaError`: the peer's error for the whole request, or CORRUPT_MESSAGE for a malformed response.
     """
     if message.error_code:
         raise KafkaError(ErrorCode(message.error_code))
@@ -319,7 +330,7 @@ def decode_response(message: Any) -> tuple[Response, dict[int, tuple[str, int]]]
     addresses = {each.node_id: (each.host, each.port) for each in message.node_endpoints}
     error = ErrorCode(partition.error_code)
     if error is ErrorCode.INCONSISTENT_CLUSTER_ID:
-        # The epoch and leader of another cluster mean nothing here.
+        # This response may come from another cluster, whose epoch and leader mean nothing here.
         raise KafkaError(error)
     if is_fetch:
         return _decode_fetch_answer(partition, error), addresses
@@ -345,7 +356,7 @@ def _decode_fetch_answer(partition: fetch.PartitionData, error: ErrorCode) -> Fe
 
 
 def refuse(request: Message, code: ErrorCode) -> Message:
-    """Make the answer to a request that is refused as a whole."""
+    """Make the response to a request that is refused as a whole."""
     match request:
         case vote.VoteRequest():
             return vote.VoteResponse(code)

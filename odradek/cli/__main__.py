@@ -1,8 +1,8 @@
-"""The entrance: `odradek GROUP COMMAND ...`.
+"""The entry point of the command line: `odradek GROUP COMMAND ...`.
 
-Only the module of the requested group is imported. Neither this module nor the top of such a module imports anything
-heavy, such as trio or cattrs (tests/cli/test_import_budget.py). A command imports what it needs when it runs, so that
-every command answers at once.
+Only the module of the requested group is imported. Neither this module nor the top of such a module imports
+anything heavy, such as trio or cattrs (tests/cli/test_import_budget.py). A command imports what it needs when
+it runs, so that every command answers at once.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ GROUPS = (
     "disk",
     "log",
 )
-"""The groups in the order of the help; each has a module, whose `register` adds the group."""
+"""The command groups in the order of the help. Each has a module, whose `register` adds the group to the
+parser.
+"""
 _HOMES = {"metadata": "odradek.cli.recovering.metadata"}
-"""The modules of groups that are not in `commands`."""
+"""The modules of groups that are not in the package `commands`, by group."""
 PROGRAMS = {
     "mirror": (
         "odradek.spark.pipelines.mirror.command",
@@ -52,7 +54,9 @@ PROGRAMS = {
     ),
     "spark": ("odradek.spark.__main__", "run jobs on Spark, and tools for queries that write exactly once"),
 }
-"""Commands with a parser of their own: the module whose `main` takes all words that follow, and a line of help."""
+"""Commands with a parser of their own, by name: the module whose `main` gets all following words, and the
+line for the help.
+"""
 
 
 class _Version(argparse.Action):
@@ -67,12 +71,12 @@ class _Version(argparse.Action):
 
 
 def module_of(group: str) -> str:
-    """Return the module that adds a group of commands."""
+    """Return the name of the module whose `register` adds this group of commands."""
     return _HOMES.get(group, f"odradek.cli.commands.{group}")
 
 
 def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
-    """Build the command line with these groups of commands."""
+    """Build the parser of the command line with these groups of commands."""
     parser = Parser(
         prog="odradek",
         description="A distributed commit log that speaks Kafka's protocol.",
@@ -139,7 +143,9 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _run_program(name: str, words: Sequence[str]) -> int:
-    """Run one of `PROGRAMS`. Raises `CliError` where it needs a package of the extra `spark` that is not installed."""
+    """Run the command `name` of `PROGRAMS` and return its exit code. Raises `CliError` if a package of the
+    extra `spark` is missing.
+    """
     _keep_client_log_off_the_terminal()
     try:
         code: int = import_module(PROGRAMS[name][0]).main(words)

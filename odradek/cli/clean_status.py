@@ -32,22 +32,22 @@ _HEADINGS = (
 
 
 def register_clean_status(commands: Groups) -> None:
-    """Add the command to the group `log`."""
+    """Add the command `clean-status` to the group `log`."""
     status = add_command(
         commands,
         "clean-status",
         _clean_status,
-        "show how far compacted topics are cleaned, and what hinders it",
+        "show how far the cleaner has got with compacted topics, and what stops it",
     )
     status.add_argument(
-        "topics", metavar="TOPIC", nargs="*", help="only this topic (default: all that are compacted)"
+        "topics", metavar="TOPIC", nargs="*", help="only this topic (default: all compacted topics)"
     )
     add_broker_option(status)
     add_connection_options(status)
 
 
 def uncleanable_text(broker: int, path: str, replica: LogDirReplica) -> str | None:
-    """Write one sentence about a log that the cleaner has set aside; None for any other log."""
+    """Describe in one sentence a log that the cleaner skips after an error; return None for any other log."""
     if replica.cleaning is None or replica.cleaning.uncleanable_reason is None:
         return None
     return (
@@ -57,14 +57,14 @@ def uncleanable_text(broker: int, path: str, replica: LogDirReplica) -> str | No
 
 
 def uncleanable_texts(broker: int, directory: LogDirDescription) -> Iterator[str]:
-    """Write one sentence for each log of the directory that the cleaner has set aside."""
+    """Yield one sentence for each log in the directory that the cleaner skips after an error."""
     for replica in directory.replicas:
         if (text := uncleanable_text(broker, directory.path, replica)) is not None:
             yield text
 
 
 def cleaning_document(cleaning: ReplicaCleaning | None) -> dict[str, Any] | None:
-    """Make the JSON object of a replica's cleaning; None if the replica has none."""
+    """Make the JSON object for the cleaner's state at a replica; return None if the broker reported none."""
     if cleaning is None:
         return None
     return {

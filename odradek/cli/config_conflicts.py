@@ -1,5 +1,5 @@
-"""Topic configurations that conflict: each is valid by itself, but together they have another effect than each
-promises. PURE.
+"""Conflicts between a topic's configuration keys: each value is valid, but together they have another effect
+than documented. PURE.
 
 `odradek config get topic NAME --explain` shows them.
 """
@@ -14,10 +14,11 @@ __all__ = ["conflicts"]
 def conflicts(
     values: Mapping[str, str | None], own: Collection[str], replication_factor: int
 ) -> list[tuple[str, str]]:
-    """Find conflicts between keys. Each is the key, its actual effect, and the remedy.
+    """Find conflicts between keys. Each result is a key, and a sentence with its actual effect and the
+    remedy.
 
-    `values` are all effective keys of one topic, and `own` the keys set on the topic itself. The replication factor
-    is the smallest of its partitions.
+    `values` are all effective values of one topic, and `own` the keys set on the topic itself.
+    `replication_factor` is the smallest of its partitions.
     """
     number = {key: int(value) for key, value in values.items() if value and value.lstrip("-").isdigit()}
     policy = {each.strip() for each in (values.get("cleanup.policy") or "").split(",")}
@@ -29,7 +30,9 @@ def conflicts(
 
 
 def _against_segments(number: Mapping[str, int], policy: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Find keys that conflict with the size of segments: only whole segments are deleted."""
+    """Yield conflicts of retention and compaction keys with the segment size: only whole segments are
+    deleted.
+    """
     segment = number.get("segment.bytes", 0)
     if 0 <= number.get("retention.bytes", -1) < segment:
         yield (
@@ -69,7 +72,7 @@ def _against_replicas(in_sync: int, replication_factor: int) -> Iterator[tuple[s
 def _against_policy(
     number: Mapping[str, int], policy: Collection[str], own: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Find keys that have no effect, or act too early, because of the cleanup policy."""
+    """Yield keys that have no effect, or act too early, because of `cleanup.policy`."""
     if policy == {"compact"}:
         for key in ("retention.ms", "retention.bytes"):
             if key in own and number.get(key, -1) >= 0:

@@ -1,4 +1,4 @@
-"""The client of a command: opened from the common options, its errors turned into lines for people."""
+"""The client of a command: opened from the common options, with its errors turned into messages for people."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ __all__ = [
 ]
 
 LOOK_SECONDS_MAX = 3.0
-"""The time after which a command that only reads prints what it has, if a node or the quorum does not answer."""
+"""The most seconds that a command which only reads waits for a node or the quorum. Then it prints what it
+has.
+"""
 FOR_CONTROLLERS = "odradek.controller."
 """The prefix of keys in --command-config for the controllers' listener, which often needs other credentials."""
 PAST = (
@@ -53,7 +55,9 @@ def security_properties(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _controller_properties(args: argparse.Namespace) -> dict[str, str]:
-    """Read the keys for the controllers' listener: keys with its prefix override keys without it."""
+    """Read the keys for the controllers' listener: a key with the prefix `FOR_CONTROLLERS` overrides the key
+    without it.
+    """
     own = {
         key.removeprefix(FOR_CONTROLLERS): value
         for key, value in _command_config(args).items()
@@ -63,8 +67,8 @@ def _controller_properties(args: argparse.Namespace) -> dict[str, str]:
 
 
 def bootstrap_of(args: argparse.Namespace) -> str:
-    """Return --bootstrap-server, unless it is the default and --command-config has another address. Raises
-    `CliError`.
+    """Return the address to connect to: --bootstrap-server, or else the one in --command-config, or else the
+    default. Raises `CliError`.
     """
     address: str = args.bootstrap_server
     return (
@@ -96,7 +100,7 @@ def _read_command_config(path: str | None) -> dict[str, str]:
 
 @contextmanager
 def keys_judged() -> Iterator[None]:
-    """Turn an error about a key, while a client is made, into `CliError`."""
+    """Turn an error about a key of --command-config into `CliError`, while the block makes a client."""
     try:
         yield
     except ValueError as error:
@@ -104,7 +108,9 @@ def keys_judged() -> Iterator[None]:
 
 
 def _without(properties: dict[str, str], kind: str | None) -> dict[str, str]:
-    """Drop the keys that only clients of this kind know: "ConsumerSettings", "ProducerSettings"."""
+    """Drop the keys that only clients of this kind know. `kind` is "ConsumerSettings" or "ProducerSettings";
+    None drops nothing.
+    """
     if kind is None:
         return properties
     from odradek.client.core import client_keys
@@ -117,7 +123,7 @@ def _without(properties: dict[str, str], kind: str | None) -> dict[str, str]:
 
 
 def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) -> Client:
-    """Make a client from the common options. Raises `CliError`."""
+    """Make a blocking client from the common options, for the servers at `address`. Raises `CliError`."""
     from odradek.client.shells.blocking import Client
 
     config, timeout_ms = None, int(args.timeout * 1000)
@@ -154,14 +160,18 @@ def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Cli
     except (KafkaError, ClientError) as error:
         raise call_failure(error) from error
     except LocalProtocolError as error:
-        raise CliError(f"an argument does not fit into any request: {error}", USAGE) from error
+        raise CliError(
+            f"the request cannot be encoded, because an argument is too long or invalid: {error}", USAGE
+        ) from error
 
 
 @contextmanager
 def connected_to_controller(
     args: argparse.Namespace, client: Client, quorum: QuorumDescription
 ) -> Iterator[tuple[Client, str]]:
-    """Open a client of the controller that leads the quorum, and name its listener."""
+    """Open a client of the controller that leads the quorum. Yield the client and the name of the
+    controller's listener.
+    """
     leader = quorum.leader
     if leader is None or not leader.endpoints:
         raise CliError(
@@ -188,8 +198,8 @@ def changing(changes: bool = True) -> Iterator[None]:
 
 
 def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescription:
-    """Describe the quorum, for commands that need its leader. Raises `CliError` if it has none within
-    `LOOK_SECONDS_MAX`.
+    """Return the state of the quorum, for commands that need its leader. Raises `CliError` if it has no
+    leader within `LOOK_SECONDS_MAX`.
     """
     from odradek.client.errors import RequestTimedOut
     from odradek.wire.errors import KafkaError
@@ -203,19 +213,21 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
             raise
         raise CliError(
             "the quorum has no leader: start a majority of its voters (`odradek cluster status` shows "
-            "the quorum); if most of their disks are lost, `odradek quorum recover` leads back"
+            "the quorum); if most of their disks are lost, `odradek quorum recover` restores the quorum"
         ) from error
 
 
 def say_if_past(survey: ClusterSurvey) -> None:
-    """Print a line on stderr if no controller answered: then the output shows the last state that a broker got."""
+    """Print a line on stderr if no controller answered: the output then shows the last state that a broker
+    received.
+    """
     if not survey.is_current:
         sys.stdout.flush()
         complain(f"no controller answers: {PAST}")
 
 
 def call_failure(error: Exception, *, changes: bool = False) -> CliError:
-    """Turn the failure of a call, or of one item in it, into one line with the cause and the remedy.
+    """Turn the error of a call, or of one item in a call, into a `CliError` with the cause and the remedy.
 
     `changes`: true if the call would have changed something.
     """
@@ -261,8 +273,8 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
 
 
 def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
-    """Make the failure if some of several changes failed: the reason for the first of them, and the names of the
-    others.
+    """Make the error for changes of which some failed. It has the reason for the first one, and the names of
+    the others.
     """
     (_, error), *others = failed
     text = str(call_failure(error, changes=True))
@@ -271,7 +283,7 @@ def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
 
 
 def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:
-    """Turn an error code in an answer into an error message for people."""
+    """Turn an error code in an answer into a `CliError` with a message for people."""
     from odradek.wire.errors import ErrorCode
 
     text = f"{error.message or error.code.name} ({error.code.name})"

@@ -1,4 +1,5 @@
-"""Records of coordinators' topics and of the metadata log as plain values, which `odradek log dump` shows instead of bytes.
+"""Records of coordinators' topics and of the metadata log as plain values, which `odradek log dump` shows instead of
+bytes.
 
 Secrets in the metadata log (users' keys, passwords in configurations) stay hidden, as Kafka's own tools hide them.
 """
@@ -24,14 +25,15 @@ TRANSACTION_STATES = (
     "Dead",
     "PrepareEpochFence",
 )
-"""Kafka's names, in the order of the numbers that records have."""
+"""Kafka's names of transaction states; the index of each is the state's number in records."""
 
 
 def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    """Decode the fields `record` (its type), `decoded_key` and `decoded_value` (None: a tombstone) of a record in `topic`.
+    """Decode a record in `topic` into the fields `record` (its type), `decoded_key` and `decoded_value`
+    (None: a tombstone).
 
-    Records of other topics have none of these fields. A record that another program wrote has `undecodable`, with
-    the reason.
+    For topics other than the coordinators' and the metadata log's, the result is empty. If the bytes cannot
+    be decoded, the field `undecodable` has the reason.
     """
     if topic == METADATA:
         # Control records have a key, and no secrets.
@@ -60,7 +62,9 @@ def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[s
 
 
 def _metadata_record(value: bytes) -> dict[str, Any]:
-    """Decode a record of the metadata log. Its bytes are not shown as well, because they contain secrets."""
+    """Decode a record of the metadata log. Its bytes are left out of the result, because they contain
+    secrets.
+    """
     from odradek.wire.errors import MalformedMessage
     from odradek.wire.metadata_frames import UnknownRecord, decode_metadata_record
 
@@ -77,7 +81,7 @@ def _metadata_record(value: bytes) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a message's fields by their names; bytes in hexadecimal digits, secrets hidden."""
+    """Turn a message into plain values: fields by name, bytes in hexadecimal digits, secrets hidden."""
     import attrs
 
     from odradek.wire.secret_fields import shown

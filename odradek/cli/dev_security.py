@@ -1,4 +1,5 @@
-"""The files that `odradek dev --secure` makes: an authority, the nodes' certificate, two users, and files of client keys.
+"""The files that `odradek dev --secure` makes: an authority, the nodes' certificate, two users, and files of client
+keys.
 
 DIR/security has secrets, and only its owner can read it. DIR/admin.properties is for the super user `admin`;
 DIR/client.properties for `client`, who has no rights yet. Clients use SASL_SSL; nodes authenticate each other by
@@ -33,7 +34,7 @@ _YEARS = 10
 
 
 class DevSecurity:
-    """The secrets of one directory: made at its first start, and kept for all later starts."""
+    """The secrets of a local cluster's directory: made at the first start, and kept for all later starts."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -61,12 +62,12 @@ class DevSecurity:
         self._write("scram.secret", secrets.token_urlsafe(32).encode())
 
     def _make_token_secret(self) -> None:
-        """Write the key of delegation tokens, which a directory of an earlier version lacks."""
+        """Write the key of delegation tokens if it is missing: directories of an earlier version lack it."""
         if not (self.directory / _TOKEN_SECRET).exists():
             self._write(_TOKEN_SECRET, secrets.token_urlsafe(32).encode())
 
     def first_users(self) -> list[str]:
-        """List the users in the form of `storage format --add-scram`."""
+        """List the users in the format of the option `storage format --add-scram`."""
         return [
             f"{MECHANISM}=[name={user},passwordfile={self.directory / f'{user}.password'}]" for user in USERS
         ]
@@ -100,7 +101,9 @@ class DevSecurity:
         return self.data / f"{user}.properties"
 
     def _point_client_keys(self, user: str, bootstrap: str) -> None:
-        """Set the addresses in a user's file, and change nothing else. A file that was removed is not made again."""
+        """Replace only the addresses in a user's file of client keys. A file that the user has removed stays
+        removed.
+        """
         path = self.client_file(user)
         if not path.exists():
             return

@@ -1,5 +1,5 @@
-"""Closes the live connections of principals. A dynamic configuration value requests it from the brokers, and shows
-which brokers have applied it.
+"""Closing the connections of principals on all brokers. A dynamic configuration value requests this, and each
+broker shows the value once it has closed them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ LOOK_SECONDS = 0.05
 
 
 def disconnect(client: Client, principals: Iterable[str], timeout_seconds: float) -> list[int]:
-    """Make all brokers close the connections of `principals`. Return the ids of the brokers that have done so.
+    """Make all brokers close the connections of `principals`. Return the ids of the brokers that have closed
+    them.
 
-    A broker closes the connections in the same step in which it applies the value. So a broker that reports the
-    value has closed them. Raises `CliError` for brokers that do not show it in time.
+    A broker closes the connections in the same step in which it applies the value. So a broker that reports
+    the value has closed them. Raises `CliError` for brokers that do not show it in time.
     """
     from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
     from odradek.metadata_quorum.config.config_defs import DISCONNECT_PREFIX

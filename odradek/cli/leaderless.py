@@ -24,8 +24,9 @@ _SHOWN = 20
 
 
 class Replica(NamedTuple):
-    """One replica. `state` is online, DOWN, OFFLINE (its directory), SILENT, or an error's name. `log` is its
-    broker's report on its log, or None."""
+    """One replica of a partition. `state` is online, DOWN, OFFLINE (its directory), SILENT, or an error's
+    name. `log` is the broker's report about its log, or None.
+    """
 
     node: int
     state: str
@@ -59,7 +60,7 @@ class Leaderless(NamedTuple):
 
     @property
     def candidates(self) -> tuple[Replica, ...]:
-        """Replicas that an unclean election may make the leader, in its order."""
+        """The online replicas, which an unclean election may make the leader, in the order of the election."""
         return tuple(each for each in self.replicas if each.state == "online")
 
     @property
@@ -114,7 +115,7 @@ def find_leaderless(
 
 
 def _eligible(client: Client, names: Sequence[str], patience: float) -> dict[TopicPartition, Partition]:
-    """Find the partitions with their eligible replicas; returns none if the brokers are too old to report them."""
+    """Describe the partitions of these topics, with their eligible replicas; empty if the brokers are too old to report them."""
     from odradek.client.errors import UnsupportedByBroker
     from odradek.wire.topic_partition import TopicPartition
 

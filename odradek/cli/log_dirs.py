@@ -1,4 +1,6 @@
-"""Shared by the commands about log directories: ask the brokers that are up, and name the brokers that are down."""
+"""Code shared by the commands about log directories: it asks the live brokers, and names the brokers that are
+down.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class LogDirs(NamedTuple):
 
 
 def add_broker_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--broker`, for `ask_log_dirs`."""
+    """Add the option `--broker`, which `ask_log_dirs` reads."""
     parser.add_argument(
         "--broker",
         type=id_number,
@@ -35,7 +37,7 @@ def add_broker_option(parser: argparse.ArgumentParser) -> None:
 
 
 def look_seconds(args: argparse.Namespace) -> float:
-    """Return the time to wait for a broker's answer."""
+    """Return the seconds to wait for a broker's answer."""
     return min(float(args.timeout), LOOK_SECONDS_MAX)
 
 

@@ -46,10 +46,10 @@ _PAINT = re.compile("\033\\[[0-9;]*m")
 
 
 def plain(text: str) -> str:
-    """Replace characters that do not print by escapes, except the colours of this module.
+    """Replace unprintable characters by escapes, except the colour codes of this module.
 
-    Names of groups, clients and transactions come from other people. A terminal would execute control characters in
-    them.
+    Names of groups, clients and transactions come from other people. A terminal would execute control
+    characters in them.
     """
     if text.isprintable():
         return text
@@ -64,7 +64,7 @@ def _printable(character: str) -> str:
 
 
 def say(text: str = "") -> None:
-    """Print a line for people. Names from other people are made harmless: see `plain`."""
+    """Print a line for people. Control characters in it are escaped: see `plain`."""
     sys.stdout.write(plain(text) + "\n")
 
 
@@ -151,11 +151,11 @@ def table(
     less: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> str:
-    """Make the lines of a table: columns two spaces apart, each as wide as it must be, trailing blanks removed.
+    """Format a table as text: columns two spaces apart, each as wide as necessary, trailing blanks removed.
 
-    If the table is wider than `width`, the columns `less` are left out, one by one in this order. If it is still
-    too wide, cells of text are cut, those of the last column first (`_shrink`). Numbers, headers and the columns
-    `whole` are never cut: a part of an id is useless.
+    If the table is wider than `width`, the columns `less` are left out, one by one in this order. If it is
+    still too wide, cells of text are cut, first in the last column (`_shrink`). Numbers, headers and the
+    columns `whole` are never cut: a part of an id is useless.
     """
     body = list(rows)
     numeric = [_is_numeric([row[i] for row in body]) for i in range(len(header))]
@@ -190,10 +190,11 @@ def _excess(widths: Sequence[int], width: int) -> int:
 
 
 def _shrink(widths: list[int], least: list[int], fixed: list[bool], width: int) -> None:
-    """Narrow columns that are not fixed, until the table fits or no column can be narrowed further.
+    """Narrow columns that are not fixed, by changing `widths`, until the table fits or no column can be
+    narrowed further.
 
-    The last column is narrowed first, as long as it stays readable, because names are in the first columns. Then
-    the widest column is narrowed.
+    The last column is narrowed first, as long as it stays readable, because names are in the first columns.
+    Then the widest column is narrowed.
     """
     excess = _excess(widths, width)
     last = len(widths) - 1
@@ -224,7 +225,9 @@ def _width() -> int | None:
 
 
 def bytes_text(count: int | None) -> str | None:
-    """Write a number of bytes for people: three digits and a unit. None stands for an unknown number."""
+    """Write a number of bytes for people: three digits and a unit. An unknown number (None or negative) stays
+    None.
+    """
     if count is None or count < 0:
         return None
     amount = float(count)
@@ -241,7 +244,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def span_text(milliseconds: int | None) -> str | None:
-    """Write a span of time for people, in its two largest units. None stands for an unknown span."""
+    """Write a span of time for people, in its two largest units. An unknown span (None) stays None."""
     if milliseconds is None:
         return None
     if milliseconds < 1000:
@@ -256,7 +259,9 @@ def span_text(milliseconds: int | None) -> str | None:
 
 
 def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Make the JSON field for bytes: text is unchanged, other bytes are in base64 under a name that says so."""
+    """Make the JSON field for bytes: as text if they are UTF-8, otherwise in base64 under the name
+    `NAME_base64`.
+    """
     if data is None:
         return {name: None}
     try:
@@ -278,11 +283,9 @@ def _text(value: object) -> str:
 
 
 class Progress:
-    """A line on a terminal that shows the progress of long work. It is left out if nobody would see it, or if the
-    output itself shows the progress.
-
-    It is written to standard error, but only if standard output is no terminal, or with `always`. Use it as a
-    context manager, which removes the line at the end.
+    """A line on a terminal that shows the progress of long work. It goes to standard error. It is left out if
+    standard error is no terminal, or if the output on the terminal already shows progress. With `always` the
+    latter does not matter. Use it as a context manager, which removes the line at the end.
     """
 
     def __init__(self, what: str, *, always: bool = False) -> None:

@@ -48,11 +48,11 @@ _OTHERS_NAMES = {
     "--brokers": "--bootstrap-server",
     "--broker-list": "--bootstrap-server",
 }
-"""Options of Kafka's tools and of rpk, with the names of the same options here."""
+"""Options of Kafka's tools and of rpk, with our names for the same options."""
 
 
 _TEXT_BYTES_MAX = (1 << 15) - 1
-"""The longest text that a request holds."""
+"""The most bytes of a text that fits into a request."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
 
@@ -60,8 +60,7 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line with the cause and a way to get help. Only the help shows the usage.
 
-    It checks the bytes of each argument. Unless the argument names a file, they must be UTF-8 text that fits a
-    request.
+    Each argument must be UTF-8 text that fits into a request, unless it names a file.
     """
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
@@ -73,11 +72,11 @@ class Parser(argparse.ArgumentParser):
         return super()._get_value(action, arg_string)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print the help; an error of the output is raised."""
+        """Write the help to the stream. (argparse ignores errors of the stream; here they are raised.)"""
         (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
-        """End the program with exit code 2."""
+        """Print the error on one line and end the program with exit code 2."""
         if message.startswith(_REQUIRED):
             message = f"{message.removeprefix(_REQUIRED)} is missing"
         text = " ".join(message.split())
@@ -86,7 +85,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def _judged(action: argparse.Action, argument: str) -> str:
-    """Return the text of an argument, even if the locale supports only ASCII. Raises `ArgumentError`."""
+    """Return the text of an argument, even if the locale supports only ASCII. Raises `ArgumentError` if it is
+    not UTF-8.
+    """
     try:
         # Bytes that the locale cannot decode arrive as lone surrogates. They may still be valid UTF-8.
         is_known = not any("\ud800" <= each <= "\udfff" for each in argument)
@@ -102,9 +103,7 @@ def _judged(action: argparse.Action, argument: str) -> str:
 
 
 def called_here(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
-    """Return the name of our command for a command of another program, by its first unknown word; empty if there is
-    none.
-    """
+    """Return our name for the first unknown word, if it is an option of Kafka's tools or of rpk; otherwise ""."""
     word = unknown[0].partition("=")[0]
     known = {text for action in parser._actions for text in (*action.option_strings, action.metavar)}
     name = _OTHERS_NAMES.get(word, "")
@@ -114,7 +113,7 @@ def called_here(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
 def add_command(
     groups: Groups, name: str, run: Leaf, summary: str, **options: Any
 ) -> argparse.ArgumentParser:
-    """Add a command that calls `run`; every command has --json."""
+    """Add a command to the group. `run` is called with the parsed arguments; every command has --json."""
     parser = groups.add_parser(
         name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False, **options
     )
@@ -124,8 +123,8 @@ def add_command(
 
 
 class _Timeout(argparse.Action):
-    """The option --timeout: `timeout` for each answer, and the `deadline` of a plan. A plan has no deadline unless
-    the option is given.
+    """The option --timeout. It sets `timeout`, the seconds for each answer, and `deadline`, the seconds for a
+    whole plan. A plan has no deadline unless the option is given.
     """
 
     def __call__(self, _: object, namespace: argparse.Namespace, value: Any, __: str | None = None) -> None:
@@ -134,7 +133,9 @@ class _Timeout(argparse.Action):
 
 
 class DefaultAddress(str):
-    """The default address. A file of client keys may replace it."""
+    """The default of --bootstrap-server, of a type of its own: `bootstrap.servers` in --command-config may
+    replace it.
+    """
 
     __slots__ = ()
 
@@ -172,7 +173,7 @@ def add_connection_options(parser: argparse.ArgumentParser, *, plans: bool = Fal
 
 
 def file_path(text: str) -> str:
-    """Parse the path of a file. Its bytes may be anything except zero bytes."""
+    """Parse a file's path. It may have any bytes except zero bytes."""
     return text
 
 

@@ -1,5 +1,5 @@
-"""SCRAM users in the form of command options: `SCRAM-SHA-512=[name=alice,password=...]`, and ways to keep passwords
-hidden.
+"""SCRAM users in the form of command options: `SCRAM-SHA-512=[name=alice,password=...]`. Passwords are read
+without being shown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_ITERATIONS", "read_password", "scram_record"]
 
 DEFAULT_ITERATIONS = 4096
-"""Kafka's default. The answer for an unknown user has this number, so another number would show that a user exists.
+"""Kafka's default number of iterations. Answers about unknown users have it, too, so it does not show whether
+a user exists.
 """
 _FORM = re.compile(r"(?P<mechanism>[A-Za-z0-9-]+)=\[(?P<parts>.*)\]\Z", re.DOTALL)
 _PARTS = ("name", "password", "passwordfile", "salt", "saltedpassword", "iterations")
@@ -33,7 +34,9 @@ _PART = re.compile(rf"({'|'.join(_PARTS)})=")
 
 
 def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
-    """Make the record of a user from the text of `--add-scram`. Raises `CliError`, which shows no password."""
+    """Make the record of a user from the text of `--add-scram`. Raises `CliError`; its message never shows a
+    password.
+    """
     from odradek.security.scram import MECHANISMS, server_keys
     from odradek.wire.messages.metadata_records import UserScramCredentialRecord
 
@@ -61,7 +64,9 @@ def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
 
 
 def _parts(text: str) -> dict[str, str]:
-    """Split into named parts. A value extends to the next name after a comma, so a password may have commas."""
+    """Split the text into its named parts. A value ends before a comma that is followed by another name, so a
+    password may have commas.
+    """
     starts = [each for each in _PART.finditer(text) if each.start() == 0 or text[each.start() - 1] == ","]
     if not starts or starts[0].start():
         raise CliError(f"--add-scram must have parts of {', '.join(_PARTS)}, separated by commas", USAGE)

@@ -1,4 +1,4 @@
-"""Times as people write them: a moment, or a span back from now."""
+"""Parsing and printing of times: a moment, or a span of time before now."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 
 
 def moment(text: str) -> int:
-    """Parse a time into milliseconds since 1970: ISO 8601 (in the local zone unless it has one), a span back from
-    now, or @N.
+    """Parse a time into milliseconds since 1970: ISO 8601 (in the local zone unless it names one), a span
+    before now (15m), or @MILLISECONDS.
 
     A time before 1970 becomes 0, because requests for offsets use -1 for the end and -2 for the beginning.
     """
@@ -33,7 +33,7 @@ def moment(text: str) -> int:
 
 
 def span(text: str) -> int:
-    """Parse a span like 90s, 15m, 2h, 7d into milliseconds."""
+    """Parse a span of time like 90s, 15m, 2h, 7d into milliseconds."""
     found = _SPAN.fullmatch(text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a span of time (for example 90s, 15m, 2h, 7d)")

@@ -1,6 +1,4 @@
-"""Full and hung disks, and the number of replicas that must be in sync, as brokers report them. Commands that look
-for trouble show them.
-"""
+"""Full, hung and demoted disks, and `min.insync.replicas` of topics, as brokers report them to the commands."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ _MIN_ISR = "min.insync.replicas"
 def min_insync_replicas(
     client: Client, names: Collection[str], timeout: float | None = None
 ) -> dict[str, int]:
-    """Read `min.insync.replicas` of topics; a topic is left out if the cluster does not return a value."""
+    """Read `min.insync.replicas` of these topics. A topic is left out if the cluster returns no value for it."""
     from odradek.client.admin import ConfigResource, ResourceType
 
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
@@ -36,7 +34,9 @@ def min_insync_replicas(
 def disk_troubles(
     client: Client, brokers: Sequence[int], timeout: float
 ) -> dict[int, list[TroubledDirectory]]:
-    """Read the troubled directories by broker. A broker is left out when it is silent or its disks are sound."""
+    """Read the full, hung and demoted directories by broker. A broker that is silent, or whose disks are all sound,
+    is left out.
+    """
     from odradek.client.admin import ConfigResource, ResourceType
     from odradek.serving.disk_troubles import TROUBLED_LOG_DIRS, parse_troubles
 
@@ -52,7 +52,9 @@ def disk_troubles(
 
 
 def retiring_directories(client: Client, brokers: Sequence[int], timeout: float) -> set[tuple[int, str]]:
-    """Find broker and path of each directory that `odradek disk retire` is emptying, or has emptied and not released."""
+    """Find (broker, path) of each directory that `odradek disk retire` is emptying, or has emptied but not
+    released yet.
+    """
     from odradek.client.admin import ConfigResource, ResourceType
     from odradek.serving.disk_troubles import RETIRING_LOG_DIRS
 
@@ -83,7 +85,7 @@ _STATES = {"hung": "does not answer", "full": "is full"}
 
 
 def trouble_document(broker: int, troubled: TroubledDirectory) -> dict[str, Any]:
-    """Make the JSON object of a full or hung directory."""
+    """Make the JSON object of a full, hung or demoted directory."""
     return {
         "broker": broker,
         "path": troubled.path,

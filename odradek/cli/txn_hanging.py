@@ -1,4 +1,6 @@
-"""`odradek txn find-hanging`: open transactions that stop committed readers, and the command that ends each."""
+"""`odradek txn find-hanging`: open transactions that block `read_committed` consumers, and the command that
+ends each.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["register_find_hanging"]
 
 _MINUTES = 15
-"""Kafka's `transaction.max.timeout.ms`, which no transaction with a timeout may exceed."""
+"""Kafka's default of `transaction.max.timeout.ms`, in minutes: no transaction can have a longer timeout."""
 
 
 def _minutes(text: str) -> int:
-    """Parse minutes; their milliseconds must fit into a request."""
+    """Parse a number of minutes, whose milliseconds must fit into a request."""
     return whole_number(text, 0, ((1 << 63) - 1) // 60_000)
 
 
@@ -35,7 +37,7 @@ def register_find_hanging(commands: Groups) -> None:
         commands,
         "find-hanging",
         _find,
-        "find transactions that hold committed readers up, and what ends them",
+        "find transactions that block read_committed consumers, and show how to end them",
     )
     find.add_argument("--topic", metavar="TOPIC", help="only partitions of this topic (default: all topics)")
     find.add_argument("--partition", type=id_number, metavar="N", help="only this partition of the topic")
@@ -140,7 +142,7 @@ def _print_table(found: tuple[OldTransaction, ...]) -> None:
 
 
 def _refusal_text(marker: RefusedMarker) -> str:
-    """Write which marker is refused, why, and what to do."""
+    """Describe the transaction marker that a partition refuses: which one, why, and what to do."""
     transaction, known = marker.transaction, marker.producer
     if marker.is_newer_producer:
         why = (
@@ -160,8 +162,7 @@ def _refusal_text(marker: RefusedMarker) -> str:
     if known.current_transaction_start_offset < 0:
         return text
     return (
-        f"{text}. To release consumers of committed records, abort there a transaction that may be "
-        "committed elsewhere: "
+        f"{text}. To release read_committed consumers, abort the transaction in this partition, although it may be committed elsewhere: "
         f"{_partition_abort(marker.topic, marker.partition, known.current_transaction_start_offset)} "
         "--force"
     )
@@ -188,13 +189,13 @@ def _refusal_document(marker: RefusedMarker) -> dict[str, Any]:
 
 
 def _sentence(each: OldTransaction, now_ms: int) -> str:
-    """Write which transaction stops readers, how it will end, and the command that ends it now."""
+    """Describe a transaction that blocks consumers, how it will end, and the command that ends it now."""
     start = each.producer.current_transaction_start_offset
     where = f"{each.topic}-{each.partition}"
     idle = span_text(max(0, now_ms - each.producer.last_timestamp))
     # Readers are stopped earlier, by another transaction that begins before this one.
     held = (
-        f"consumers of committed records wait at offset {start}"
+        f"read_committed consumers wait at offset {start}"
         if each.holds
         else f"a transaction is open that began at offset {start}"
     )

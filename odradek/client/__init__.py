@@ -1,1 +1,1 @@
-"""The client: one sans-IO core, a blocking shell over sockets and an async shell over the ports."""
+"""The client library: one core without IO, blocking clients over sockets, and async clients over the ports."""

@@ -1,7 +1,7 @@
 """The errors that a client detects itself; error codes in brokers' answers are `odradek.wire.errors.KafkaError`.
 
-A request that fails without an answer from a broker ends in a `ClientError`. Both kinds have `retriable`: whether
-the same operation, repeated unchanged, may succeed later.
+A request that fails without an answer from a broker ends in a `ClientError`. Both kinds have the attribute
+`retriable`. It is true if the same operation may succeed later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class ClientError(Exception):
-    """The base of all errors that the client detects itself; a broker's error codes are `KafkaError`."""
+    """The base of all errors that the client detects itself. (A broker's error code becomes a `KafkaError`.)"""
 
     retriable = False
 
@@ -45,11 +45,13 @@ class BrokerUnavailable(ClientError):
 
 
 class AuthenticationFailed(ClientError):
-    """The broker refuses the client's login, or failed to prove its identity. A retry is useless."""
+    """The broker refused the client's login, or could not prove its own identity. A retry is useless."""
 
 
 class ConnectionBroken(ClientError):
-    """The connection ended after the request was sent. The broker may or may not have performed it."""
+    """The connection ended after the request was sent, before the answer. The broker may or may not have performed
+    the request.
+    """
 
     retriable = True
 
@@ -65,13 +67,13 @@ class UnsupportedByBroker(ClientError):
 
 
 class BufferFull(ClientError):
-    """`buffer.memory` was in use for `max.block.ms`: the application sends faster than the cluster accepts records."""
+    """`buffer.memory` was full for `max.block.ms`: the application sends faster than the cluster accepts records."""
 
     retriable = True
 
 
 class RecordsNotEncoded(ClientError):
-    """The records of one batch cannot be encoded in Kafka's protocol; `__cause__` has the reason. Other batches are
+    """The records of one batch cannot be encoded in Kafka's protocol; `__cause__` is the reason. Other batches are
     not affected.
     """
 
@@ -81,11 +83,13 @@ class ClientClosed(ClientError):
 
 
 class TransactionError(ClientError):
-    """The base of all errors of a transaction; the class says which calls may follow."""
+    """The base of all transaction errors. The subclass says which calls may follow."""
 
 
 class TransactionAbortableError(TransactionError):
-    """The transaction can only be aborted; after that the producer can begin another. `__cause__` has the reason."""
+    """The transaction can only be aborted. After the abort the producer can begin another one. `__cause__` is the
+    reason.
+    """
 
 
 class TransactionAborted(TransactionError):
@@ -93,7 +97,7 @@ class TransactionAborted(TransactionError):
 
 
 class TransactionFatalError(TransactionError):
-    """This producer can only be closed. A new one with the same `transactional.id` aborts its open transaction."""
+    """This producer can only be closed. A new producer with the same `transactional.id` aborts its open transaction."""
 
 
 class ProducerFencedError(TransactionFatalError):
@@ -114,18 +118,20 @@ def is_retriable(error: BaseException) -> bool:
 
 
 def error_code(number: int) -> ErrorCode:
-    """Look up an error code; UNKNOWN_SERVER_ERROR for a number that only a newer broker knows."""
+    """Return the error code with this number; UNKNOWN_SERVER_ERROR if this client does not know the number."""
     return ErrorCode(number)
 
 
 def broker_error(number: int, text: str | None, subject: str) -> KafkaError:
-    """Make the error of an answer, with the broker's own text if it sent one, otherwise with the text of the code."""
+    """Make the `KafkaError` of a broker's answer about `subject`. Its text is the broker's own, or else the standard
+    text of the code.
+    """
     code = error_code(number)
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and text in (None, "", code.message):
-        # Kafka's own text ("This server does not host this topic-partition") is less clear.
+        # This text is clearer than Kafka's own ("This server does not host this topic-partition").
         return KafkaError(code, f"{subject} does not exist")
     reason = text or code.message or code.name
     name = subject.rpartition(" ")[2]
-    # Some of Kafka's texts name their subject, most do not.
+    # Some of Kafka's texts already name the subject; most do not.
     named = re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-]*\w)", reason) is not None
     return KafkaError(code, reason if named else f"{subject}: {reason}")

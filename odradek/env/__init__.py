@@ -1,1 +1,3 @@
-"""The ports, by which code reaches clock, disks, network and processes, and their implementation on this machine."""
+"""The ports through which a node reaches clocks, disks, the network and other processes, and their implementation on
+this machine.
+"""

@@ -1,15 +1,17 @@
-"""The time that may be relied on while the wall clock jumps: the earliest and the latest that it may be. PURE.
+"""Bounds of the right time while the wall clock jumps: the earliest and the latest time that it may be. PURE.
 
-The wall clock is held against the monotonic one. Their difference is stable, but for drift and for jumps. A jump beyond
-`TOLERANCE_MS` is believed when the clock has kept its new time for an interval. Until then two times are possible: the one
-before the jump, which goes on with the monotonic clock, and the new one.
+The wall clock is compared with the monotonic clock. Their difference is stable except for drift and jumps. A jump of
+more than `TOLERANCE_MS` is accepted when the wall clock has kept its new time for an interval. Until then two times
+are possible: the old time, continued by the monotonic clock, and the new time.
 
-* **Whatever is deleted or aborted because of its age** must have expired by the earliest of the two. So one jump deletes nothing.
-* **A credential that expires** must not have expired by the latest of the two, in whichever direction the clock has
-  jumped. The times from which age is counted are taken from the latest as well.
-* A jump backward leaves the earliest time at once, and a jump forward the latest. Nothing waits for a time that is far ahead.
+* **Whatever is deleted or aborted because of its age** must have expired by the earlier of the two times. So one jump
+  deletes nothing.
+* **A credential that expires** must not have expired by the later of the two times, whatever the direction of the
+  jump. Start times, from which an age is counted, use the later time as well.
+* A jump backward moves the earliest time at once, a jump forward moves the latest time at once. So nothing waits for
+  a time in the far future.
 
-A process that starts with a wrong clock believes it: there is nothing to hold it against.
+A process that starts with a wrong clock accepts its time, because there is no other clock to compare.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ from odradek.env.ports import Clock, Log
 __all__ = ["INTERVAL_MS", "TOLERANCE_MS", "AgreedClock", "Moment"]
 
 TOLERANCE_MS = 10_000
-"""The distance that a clock may move at once, as one does that a time server sets right."""
+"""The change of the wall clock in ms that is accepted at once, such as a correction by a time server."""
 INTERVAL_MS = 300_000
-"""Kafka's default of `log.retention.check.interval.ms`. A node sets its own value by `follow`."""
+"""Kafka's default of `log.retention.check.interval.ms`. A node sets its configured value with `follow`."""
 
 
 @attrs.frozen
 class Moment:
-    """One moment by this node's clock and its bounds, in milliseconds since 1970: `earliest_ms <= wall_ms <= latest_ms`."""
+    """The present time by the wall clock and its bounds, in milliseconds since 1970: `earliest_ms <= wall_ms <=
+    latest_ms`.
+    """
 
     earliest_ms: int
     wall_ms: int
@@ -36,14 +40,15 @@ class Moment:
 
     @classmethod
     def agreed(cls, wall_ms: int) -> Moment:
-        """Make a moment at which the clocks agree."""
+        """Make a moment whose bounds equal the wall clock."""
         return cls(wall_ms, wall_ms, wall_ms)
 
 
 class _Side:
-    """The assumed distance of the wall clock from the monotonic clock. It falls at once, and rises after an interval.
+    """The accepted difference of the wall clock and the monotonic clock in ms. A fall is accepted at once, a rise
+    only after an interval.
 
-    Two threads may look at the same time, so each deciding value is read once.
+    Two threads may call this at the same time, so each value is read only once per call.
     """
 
     __slots__ = ("_jumped", "believed")
@@ -51,10 +56,12 @@ class _Side:
     def __init__(self, distance_ms: int) -> None:
         self.believed = distance_ms
         self._jumped: tuple[int, int] | None = None
-        """A rise that is not believed yet: the new distance, and the monotonic time at which it was first seen."""
+        """A rise that is not accepted yet: the new difference, and the monotonic time at which it was first seen."""
 
     def observe(self, distance_ms: int, now_ms: int, interval_ms: int) -> int:
-        """Record the distance. Return the size of a rise that was first seen in this call, else 0."""
+        """Compare a new difference with the accepted one. Return the size of a rise that is seen for the first time,
+        else 0.
+        """
         believed, jumped = self.believed, self._jumped
         if distance_ms <= believed + TOLERANCE_MS:
             self.believed, self._jumped = distance_ms, None
@@ -67,21 +74,23 @@ class _Side:
 
 
 class AgreedClock:
-    """A node's wall clock, with the bounds of the right time. Each look compares both clocks; call it each second."""
+    """A node's wall clock, with the bounds of the right time. Each reading compares both clocks, so there must be one
+    each second.
+    """
 
     __slots__ = ("_backward", "_clock", "_forward", "_interval_ms", "_log")
 
     def __init__(self, clock: Clock, interval_ms: int = INTERVAL_MS, log: Log | None = None) -> None:
-        """`interval_ms` is the time after which a jump is believed. `log` gets a line for each jump."""
+        """Accept the wall clock's present time. A jump is accepted after `interval_ms`; `log` gets a line for each
+        jump.
+        """
         self._clock = clock
         self._interval_ms = interval_ms
         self._log = log
         self._believe()
 
     def follow(self, interval_ms: int, log: Log) -> None:
-        """Begin anew: take the present time as right, believe later jumps only after `interval_ms`, and log each
-        jump.
-        """
+        """Accept the wall clock's present time, use another `interval_ms`, and log each further jump."""
         self._interval_ms, self._log = interval_ms, log
         self._believe()
 
@@ -102,15 +111,19 @@ class AgreedClock:
         return now_ms
 
     def earliest_ms(self) -> int:
-        """Return the earliest time that it may be. Things that are deleted for their age have expired by then."""
+        """Return the earliest time that it may be now (ms since 1970). Use it to decide whether data is old enough to
+        be deleted.
+        """
         return self.observe() + self._forward.believed
 
     def latest_ms(self) -> int:
-        """Return the latest time that it may be. Credentials that have expired by then let nobody in."""
+        """Return the latest time that it may be now (ms since 1970). Use it to decide whether a credential has
+        expired.
+        """
         return self.observe() - self._backward.believed
 
     def moment(self) -> Moment:
-        """Return the present moment by the clocks."""
+        """Return the present time by the wall clock, with both bounds."""
         now_ms, wall_ms = self.observe(), self._clock.wall_ms()
         return Moment(
             min(wall_ms, now_ms + self._forward.believed),

@@ -1,22 +1,23 @@
-"""Calls to one disk for which the loop waits a bounded time. SHELL.
+"""Calls to one disk, for each of which the event loop waits at most a given time. SHELL.
 
 Theory of operation
 -------------------
-A call to a device that hangs cannot be interrupted: its thread waits in the kernel until the device answers. So the loop
-of a node with several disks has a thread per disk make its calls. It waits for each of them, but for a bounded time.
+A call to a device that hangs cannot be interrupted: its thread waits in the kernel until the device answers. So in a
+node with several disks, the loop makes its calls through one thread per disk. It waits for each call, but only for a
+limited time.
 
     idle -> called -> answered in time -----------------------------> idle
                  '-> abandoned (`CallHangs`) -> undone, or finished ---'
 
-* The caller of an abandoned call gets `CallHangs`, and chooses how it ends. When the device answers at last, the
-  thread undoes the call, or finishes it. Until then every further call is refused at once, so no call overtakes
+* The caller of an abandoned call gets `CallHangs`, and chooses how the call ends. When the device finally answers,
+  the thread undoes the call, or finishes it. Until then every further call is refused at once, so no call overtakes
   another.
-* Only the thread that made this object is bounded. Workers may wait, so their calls go straight to the device.
-* Data to be written is copied, because the caller's buffer has other bytes by the time an abandoned write goes on.
-* The hand-over takes the interpreter three times: to begin the call, to end it, to go on. Beside a worker in pure
-  Python each time waits for the switch interval. So the interval is short while the loop waits, and only then.
+* Only calls of the thread that made this object are limited. Workers may wait, so they call the device directly.
+* Data to be written is copied, because the caller may reuse its buffer before an abandoned write ends.
+* A call needs the interpreter lock three times: to begin, to end, and to continue the loop. If a worker runs pure
+  Python, each time costs the switch interval. So the interval is made short while the loop waits, and only then.
 
-`bench/disks/README.md` has what the hand-over costs.
+`bench/disks/README.md` has the measured cost of a call.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ __all__ = ["BoundedCalls", "CallHangs", "Outcome", "Undo", "outcome_of"]
 
 T = TypeVar("T")
 HAND_OVER_SECONDS = 0.00002
-"""The switch interval of the interpreter while the loop waits for a call."""
+"""The interpreter's switch interval in seconds while the loop waits for a call."""
 Undo = Callable[[Any], None]
-"""Undoes an abandoned call, or ends it. The argument is the call's result."""
+"""A function that undoes or finishes an abandoned call. Its argument is the call's result."""
 Outcome: TypeAlias = tuple[T | None, Exception | None]
-"""The result of a call that may raise, or its exception."""
+"""The result of a call, or its exception; the other one is None."""
 
 
 class CallHangs(Exception):
-    """The device has not answered this call in time. Without `has_begun`, an earlier call still hangs."""
+    """Raised if the device has not answered in time. With `has_begun` false, this call was not even started, because
+    an earlier call still hangs.
+    """
 
     def __init__(self, *, has_begun: bool = False) -> None:
         super().__init__()
@@ -46,7 +49,7 @@ class CallHangs(Exception):
 
 
 def outcome_of(work: Callable[[], T]) -> Outcome[T]:
-    """Call a function that may raise. Return its result or its exception."""
+    """Call a function, and return its result or its exception."""
     try:
         return work(), None
     except Exception as error:  # noqa: BLE001 - it comes to the caller, or to `settle`
@@ -54,7 +57,7 @@ def outcome_of(work: Callable[[], T]) -> Outcome[T]:
 
 
 class BoundedCalls:
-    """The thread that makes the loop's calls to one disk. It starts with the first call."""
+    """Makes the loop's calls to one disk in a separate thread, which starts with the first call."""
 
     __slots__ = (
         "_caller",
@@ -74,8 +77,8 @@ class BoundedCalls:
     )
 
     def __init__(self, wait_seconds: float, *, bounds_looks: bool = True) -> None:
-        """Must be called by the thread whose calls are bounded. With `bounds_looks`, calls that change nothing are
-        bounded, too.
+        """Make the object; the thread that does so is the one whose calls are limited. With `bounds_looks`, calls
+        that only read are limited as well.
         """
         self.bounds_looks = bounds_looks
         self._wait_seconds = wait_seconds
@@ -95,21 +98,23 @@ class BoundedCalls:
         self._started = False
         self._is_closed = False
         self.hangs = False
-        """True from an abandoned call on, until this call is undone or done."""
+        """True while an abandoned call is neither undone nor finished."""
 
     def is_for_me(self) -> bool:
-        """Return True on the thread whose calls are bounded."""
+        """True if the current thread is the one whose calls are limited."""
         return threading.get_ident() == self._caller
 
     def looks_for_me(self) -> bool:
-        """Return True on that thread if its calls that change nothing are bounded, too."""
+        """True if the current thread is the one whose calls are limited, and calls that only read are limited as
+        well.
+        """
         return self.bounds_looks and threading.get_ident() == self._caller
 
     def run(self, function: Callable[..., T], abandon: Callable[[], Undo], *args: object) -> T:
-        """Let the thread call `function`, which must not raise.
+        """Call `function` in the other thread, and wait for its result. `function` must not raise.
 
-        If that takes too long, call `abandon`, which returns a function that undoes or ends the call once the thread
-        is back. Raises `CallHangs`.
+        If that takes too long, call `abandon`, and raise `CallHangs`. `abandon` returns a function that undoes or
+        finishes the call; it is run when the device has answered.
         """
         if self.hangs or self._is_closed:
             raise CallHangs
@@ -136,14 +141,16 @@ class BoundedCalls:
         return result
 
     def settle(self) -> None:
-        """Wait, in a worker, until an abandoned call is done or undone. Raises the error with which it ended."""
+        """Wait until an abandoned call is undone or finished; only a worker may call this. Raises the error with
+        which the call ended.
+        """
         self._settled.wait()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     def close(self) -> None:
-        """End the thread, once its call has returned. Every further call is refused."""
+        """End the thread after its current call. All further calls raise `CallHangs`."""
         with self._lock:
             self._is_closed = True
             if self._started and self._job is None and self._work.locked():

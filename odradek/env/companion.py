@@ -1,17 +1,17 @@
-"""A companion's process, as its node sees it: `odradek.env.ports.Companion` of this machine. SHELL.
+"""The node's side of a companion process: implements `odradek.env.ports.Companion` on this machine. SHELL.
 
 Theory of operation
 -------------------
 The process runs `odradek.env.companion_main`. Two descriptors connect it: a socket for calls (`companion_frames`),
-and the lifeline, a pipe that nobody writes to. When the node ends, even by kill -9, the pipe's end closes. The kernel
-then ends the companion at once, also in the middle of a call.
+and the lifeline, a pipe to which the node never writes. When the node ends, even by kill -9, the node's end of the
+pipe closes. The kernel then ends the companion at once, even in the middle of a call.
 
-Beside these the companion inherits standard error alone. Listening sockets stay with the node. So do the
-locks of log directories: a `flock` lasts as long as any process has the file open.
+Of all other descriptors, the companion inherits only standard error. If it had the files of log directories' locks,
+those `flock`s would outlive the node.
 
-Two locks: `_turn` is held for a whole call, `_state` for moments. `close` shuts the socket down, which ends a call
-under way, and ends the process. It waits for that call before it closes the descriptors: their numbers could be
-reused under it.
+There are two locks: `_turn` is held for a whole call, `_state` only briefly. `close` shuts the socket down, which
+ends a call under way, and ends the process. It closes the descriptors only after that call has returned, because the
+call might otherwise use a reused number.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ from odradek.env.ports import Companion, CompanionLost, CompanionRefused
 from odradek.env.real_files import RealFile
 
 END_SECONDS_MAX = 1.0
-"""The time that an idle companion has to end by itself: it takes some milliseconds."""
+"""Seconds that an idle companion has to end by itself, which takes it some milliseconds."""
 KILLED_SECONDS_MAX = 3.0
-"""The longest wait for a killed process. A process that reads from a hung device ends when the device answers; the
-next start of any process reaps it (`subprocess`).
+"""Seconds to wait for a killed process. If it reads from a hung device, it ends only when the device answers; the
+next start of any process then reaps it (`subprocess`).
 """
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""Numeric libraries start a thread per core by default, each with memory of its own. The node needs the cores."""
+"""The environment that limits numeric libraries to one thread. By default they start one per core, each with its own
+memory, but the node needs the cores.
+"""
 
 
 class _LendingPickler(FramePickler):
-    """Passes files as their descriptors."""
+    """A pickler that replaces each lent file by its descriptor."""
 
     def persistent_id(self, value: object) -> Any:
         if not isinstance(value, RealFile):
@@ -52,7 +54,7 @@ class _LendingPickler(FramePickler):
 
 
 class _Process:
-    """A started process and the descriptors that lead to it. Raises `OSError` if the system has none."""
+    """A started process, with the descriptors that connect it. Raises `OSError` if the system has none left."""
 
     def __init__(self, factory: str) -> None:
         with contextlib.ExitStack() as opened:
@@ -68,12 +70,14 @@ class _Process:
             opened.pop_all()
 
     def shut(self) -> None:
-        """Shut both descriptors down: each end then reads the end of the stream."""
-        with contextlib.suppress(OSError):  # The other end has shut it down already.
+        """Shut down both descriptors, so that the process reads the end of the stream."""
+        with contextlib.suppress(OSError):  # the process may have shut it down already
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def end(self, patience_seconds: float) -> str:
-        """Wait for the end of the process, kill it after `patience_seconds`, and reap it. Returns how it ended."""
+        """Wait until the process ends, kill it after `patience_seconds`, and reap it. Return a text that says how it
+        ended.
+        """
         try:
             status = self.process.wait(patience_seconds)
         except subprocess.TimeoutExpired:
@@ -88,13 +92,13 @@ class _Process:
         )
 
     def release(self) -> None:
-        """Close the descriptors, once."""
+        """Close both descriptors. It must be called only once."""
         self.socket.close()
         os.close(self._lifeline)
 
 
 def _spawn(factory: str, channel: int, lifeline: int) -> subprocess.Popen[bytes]:
-    """Start the program. The factory is in its arguments for people who list processes."""
+    """Start the companion's program. `factory` is among its arguments, so that it can be seen in a list of processes."""
     program = [*child_program("odradek.env.companion_main"), str(channel), str(lifeline), factory]
     return subprocess.Popen(
         program,
@@ -107,7 +111,7 @@ def _spawn(factory: str, channel: int, lifeline: int) -> subprocess.Popen[bytes]
 
 
 class RealCompanion:
-    """`odradek.env.ports.Companion` in a child process."""
+    """Implements `odradek.env.ports.Companion` with a child process."""
 
     def __init__(self, factory: str, args: tuple[Any, ...]) -> None:
         self._factory = factory
@@ -116,17 +120,17 @@ class RealCompanion:
         self._state = threading.Lock()
         self._process: _Process | None = None
         self._lost: str | None = None
-        """The reason why no process will be started again."""
+        """The reason why no process will be started again; None while one may be."""
 
     @property
     def pid(self) -> int | None:
-        """The process' id; None while there is none."""
+        """The id of the companion's process; None if no process runs."""
         with self._state:
             return None if self._process is None else self._process.process.pid
 
     @property
     def is_closed(self) -> bool:
-        """True if the companion is lost or was closed: it has no process."""
+        """True if the companion was closed or has ended, so that no process runs."""
         return self._lost is not None
 
     def call(self, method: str, *args: Any) -> Any:
@@ -143,13 +147,13 @@ class RealCompanion:
             if process is not None:
                 process.shut()
         if process is not None:
-            # A running method is not awaited: its caller gets `CompanionLost`.
+            # Do not wait for a method that is running: its caller gets `CompanionLost`.
             process.end(0.0 if self._turn.locked() else END_SECONDS_MAX)
         with self._turn:
             self._forget()
 
     def _start(self) -> _Process:
-        """Start the process and make the object. If the factory raises, the next call starts again."""
+        """Start the process, and let it make its object. If the factory raises, the next call starts another process."""
         making = Outgoing(self._args)
         with self._state:
             if self._lost is not None:
@@ -178,7 +182,9 @@ class RealCompanion:
         except (OSError, EOFError) as error:
             self._lose(process)
             raise self._lost_error() from error
-        except BaseException:  # no memory, or an interrupt: the next call would read the rest of this answer
+        except (
+            BaseException
+        ):  # no memory, or an interrupt: the next call must not read the rest of this answer
             self._lose(process)
             raise
         is_result, value, places = answer.value()
@@ -188,7 +194,7 @@ class RealCompanion:
         try:
             raise value
         finally:
-            # Otherwise error, traceback and frame would keep each other alive until a garbage collection.
+            # Otherwise error, traceback and frame would keep each other in memory until a garbage collection.
             del value
 
     def _lose(self, process: _Process) -> None:
@@ -200,7 +206,7 @@ class RealCompanion:
         self._forget()
 
     def _forget(self) -> None:
-        """Close the descriptors. The caller holds `_turn`, so no other thread reads from the descriptors."""
+        """Close the descriptors. The caller holds `_turn`, so no other thread reads from them."""
         with self._state:
             process, self._process = self._process, None
             if process is not None:

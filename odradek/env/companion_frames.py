@@ -1,10 +1,11 @@
 """Messages between a node and its companion: values as frames on a Unix stream socket. SHELL.
 
-A frame is a head, a table, a pickle (protocol 5, PEP 574), and the buffers that the table lists. Bytes of
-`APART_BYTES_MIN` or more are such buffers. They go from the sender's memory to the socket, and from the socket to where
-they stay, so each side copies them once. Descriptors travel beside the head (SCM_RIGHTS).
+A frame is a head, a table, a pickle (protocol 5, PEP 574), and the buffers that the table lists. Byte strings of
+`APART_BYTES_MIN` or more are such buffers. They are sent from the sender's memory, and received into their final
+memory, so each side copies them only once. Descriptors are sent together with the head (SCM_RIGHTS).
 
-Both ends are of one release, and strangers cannot reach the socket. So frames have neither versions nor checksums.
+Both processes run the same release, and no other process can reach the socket. So frames need neither versions nor
+checksums.
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ from typing import Any, TypeAlias
 from odradek.env.ports import FILES_MAX
 
 APART_BYTES_MIN = 32 << 10
-"""The size from which bytes are a buffer of their own. Below, another system call costs more than the copy."""
+"""The size from which a byte string is sent as a separate buffer. For a smaller one, another system call costs more
+than the copy.
+"""
 _HEAD = struct.Struct("!QII")
-"""Bytes of the pickle, number of buffers, number of descriptors."""
+"""Size of the pickle in bytes, number of buffers, number of descriptors."""
 _ROW = struct.Struct("!?Q")
-"""True if the buffer may be written to where it arrives; its bytes."""
+"""For each buffer: true if the receiver may write to it; its size in bytes."""
 _APART = 0
-"""The persistent id of the next buffer. A lent file has a tuple instead."""
+"""The persistent id that stands for the next buffer in a pickle. A lent file has a tuple instead."""
 
 _Apart: TypeAlias = list[tuple[bool, memoryview]]
 
 
 class FramePickler(pickle.Pickler):
-    """Writes a value, and leaves its long bytes in `apart`."""
+    """Pickles a value; long byte strings go to the list `apart` instead of the pickle."""
 
     def __init__(self, file: io.BytesIO, apart: _Apart) -> None:
         super().__init__(file, 5, buffer_callback=partial(_keep_apart, apart))
@@ -54,7 +57,7 @@ class FramePickler(pickle.Pickler):
 
 
 def _keep_apart(apart: _Apart, buffer: pickle.PickleBuffer) -> bool:
-    """Keep the memory of an array or the like out of the pickle; True leaves it there."""
+    """Add an array's memory to the separate buffers. Return False if it was added, True to leave it in the pickle."""
     raw = buffer.raw()
     if raw.nbytes < APART_BYTES_MIN:
         return True
@@ -63,7 +66,7 @@ def _keep_apart(apart: _Apart, buffer: pickle.PickleBuffer) -> bool:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads a value. Its long bytes come in the order in which the pickle names them."""
+    """Reads a value from a pickle and its separate buffers, which are in the order of their use in the pickle."""
 
     def __init__(
         self, file: io.BytesIO, apart: Iterator[bytes | bytearray], lend: Callable[..., Any] | None
@@ -81,7 +84,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Outgoing:
-    """A frame to be sent. Raises pickle's error for a value that it cannot write."""
+    """A frame to send. Raises pickle's error for a value that cannot be pickled."""
 
     def __init__(self, value: object, pickler: type[FramePickler] = FramePickler) -> None:
         file, apart = io.BytesIO(), _Apart()
@@ -99,7 +102,7 @@ class Outgoing:
         self._body = body
 
     def send(self, sock: socket.socket) -> None:
-        """Send the frame whole. Raises `OSError`."""
+        """Send the whole frame. Raises `OSError`."""
         lent = array.array("i", self._descriptors)
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, lent)] if lent else []
         sent = sock.sendmsg((self._head, self._body), beside)
@@ -110,7 +113,7 @@ class Outgoing:
 
 
 class Incoming:
-    """A frame that has come whole, with its descriptors. The receiver closes them."""
+    """A frame that was received completely, with its descriptors. The receiver must close them."""
 
     def __init__(self, body: bytes, apart: Sequence[bytes | bytearray], descriptors: Sequence[int]) -> None:
         self._body = body
@@ -118,7 +121,7 @@ class Incoming:
         self.descriptors = descriptors
 
     def value(self, lend: Callable[..., Any] | None = None) -> Any:
-        """Read the value that was sent. `lend` makes its files, in the order of the descriptors.
+        """Read the value of the frame. `lend` makes the lent files, in the order of the descriptors.
 
         Raises the errors of pickle, and of making the value.
         """
@@ -146,7 +149,7 @@ def receive(sock: socket.socket) -> Incoming:
 
 def _receive_bytes(sock: socket.socket, count: int) -> bytes:
     data = sock.recv(count, socket.MSG_WAITALL) if count else b""
-    while len(data) < count:  # Fewer bytes come after a signal, or at the end of the stream.
+    while len(data) < count:  # a signal or the end of the stream may cut a receive short
         more = sock.recv(count - len(data), socket.MSG_WAITALL)
         if not more:
             raise EOFError

@@ -1,7 +1,7 @@
-"""The program of a companion's process: `python -m odradek.env.companion_main CHANNEL LIFELINE FACTORY`. SHELL.
+"""The program of a companion process: `python -m odradek.env.companion_main CHANNEL LIFELINE FACTORY`. SHELL.
 
-`odradek.env.companion` starts it. The first frame has the factory's arguments, of which the object is made. Each further
-frame names a method to call. The end of the channel ends the process.
+`odradek.env.companion` starts it. The first frame has the arguments for the factory, which makes the companion's
+object. Each further frame names a method of the object to call. The process ends when the channel does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from odradek.env.real_descriptors import close_descriptor, disk_error
 
 
 class DescriptorFile:
-    """`odradek.env.ports.LentFile` over a descriptor that the node lent. It is valid until the call returns."""
+    """Implements `odradek.env.ports.LentFile` with a descriptor that the node has sent. It is valid until the call
+    returns.
+    """
 
     __slots__ = ("_directory", "_fd", "path", "size")
 
@@ -44,12 +46,12 @@ class DescriptorFile:
         return data
 
     def forget(self) -> None:
-        """Forget the descriptor, since its call has ended."""
+        """Drop the descriptor, because the call has ended."""
         self._fd = -1
 
 
 class _Server:
-    """The object of the companion, once it is made, and the loop that calls its methods."""
+    """The companion's object, and the loop that calls its methods."""
 
     def __init__(self, channel: socket.socket, factory: str) -> None:
         self._channel = channel
@@ -57,7 +59,7 @@ class _Server:
         self._made: Any = None
 
     def serve_next(self) -> None:
-        """Answer one frame. Raises `EOFError` when the node has closed the channel."""
+        """Receive one frame, and send the answer. Raises `EOFError` when the node has closed the channel."""
         self._answer(receive(self._channel)).send(self._channel)
 
     def _answer(self, frame: Incoming) -> Outgoing:
@@ -87,8 +89,8 @@ class _Server:
 
 
 def _failure(error: Exception) -> Outgoing:
-    """Make the frame that raises this error in the node. Where pickle would change the error, the frame has its
-    text.
+    """Make the frame that raises this error in the node. If pickle would change the error, the frame has its text
+    instead.
     """
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     places = " > ".join(
@@ -100,21 +102,21 @@ def _failure(error: Exception) -> Outgoing:
 def _end_with_the_node(lifeline: int) -> None:
     """Let the kernel end this process when the node's end of the pipe closes, even in the middle of a call.
 
-    SIGIO (fcntl(2), O_ASYNC) ends a process by default. PR_SET_PDEATHSIG is unsuitable: it signals the end of the
-    thread that started the process, here a worker.
+    The closing pipe sends SIGIO (fcntl(2), O_ASYNC), which ends a process by default. PR_SET_PDEATHSIG is unsuitable:
+    it signals the end of the thread that started the process, here a worker.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGIO,))
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     if select.select((lifeline,), (), (), 0)[0]:
-        raise EOFError  # The node ended before this call.
+        raise EOFError  # the node ended before this call
 
 
 def main(channel: str, lifeline: str, factory: str) -> None:
-    """Serve the node until it closes the channel or ends."""
-    # A terminal or service sends these signals to all its processes; the node stops its companions in its own
-    # order.
+    """Answer the node's frames until the node closes the channel or ends."""
+    # A terminal or a service manager sends these signals to all processes; but the node itself stops its companions,
+    # in its own order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     give_way()

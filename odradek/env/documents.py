@@ -1,4 +1,4 @@
-"""A document at an address, for settings that name one. SHELL."""
+"""Fetches a document from an address that a setting names. SHELL."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ __all__ = ["fetch_document"]
 
 BYTES_MAX = 1 << 20
 FETCH_SECONDS_MAX = 10.0
-"""The seconds within which a whole answer must come. A server that sends a byte now and then gets no more time."""
+"""Seconds within which the whole answer must arrive. A server that sends a byte now and then gets no more time."""
 
 
 def fetch_document(address: DocumentAddress) -> bytes:
-    """Fetch the document at `file:///PATH`, or at a server's `https` or `http` address. It blocks, so it belongs
-    into a worker.
+    """Fetch the document at `file:///PATH`, or at an `https` or `http` address. It blocks, so call it in a worker.
 
-    Redirections are not followed: the settings name one address, and a redirection could lead to any server. Proxies
+    Redirections are not followed: a setting names one address, and a redirection could lead to any server. Proxies
     are not used. Raises `DocumentMissing`, also for more than `BYTES_MAX` bytes.
     """
     try:
@@ -47,7 +46,7 @@ def fetch_document(address: DocumentAddress) -> bytes:
 
 
 def _ask(parts: SplitResult, address: DocumentAddress) -> bytes:
-    """Send one request over a connection of its own, and read the answer. Raises as `fetch_document` does, and
+    """Send one request on a new connection, and return the body of the answer. Raises as `fetch_document` does, and
     `OSError`.
     """
     assert parts.hostname is not None
@@ -74,16 +73,17 @@ def _ask(parts: SplitResult, address: DocumentAddress) -> bytes:
 
 @contextmanager
 def _ended_when_late(sock: socket.socket) -> Iterator[None]:
-    """Shut the connection down when its time is up. TLS takes the descriptor over, so it is copied.
+    """Shut the connection down after `FETCH_SECONDS_MAX`, during a `with` block. It uses a copy of the descriptor,
+    because TLS takes over the original.
 
-    Raises `DocumentMissing` then, even if the body was complete.
+    Raises `DocumentMissing` after that time, even if the body was complete.
     """
     is_late = threading.Event()
     copy = sock.dup()
 
     def end() -> None:
         is_late.set()
-        with suppress(OSError):  # the server may have left before
+        with suppress(OSError):  # the server may have closed the connection before
             copy.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(FETCH_SECONDS_MAX, end)

@@ -1,30 +1,30 @@
-"""The ports: everything that a node asks of the world outside its own memory.
+"""The ports: the interfaces through which a node uses everything outside of its own memory.
 
 Theory of operation
 -------------------
-Production code never touches a clock, a socket, a file, a thread or a source of randomness by itself. It receives an
-`Env` and asks that. There are two families of implementation: `odradek.env.real` (the machine) and `sim` (a virtual
-machine). A seed may delay, split or fail every call of the second. `run_node(config, env)` is the only way to start a
-node, so the simulator runs the code that production runs.
+Production code never touches a clock, a socket, a file, a thread or a source of randomness by itself. It uses the
+ports of the `Env` that it receives. There are two implementations: `odradek.env.real` (this machine) and `sim` (a
+virtual machine). The simulator may delay, split or fail every call, as a seed decides. `run_node(config, env)` is the
+only way to start a node, so the simulator runs the code that production runs.
 
 Rules
 -----
-* Only `Clock.sleep_until`, `Conn.readable`, `Conn.writable`, `Listener.accept`, `Network.connect`, `Event.wait`
-  and `Workers.run` await. Everything else returns at once, so nothing can be interleaved between a receive and
-  its dispatch. (`Companion` blocks, and is for workers.)
-* `File` and `Dir` calls block the caller. On the loop that is allowed for appends, and for reads that `File.is_warm`
-  vouches for (`File.read_warm` reads only such). Calls that may wait for a device go through `Workers.run`: sync,
-  cold reads, listing big trees.
-* A file may be closed, removed or renamed while a worker is at it. So a worker pins what it reads. For a worker,
-  `FileClosed` means that it came too late; the device is sound. When the loop gets the result, the file may have
-  changed again.
-* A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes
-  down only its own partitions. A call to a dead device raises `DiskError` alone; so does `exists`, rather than answer
-  False. Calls that let a file or a lock go succeed there all the same: `unpin`, `rest`, `close`, `unlock`.
-* What has passed between a node and its companion stays as it is: neither side changes it. In the simulator both have
-  the same object.
-* mmap is not used, because it would bypass the port. Clean-up code may have no effects: after a crash the ports fail
-  first.
+* Only `Clock.sleep_until`, `Conn.readable`, `Conn.writable`, `Listener.accept`, `Network.connect`, `Event.wait` and
+  `Workers.run` await. All other calls return at once, so no other task can run between a receive and its dispatch.
+  (`Companion` blocks; only workers use it.)
+* `File` and `Dir` calls block the caller. On the loop that is allowed for appends, and for reads that do not wait for
+  the device according to `File.is_warm`. (`File.read_warm` makes only such reads.) Calls that may wait for a device
+  go through `Workers.run`: sync, cold reads, listing big trees.
+* A file may be closed, removed or renamed while a worker reads it. So a worker pins the files that it reads. If a
+  worker gets `FileClosed`, it was too late; the device works. When the loop gets the worker's result, the file may
+  have changed again.
+* A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes down
+  only its own partitions. Calls to a dead device raise only `DiskError`; even `exists` does not return False. Calls
+  that release a file or a lock succeed even then: `unpin`, `rest`, `close`, `unlock`.
+* A value that a node and its companion have exchanged must not be changed by either. In the simulator both have the
+  same object.
+* mmap is not used, because it would bypass the port. Clean-up code (`finally`) must not rely on the ports: after a
+  simulated crash they fail at once.
 
 This module is a leaf that every package may import.
 """
@@ -46,14 +46,14 @@ T = TypeVar("T")
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 FILES_MAX = 250
-"""The most files in one call of a companion. Linux passes up to 253 descriptors at once (unix(7), SCM_RIGHTS)."""
+"""The most files in one call of a companion. Linux sends up to 253 descriptors at once (unix(7), SCM_RIGHTS)."""
 
 
 class DiskError(Exception):
     """A file or directory operation failed.
 
-    `directory` is the root that `Env.open_dir` was given (a log directory), and `path` the file. `errno` is the
-    system's number, 0 where there is none. `operation` is a word such as `append` or `sync`.
+    `directory` is the path of the root directory (a log directory, `Env.open_dir`), and `path` that of the file.
+    `errno` is the system's error number, or 0. `operation` is a word such as `append` or `sync`.
     """
 
     def __init__(self, directory: str, path: str, operation: str, errno: int, reason: str) -> None:
@@ -65,16 +65,16 @@ class DiskError(Exception):
         self.reason = reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the fields, for pickle: an error crosses from a companion's process."""
+        """Return the fields for pickle, because an error may be raised in a companion and sent to the node."""
         return type(self), (self.directory, self.path, self.operation, self.errno, self.reason), self.__dict__
 
 
 class DiskRefused(DiskError):
-    """The system refuses for now, although the device is sound: the same call may succeed later."""
+    """The system refused the call for now, but the device works: the same call may succeed later."""
 
 
 class DiskFull(DiskRefused):
-    """No space left (ENOSPC, EDQUOT). The file may hold a prefix of the data to be appended."""
+    """No space is left (ENOSPC, EDQUOT). After an append, the file may have a prefix of the data."""
 
 
 class ResourcesShort(DiskRefused):
@@ -82,20 +82,20 @@ class ResourcesShort(DiskRefused):
 
 
 class DiskHung(DiskRefused):
-    """The device has not answered in time. Nothing has changed: when the device answers, the call is undone.
+    """The device has not answered in time. The call has no effect: when the device answers, it is undone.
 
-    If the call `goes_on`, it is done then instead (`Dir.in_time`), and `Dir.settle` waits for that.
+    If `goes_on` is true, the call is completed instead (`Dir.in_time`); `Dir.settle` waits for that.
     """
 
     goes_on = False
 
 
 class FileMissing(DiskError):
-    """No such file or directory (ENOENT)."""
+    """There is no such file or directory (ENOENT)."""
 
 
 class FileClosed(FileMissing):
-    """The owner has closed the file, perhaps to remove it, before a worker read it."""
+    """The file's owner has closed it, perhaps to remove it, before a worker could read it."""
 
 
 _FULL = (_errno.ENOSPC, _errno.EDQUOT)
@@ -103,7 +103,9 @@ _SHORT = (_errno.EMFILE, _errno.ENFILE, _errno.ENOMEM, _errno.EINTR)
 
 
 def disk_error(directory: str, path: str, operation: str, number: int, reason: str) -> DiskError:
-    """Make the exception for a system's error `number`. A failed sync is final, unless space is lacking."""
+    """Make the exception for the system's error `number`. A failed sync gives an error that is final, unless the disk
+    is full.
+    """
     if number in _FULL:
         return DiskFull(directory, path, operation, number, reason)
     if number in _SHORT and operation != "sync":
@@ -114,54 +116,58 @@ def disk_error(directory: str, path: str, operation: str, number: int, reason: s
 
 
 class DocumentMissing(Exception):
-    """A document that a setting names could not be fetched; the text says why in one line."""
+    """Raised if a document that a setting names could not be fetched. The text says why in one line."""
 
 
 class ConnectionLost(Exception):
-    """The connection is lost: reset, refused, or closed under a send."""
+    """The connection is lost: it was reset, refused, or closed during a send."""
 
 
 class ConnectionCut(ConnectionLost):
-    """The connection was ended from here for the peer's bytes; the text says why."""
+    """This node ended the connection because of bytes that the peer sent. The text says why."""
 
 
 class CompanionLost(Exception):
-    """A companion's process ended, or it was closed, before the method returned. The companion stays lost."""
+    """The companion's process ended, or the companion was closed, before the method returned. All further calls fail
+    too.
+    """
 
 
 class CompanionRefused(CompanionLost):
-    """The system cannot start a companion (memory, processes, descriptors): the same call may succeed later."""
+    """The system could not start the companion (memory, processes, descriptors). The same call may succeed later."""
 
 
 class CompanionFailed(Exception):
-    """A companion's method raised an exception that cannot be pickled: its type and text."""
+    """The companion's method raised an exception that cannot be pickled. The text has the type and text of that
+    exception.
+    """
 
 
 class Scope(Protocol):
-    """The context that `Clock.timeout_at` yields: `expired` is true if the deadline cut the body short."""
+    """The context that `Clock.timeout_at` yields. `expired` is true if the deadline ended the block early."""
 
     @property
     def expired(self) -> bool: ...
 
 
 class Clock(Protocol):
-    """Time of one node, so that the simulator can pause, slow and skew a single node."""
+    """The clocks of one node. In the simulator each node has its own, which can be paused, slowed and skewed."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary start; never falls."""
+        """Return seconds since an arbitrary start; the value never falls."""
 
     def wall_ms(self) -> int:
-        """Return milliseconds since 1970 by the operator's clock; may jump."""
+        """Return milliseconds since 1970 by the system's wall clock; the value may jump."""
 
     async def sleep_until(self, deadline: float) -> None:
-        """Wait until `monotonic()` reaches `deadline` (a checkpoint even if it has)."""
+        """Wait until `monotonic()` reaches `deadline`. This is a checkpoint even if the deadline has passed."""
 
     def timeout_at(self, deadline: float) -> AbstractContextManager[Scope]:
-        """Cut the body short at `deadline`. Costs microseconds: never per frame."""
+        """End the `with` block early at `deadline`. It costs microseconds, so never use it per frame."""
 
 
 class Event(Protocol):
-    """A flag that tasks wait for; once set it stays set."""
+    """A flag that tasks can wait for. Once set, it stays set."""
 
     def set(self) -> None: ...
 
@@ -171,7 +177,7 @@ class Event(Protocol):
 
 
 class TaskGroup(Protocol):
-    """The tasks of a node, or of a part of it."""
+    """A group of tasks of a node, which end together."""
 
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
@@ -179,7 +185,7 @@ class TaskGroup(Protocol):
 
 
 class File(Protocol):
-    """An append-only file with positioned reads. The owner holds one reference; a reader pins more.
+    """An append-only file with reads at any position. Its owner has one reference; `pin` adds more.
 
     Every call on a file without references raises `FileClosed`.
     """
@@ -189,41 +195,43 @@ class File(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes appended so far (synced or not)."""
+        """The bytes in the file, including those that are not synced."""
 
     def append(self, data: Buffer) -> int:
-        """Append all of `data`; return the position at which it begins.
+        """Append all of `data`; return the position of its first byte.
 
-        Raises `DiskFull` or `DiskError`; a prefix may then be in the file (`size` counts it), and the owner
-        truncates. After `DiskHung` nothing is in the file.
+        Raises `DiskFull` or `DiskError`. Then the file may have a prefix of the data (`size` includes it), and the
+        owner must truncate. After `DiskHung` the file has nothing of the data.
         """
 
     def pread(self, count: int, offset: int) -> bytes:
-        """Read up to `count` bytes at `offset`; fewer only at the end of the file."""
+        """Read `count` bytes at `offset`; fewer only at the end of the file."""
 
     def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
-        """Fill `buffer` from `offset`. Return the number of bytes read, fewer only at the end of the file."""
+        """Fill `buffer` with the bytes from `offset` on. Return the number of bytes read; it is smaller only at the
+        end of the file.
+        """
 
     def is_warm(self, offset: int, count: int) -> bool:
-        """True if the page cache probably holds this range, so a read need not wait for the device.
+        """True if the page cache probably has this range, so that reading it does not wait for the device.
 
-        The probe is cheap.
+        This check is cheap.
         """
 
     def read_warm(self, count: int, offset: int) -> bytes | bytearray | None:
-        """Read all `count` bytes at `offset`; None if that would wait for the device, or if the file ends before."""
+        """Read `count` bytes at `offset`. Return None if that would wait for the device, or if the file ends before."""
 
     def open_past_cache(self) -> UncachedFile:
-        """Open the file for reads that go to the device itself; blocking, for a worker. Raises `DiskError`."""
+        """Open the file for reads that bypass the page cache. It blocks, so call it in a worker. Raises `DiskError`."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes."""
+        """Shorten the file to `size` bytes."""
 
     def sync(self) -> int:
-        """Make durable all bytes written before the call; return the size that this covers.
+        """Make all bytes durable that were written before the call. Return the size of the file that is durable now.
 
-        A failure is final: the kernel may have dropped the dirty pages, so the caller takes the directory
-        offline and never tries again.
+        A failure is final, because the kernel may have dropped the dirty pages. So the caller must take the directory
+        offline, and never sync again.
         """
 
     def pin(self) -> None:
@@ -232,122 +240,133 @@ class File(Protocol):
     def unpin(self) -> None: ...
 
     def rest(self) -> bool:
-        """Give up the descriptor unless the file is pinned; it is opened again when needed. Return True if it was
-        given up.
+        """Close the descriptor unless the file is pinned; the next use opens it again. Return True if it was closed.
 
-        Only the thread that uses the file without a pin (the loop) may call it, or any thread while it is the only
-        one.
+        Only the thread that uses the file without a pin (the loop) may call this. Any thread may do so while no other
+        thread uses the file.
         """
 
     def close(self) -> None:
-        """Give up the owner's reference; the descriptor is closed with the last pin, whatever the device answers."""
+        """Drop the owner's reference. The descriptor is closed when no pin is left, even if the device fails."""
 
 
 class UncachedFile(Protocol):
-    """A file whose reads come from the device, and leave the page cache alone. For one thread at a time."""
+    """A file whose reads come from the device, and do not fill the page cache. Only one thread at a time may use it."""
 
     def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
-        """Fill `buffer` from `offset`; the number of bytes read, fewer only at the end of the file."""
+        """Fill `buffer` with the bytes from `offset` on. Return the number of bytes read; it is smaller only at the
+        end of the file.
+        """
 
     def close(self) -> None: ...
 
 
 class Dir(Protocol):
-    """A directory. Names are relative to it and may have one level of folders (`topic-0/000.log`)."""
+    """A directory of files. File names are relative to it, and may include one folder (`topic-0/000.log`)."""
 
     @property
     def path(self) -> str: ...
 
     def open(self, name: str, *, create: bool = False) -> File:
-        """Open for reading and appending. Raises `FileMissing` unless `create`."""
+        """Open a file for reading and appending. Raises `FileMissing` if it does not exist, unless `create`."""
 
     def subdir(self, name: str, *, create: bool = False) -> Dir:
-        """Open a directory below this one. Raises `FileMissing` unless it exists or `create`."""
+        """Open a directory inside this one. Raises `FileMissing` if it does not exist, unless `create`."""
 
     def list_directories(self) -> list[str]:
-        """List names of directories alone, sorted."""
+        """List the names of directories in this directory, sorted."""
 
     def list(self) -> list[str]:
-        """List names of files and directories, sorted."""
+        """List the names of files and directories in this directory, sorted."""
 
     def exists(self, name: str) -> bool:
-        """True if there is a file or directory of this name. Raises `DiskError` if the device does not say."""
+        """True if there is a file or directory of this name. Raises `DiskError` if the device fails."""
 
     def is_dir(self, name: str) -> bool:
-        """True if there is a directory of this name. Raises `DiskError` if the device does not say."""
+        """True if there is a directory of this name. Raises `DiskError` if the device fails."""
 
     def file_size(self, name: str) -> int:
-        """Size in bytes. Raises `FileMissing`."""
+        """Return the size of a file in bytes. Raises `FileMissing`."""
 
     def modified_ms(self, name: str) -> int:
-        """Return wall-clock milliseconds of the last write."""
+        """Return the time of the last write to a file, in wall-clock milliseconds since 1970."""
 
     def read_bytes(self, name: str, size_max: int = 64 << 20) -> bytes:
-        """Read the whole file. Raises `FileMissing`, or `DiskError` when it is larger than `size_max`."""
+        """Read a whole file. Raises `FileMissing`, or `DiskError` if the file has more than `size_max` bytes."""
 
     def write_atomic(self, name: str, data: bytes) -> None:
-        """Replace the file: temporary file, sync, rename, sync of the directory. Old or new after a crash."""
+        """Replace a file's content: write a temporary file, sync it, rename it, sync the directory. After a crash the
+        file has either the old or the new content.
+        """
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or directory within this directory (durable after `sync`)."""
+        """Rename a file or directory within this directory. The change is durable after `sync`."""
 
     def remove(self, name: str) -> None:
         """Remove a file. Raises `FileMissing`."""
 
     def remove_tree(self, name: str) -> None:
-        """Remove a directory with all that is in it."""
+        """Remove a directory with everything in it."""
 
     def sync(self) -> None:
         """Make creations, renames and removals in this directory durable."""
 
     def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
-        """Bound the time that the calling thread waits for files and directories below this one. From then on its
-        appends and creations raise `DiskHung` if the device does not answer, and until it has. So does a truncation
-        meanwhile. So do its `looks`: reads, openings, and listings of directories. Any other work here belongs into
-        `in_time`. This holds for files that are opened from now on, from this directory or below it. Another
-        `Env.open_dir` of the same path is apart.
+        """Limit the time for which calls of the current thread wait for the disk of this directory.
+
+        From then on, the thread's appends and creations in or below this directory raise `DiskHung` if the device
+        does not answer in `wait_seconds`. While a call hangs, truncations raise it as well. With `looks`, reads,
+        openings and listings do the same. All other work of that thread on the disk must use `in_time`. This applies
+        to files that are opened later, from this directory or below it. It does not apply to other results of
+        `Env.open_dir` for the same path.
         """
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
-        """Do work on files below the root, through this port, as one bounded call; return its result.
+        """Do work on files below the root as one call with limited time, and return its result.
 
-        Where the caller's calls are not bounded, it is simply done. Otherwise another thread may do it, and the
-        caller waits meanwhile. An abandoned work and its caller must not change anything that they share. Raises the
-        errors of `work`, and `DiskHung`. While an earlier call hangs, nothing is begun. Otherwise the work is done
-        when the device answers. Then `undo` is called with its result, in the other thread. If there is no `undo`,
-        the work `goes_on`, and its result is dropped.
+        If the caller's calls have no limit, `work` is simply called. Otherwise another thread may call it while the
+        caller waits; so `work` and the caller must not change shared data. If the time is up, raises `DiskHung`; the
+        work is done when the device answers. Then the other thread calls `undo` with its result. Without `undo` the
+        work `goes_on`: it is completed, and its result is dropped. While an earlier call hangs, `work` is not
+        started. Also raises the errors of `work`.
         """
 
     def settle(self) -> None:
-        """Wait until a call that has met `DiskHung` is undone, or done (blocking). Raises `DiskError` if it could not be."""
+        """Wait until the call that raised `DiskHung` is undone or completed; this blocks. Raises `DiskError` if it
+        failed.
+        """
 
     def free_bytes(self) -> int:
-        """Return the room on the device that this process may use, in bytes."""
+        """Return the free bytes on the device that this process may use."""
 
     def total_bytes(self) -> int:
         """Return the size of the device in bytes."""
 
     def lock(self) -> None:
-        """Hold this directory for one process until it ends. Raises `DiskError` when another holds it."""
+        """Lock this directory for this process until the process ends. Raises `DiskError` if another process has the
+        lock.
+        """
 
     def unlock(self) -> None:
-        """Give up the lock. Nothing more is done in this directory."""
+        """Release the lock. After that, this directory must not be used any more."""
 
     def is_open(self) -> bool:
-        """True while this process has a file or directory below the root open, which keeps its disk from being unmounted."""
+        """True while this process has any file or directory below the root open. As long as that is so, the disk
+        cannot be unmounted.
+        """
         ...
 
 
 class PeerEnd(Enum):
-    """Whether a connection's peer sends more."""
+    """The state of the peer's half of a connection: it may send more, or it has ended."""
 
     OPEN = "it may send more"
-    BEHIND_DATA = "it sends no more than what has come, and is still to be received"
+    BEHIND_DATA = "it sends no more, but earlier bytes are still to be received"
     ENDED = "all has been received, and it sends no more"
 
 
 class Conn(Protocol):
-    """One non-blocking stream connection: the surface of the hot path. Only the two waits await."""
+    """A non-blocking stream connection, made for the hot path. Only the two waits are async."""
 
     @property
     def peer_host(self) -> str: ...
@@ -356,35 +375,36 @@ class Conn(Protocol):
     def peer_port(self) -> int: ...
 
     async def readable(self) -> None:
-        """Wait until `recv_into` would not return None (at once while TLS holds decrypted bytes)."""
+        """Wait until `recv_into` would return a number. Returns at once if TLS has decrypted bytes left."""
 
     async def writable(self) -> None: ...
 
     def wait_for(self, count: int) -> None:
-        """Let `readable` wait for about this number of bytes (1: for any). It is a hint, which saves wakes for large
+        """Make `readable` wait for about `count` bytes (1: for any). This is a hint that saves wake-ups for large
         frames.
         """
 
     def recv_into(self, buffer: memoryview) -> int | None:
-        """Receive bytes; returns their number, 0 at the end of the stream, None where it would block. Raises
-        `ConnectionLost`.
+        """Receive bytes into `buffer`. Return their number: 0 at the end of the stream, None if it would block.
+        Raises `ConnectionLost`.
         """
 
     def peer_end(self) -> PeerEnd:
-        """Look for the end of the stream, and receive nothing. Raises `ConnectionLost` if the peer has reset it.
+        """Check whether the peer has ended its half of the connection, without receiving. Raises `ConnectionLost` if
+        the peer has reset it.
 
-        A peer that has ended its half may still take answers. With TLS its farewell counts as data.
+        A peer that has ended its half may still receive answers. With TLS, its close message counts as data.
         """
 
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
-        """Send the concatenated chunks; returns the number of bytes taken, 0 where it would block. Raises
+        """Send the concatenated chunks. Return the number of bytes accepted; 0 if it would block. Raises
         `ConnectionLost`.
 
         `more` says that other bytes follow at once (MSG_MORE).
         """
 
     def sendfile(self, file: File, offset: int, count: int) -> int:
-        """Send bytes of a file; returns the number taken, 0 where it would block. Raises `ConnectionLost`, or
+        """Send bytes of a file. Return the number of bytes accepted; 0 if it would block. Raises `ConnectionLost` or
         `DiskError`.
         """
 
@@ -393,14 +413,16 @@ class Conn(Protocol):
 
 @runtime_checkable
 class LimitedConn(Protocol):
-    """A connection whose login expires (KIP-368)."""
+    """A connection with a login that expires (KIP-368)."""
 
     renew_at: float
-    """The monotonic time from which another connection should take its place."""
+    """The monotonic time, in seconds, from which a new connection should replace this one."""
 
 
 def renewal_time(conn: Conn) -> float:
-    """Return the time from which another connection should take this one's place; infinite for most."""
+    """Return the monotonic time from which a new connection should replace this one; infinite if its login does not
+    expire.
+    """
     return conn.renew_at if isinstance(conn, LimitedConn) else float("inf")
 
 
@@ -411,13 +433,13 @@ class Listener(Protocol):
     def port(self) -> int: ...
 
     async def accept(self) -> Conn:
-        """Accept the next connection. Survives all that a peer can do (aborted connections, descriptors used up)."""
+        """Accept the next connection. Aborted connections and a lack of descriptors raise no error."""
 
     def close(self) -> None: ...
 
 
 class Network(Protocol):
-    """TCP as a node sees it."""
+    """TCP connections of a node."""
 
     def listen(
         self,
@@ -427,78 +449,87 @@ class Network(Protocol):
         send_buffer_bytes: int | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> Listener:
-        """Listen. The buffers are the kernel's, per connection; None leaves their size to it.
+        """Listen on an address. The buffer sizes are those of the kernel per connection; None leaves them to the
+        kernel.
 
-        Raises `OSError` when the address cannot be bound.
+        Raises `OSError` if the address cannot be bound.
         """
 
     async def connect(self, host: str, port: int, *, address: str | None = None) -> Conn:
-        """Connect to a host; with `address`, only to this one of its addresses. Raises `ConnectionLost`."""
+        """Connect to a host; with `address`, only to that one of the host's addresses. Raises `ConnectionLost`."""
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
-        """Return all addresses that a host's name leads to. Raises `ConnectionLost`."""
+        """Return all IP addresses of a host name. Raises `ConnectionLost`."""
 
 
 class Workers(Protocol):
-    """Off-loop work: sync, cleaning, cold reads, compression. In the simulator inline, at some moment of a virtual delay."""
+    """Threads for work off the loop: sync, cleaning, cold reads, compression. In the simulator the work runs on the
+    loop, at some moment of a virtual delay.
+    """
 
     async def run(self, function: Callable[..., T], *args: Any) -> T: ...
 
 
 class LentFile(Protocol):
-    """The part of a `File` that a companion has during one call, over the same open file."""
+    """A file that a companion may read during one call. It shares the node's open file."""
 
     @property
     def path(self) -> str: ...
 
     @property
     def size(self) -> int:
-        """Bytes in the file when the call began."""
+        """The bytes in the file when the call began."""
 
     def pread(self, count: int, offset: int) -> bytes:
-        """Read up to `count` bytes at `offset`; fewer only at the end of the file. Raises `DiskError`."""
+        """Read `count` bytes at `offset`; fewer only at the end of the file. Raises `DiskError`."""
 
 
 class Companion(Protocol):
-    """An object in another process, for work that would hold the interpreter. In the simulator it is in this process.
+    """An object in another process, for work that would hold the interpreter for long. In the simulator it is in the
+    same process.
 
     Both methods block, so only workers may call them.
     """
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the object and return its result. Concurrent calls have their turns one by one.
+        """Call a method of the object, and return its result. Concurrent calls run one after the other.
 
-        Arguments and results can be pickled. Long bytes are cheap: each side copies them once. A memoryview arrives
-        as bytes. A `File` among the arguments, at most `FILES_MAX` in all, arrives as a `LentFile`; the caller has
-        pinned it. The first call starts the process and makes the object. Raises the errors of the method and the
-        factory. An error that cannot be pickled becomes `CompanionFailed`. Raises `CompanionLost`, and
+        Arguments and results must be picklable. Long byte strings are cheap: each side copies them once. A memoryview
+        arrives as bytes. A `File` among the arguments (at most `FILES_MAX`) arrives as a `LentFile`; the caller must
+        have pinned it. The first call starts the process and makes the object. Raises the errors of the method and
+        the factory; an error that cannot be pickled becomes `CompanionFailed`. Also raises `CompanionLost`, and
         `CompanionRefused` if the process could not be started.
         """
 
     def close(self) -> None:
-        """End the process, within seconds. A call that runs in another thread raises `CompanionLost`. Idempotent."""
+        """End the process, within seconds. A call that runs in another thread raises `CompanionLost`. It may be
+        called again.
+        """
 
 
 class Meter(Protocol):
-    """Processor time, for request quotas and reports."""
+    """Measures processor time, for request quotas and reports."""
 
     def cpu_seconds(self) -> float:
-        """Return processor time of the whole process."""
+        """Return the processor time of the whole process, in seconds."""
 
     def thread_cpu_seconds(self) -> float:
-        """Return processor time of the calling thread: the loop, or a worker. A reading costs a microsecond."""
+        """Return the processor time of the current thread (the loop, or a worker), in seconds. A reading costs a
+        microsecond.
+        """
 
     def turn_cpu_seconds(self, seconds: float) -> float:
-        """Return the processor time of a turn of the loop that ends now and took so many seconds.
+        """Return the processor time of a turn of the loop that ends now and took `seconds` of wall-clock time.
 
-        Called at the end of each turn. The figure is at most `seconds`. A short turn was hardly interrupted, so the
-        figure may be `seconds` itself, and several turns then share one reading of the thread's clock.
+        Call it at the end of each turn. The result is at most `seconds`. A short turn was hardly interrupted, so the
+        result may be `seconds` itself; several such turns share one reading of the thread's clock.
         """
 
 
 class Log(Protocol):
-    """The log for operators: each event has a name such as `partition.not_hosted`, and fields. docs/logs.md lists
-    them."""
+    """The log for operators. Each line has an event name, such as `partition.not_hosted`, and fields. docs/logs.md
+    lists the events.
+    """
 
     def info(self, event: str, /, **fields: Any) -> Any: ...
 
@@ -507,11 +538,11 @@ class Log(Protocol):
     def error(self, event: str, /, **fields: Any) -> Any: ...
 
     def exception(self, event: str, /, **fields: Any) -> Any:
-        """Log an error, with the traceback of the exception that is being handled."""
+        """Log an error event with the traceback of the exception that is being handled."""
 
 
 class Env(Protocol):
-    """The world of one node."""
+    """All ports of one node, in one object."""
 
     @property
     def clock(self) -> Clock: ...
@@ -529,39 +560,39 @@ class Env(Protocol):
     def random(self) -> _random.Random: ...
 
     def new_workers(self, threads_max: int | None = None) -> Workers:
-        """Make separate threads, for work that may block all of them: calls to one of several devices, or work that
-        any client may request. With None, they are as many as the node's other workers.
+        """Make a separate set of threads, for work that may block all of them. Examples are calls to one of several
+        disks, and work that any client may request. With None, it has as many threads as the node's other workers.
         """
 
     def new_companion(self, factory: str, *args: Any) -> Companion:
-        """Make a companion whose object `factory`, such as "package.module:Class", makes of `args` in the
-        companion's process.
+        """Make a companion. In its process, `factory` (such as "package.module:Class") makes the companion's object
+        from `args`.
 
-        Nothing is started before its first call.
+        The process starts with the first call.
         """
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
-        """Open a root directory (a log directory). Raises `FileMissing` unless it exists or `create`."""
+        """Open a root directory (a log directory). Raises `FileMissing` if it does not exist, unless `create`."""
 
     def is_blank_disk(self, path: str) -> bool:
-        """True if a separate file system is mounted at `path`, or above it, and holds only empty folders there.
+        """True if a separate file system is mounted at `path` or above it, and `path` has only empty folders.
 
-        False on the root's file system, because the disk may merely be unmounted. Raises `DiskError`.
+        It is false on the root's file system, because the disk may merely be unmounted. Raises `DiskError`.
         """
 
     def event(self) -> Event: ...
 
     def new_uuid(self) -> bytes:
-        """Return 16 random bytes that are a valid Kafka Uuid: neither zero nor one. The text never begins with a
+        """Return 16 random bytes that are a valid Kafka Uuid: neither zero nor one. Its text does not begin with a
         dash.
         """
 
     @property
     def provokes(self) -> bool:
-        """True if `buggify` may ever be true, for hot loops that ask once. False in production."""
+        """True if `buggify` may ever return true, for hot loops that check this once. False in production."""
 
     def buggify(self, point: str) -> bool:
-        """True if the caller should provoke trouble at this point.
+        """True if the caller should cause trouble at this point (simulator only).
 
         A node must survive such trouble at any time: a short answer, a lost connection, work that is done early or
         late. Always False in production.
@@ -569,7 +600,9 @@ class Env(Protocol):
 
 
 def carried_error(error: Exception) -> Exception:
-    """Return the error as a companion's caller gets it: itself, or its text where pickle would change it."""
+    """Return the error that the caller of a companion gets for `error`: the same error, or its text if pickle would
+    change it.
+    """
     try:
         again = pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever the error's class raises here, it would raise in the node
@@ -580,12 +613,12 @@ def carried_error(error: Exception) -> Exception:
 
 
 def load_factory(name: str) -> Callable[..., Any]:
-    """Import the callable that a companion's factory names: "package.module:Class"."""
+    """Import the callable that the name of a companion's factory means: "package.module:Class"."""
     module, _, attribute = name.partition(":")
     factory: Callable[..., Any] = getattr(import_module(module), attribute)
     return factory
 
 
 def never(point: str) -> bool:
-    """Return False: `Env.buggify` for parts that have no `Env`."""
+    """Return False. It replaces `Env.buggify` in parts that have no `Env`."""
     return False

@@ -1,10 +1,10 @@
-"""The real world of one node: trio, the machine's clocks, threads, files and sockets. SHELL.
+"""The ports of a node on a real machine: trio, the machine's clocks, threads, files and sockets. SHELL.
 
-`RealEnv` binds the ports of `odradek.env.ports`; files are in `real_files` and `real_dirs`, sockets
-in `real_net`, other processes in `companion`.
+`RealEnv` implements the ports of `odradek.env.ports`; files are in `real_files` and `real_dirs`, sockets in
+`real_net`, other processes in `companion`.
 
-`Clock.monotonic` reads the system's clock rather than trio's, so that workers' threads may use it, too. A deadline is
-converted to trio's clock when a wait begins.
+`Clock.monotonic` reads the system's clock rather than trio's, so that worker threads may use it as well. A deadline
+is converted to trio's clock when a wait begins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DASH_SEXTET = 62
 
 
 class _Timeout:
-    """A trio cancel scope as `odradek.env.ports.Scope`."""
+    """Implements `odradek.env.ports.Scope` with a trio cancel scope."""
 
     __slots__ = ("_scope",)
 
@@ -59,7 +59,7 @@ class _Timeout:
 
 
 class RealClock:
-    """`odradek.env.ports.Clock` of this machine."""
+    """Implements `odradek.env.ports.Clock` with this machine's clocks."""
 
     __slots__ = ()
 
@@ -82,10 +82,10 @@ class RealClock:
 
 
 class RealWorkers:
-    """`odradek.env.ports.Workers`: threads, under a limit of their own.
+    """Implements `odradek.env.ports.Workers` with threads, whose number has its own limit.
 
-    A started function runs to its end, and the caller waits for it even when cancelled: a sync must not go on unseen.
-    If the system cannot start a thread now, the function waits until it can.
+    A started function runs to its end, and its caller waits for it even when cancelled: a sync must not go on
+    unnoticed. If the system cannot start a thread now, the function waits until it can.
     """
 
     __slots__ = ("_limiter",)
@@ -109,8 +109,8 @@ class RealWorkers:
                 result, failure = await trio.to_thread.run_sync(begin, limiter=self._limiter)
                 break
             except (RuntimeError, MemoryError):
-                # "can't start new thread": other processes may free what the limit of processes or of memory
-                # allows.
+                # "can't start new thread": the limit of processes or memory is reached, but other processes may free
+                # some.
                 if has_begun:
                     raise
                 await trio.sleep(NO_THREAD_RETRY_SECONDS)
@@ -123,10 +123,10 @@ class RealWorkers:
 
 
 def _without_frames(error: Exception) -> Exception:
-    """Remove the frames from an error, and add a note that says where it was raised.
+    """Remove the stack frames from an error, and add a note that says where it was raised.
 
-    The frames of the thread refer to the error, and its traceback would refer to them. Such a cycle would keep their
-    values, perhaps megabytes of a request, until a full collection of garbage.
+    The thread's frames refer to the error, and its traceback refers to the frames. This cycle would keep their
+    values, perhaps megabytes of a request, until a full garbage collection.
     """
     places = [
         f"{os.path.basename(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
@@ -135,7 +135,7 @@ def _without_frames(error: Exception) -> Exception:
     error.add_note("a worker thread raised this at: " + " > ".join(places[1:]))
     seen: list[BaseException] = []
     chained: BaseException | None = error
-    # An error may be its own cause: then the chain has no end.
+    # An error may be its own cause. Then the chain of causes has no end.
     while chained is not None and chained not in seen:
         seen.append(chained)
         chained.__traceback__ = None
@@ -144,19 +144,22 @@ def _without_frames(error: Exception) -> Exception:
 
 
 UNREAD_SECONDS_MAX = 0.00025
-"""Turns that take less together are charged by the wall clock, which is read anyhow. A reading of the thread's clock is a
-system call and costs half a microsecond. A turn that the system has interrupted is longer, so it is read."""
+"""Turns that together take less than this many seconds are charged by the wall clock, which is read anyway. Reading
+the thread's clock is a system call of half a microsecond. A turn that was interrupted is longer, so the clock is read
+for it.
+"""
 
 
 class RealMeter:
-    """`odradek.env.ports.Meter`: processor time of the process, all threads."""
+    """Implements `odradek.env.ports.Meter`: the processor time of all threads of the process."""
 
     __slots__ = ("_read_at", "_unread_seconds")
 
     def __init__(self) -> None:
         self._read_at = 0.0
         self._unread_seconds = UNREAD_SECONDS_MAX
-        """The seconds of the turns since the last reading. The first turn has the clock read."""
+        """The seconds of all turns since the thread's clock was last read. With this value, the first turn reads it.
+        """
 
     def cpu_seconds(self) -> float:
         return time.process_time()
@@ -172,15 +175,15 @@ class RealMeter:
         ended = time.thread_time()
         took = ended - self._read_at - self._unread_seconds
         self._read_at, self._unread_seconds = ended, 0.0
-        # Between two turns the loop does other work, which no client pays for.
+        # Between two turns the loop does other work, which is not charged to a client.
         return seconds if took > seconds else max(took, 0.0)
 
 
 class RealEnv:
-    """`odradek.env.ports.Env` of this machine.
+    """Implements `odradek.env.ports.Env` with this machine.
 
     `seed` makes `random` repeatable (uuids never are). `tcp_maxseg` (default: the variable `ODRADEK_TCP_MAXSEG`)
-    caps the segment size of every socket: for benchmarks only.
+    limits the segment size of every socket, for benchmarks only.
     """
 
     def __init__(
@@ -227,7 +230,7 @@ class RealEnv:
         return False
 
     def close(self) -> None:
-        """End the companions and give back the locks of the directories; the end of the process does so too."""
+        """End the companions, and release the locks of the directories. The end of the process does so as well."""
         for companion in self._companions:
             companion.close()
         for directory in self._dirs:
@@ -241,14 +244,14 @@ if TYPE_CHECKING:
 
 
 def is_valid_uuid(value: bytes) -> bool:
-    """True if the value may be a generated id by Kafka's rule: not zero or one. Tools would take a leading dash for
-    a flag.
+    """True if Kafka may generate this id. It is neither zero nor one. Its text has no leading dash, which tools would
+    take for a flag.
     """
     return value not in (_UUID_ZERO, _UUID_ONE) and value[0] >> 2 != _DASH_SEXTET
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files to the allowed maximum; return the limit."""
+    """Raise this process's limit of open files to the allowed maximum, and return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -256,6 +259,6 @@ def raise_descriptor_limit() -> int:
 
 
 def keep_memory_out_of_files() -> None:
-    """Let a crash leave no core file: this process's memory has private keys and passwords."""
+    """Prevent core files after a crash, because this process's memory contains private keys and passwords."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))

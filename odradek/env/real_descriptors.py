@@ -1,12 +1,13 @@
-"""Descriptors of this machine: looked at and closed whatever the device answers; reads past the page cache (SHELL, Linux).
+"""File descriptors of this machine: checks and closes them even on a dead device, and reads past the page cache
+(SHELL, Linux).
 
-A dead device answers anything with an error, also a question for the facts of an open file. Only to let a descriptor go
-never fails: Linux frees it whatever the device answers (close(2)).
+A dead device answers every call with an error, even a `stat` of an open file. Only closing a descriptor never fails:
+Linux frees it whatever the device answers (close(2)).
 
-A search for silent rot must see what the device has now. The page cache may hold what was once written, and it serves
-readers of newer records. So the file is opened with O_DIRECT (open(2)): reads neither use nor fill the cache. Where a
-file system has no such reads, the cached pages of a range are dropped before it is read (posix_fadvise(2)). These then
-come from the device too, but leave the cache cold for others.
+A search for silent rot must read the bytes that are on the device now. The page cache may have the bytes that were
+once written, and it serves readers of newer records. So the file is opened with O_DIRECT (open(2)): reads neither use
+nor fill the cache. If a file system does not support such reads, the cached pages of a range are dropped before it is
+read (posix_fadvise(2)). Then the bytes also come from the device, but other readers find the cache empty.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from odradek.env import ports
 from odradek.env.ports import DiskError, FileMissing
 
 _ALIGNMENT_BYTES = 4096
-"""The largest block that devices ask for in common use."""
+"""The largest block size of devices in common use."""
 _BUFFER_BYTES = 1 << 20
 
 
 def disk_error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
-    """Make the port's exception from a system's exception."""
+    """Convert a system exception to a `DiskError`."""
     return ports.disk_error(directory, path, operation, error.errno or 0, error.strerror or str(error))
 
 
 def stat_opened(fd: int) -> os.stat_result:
-    """Return the facts of a file that was just opened. Raises `OSError`, and closes it then: a device may die between."""
+    """Return the `stat` of a file that was just opened. If that fails, close the file and raise `OSError`: the device
+    may die between.
+    """
     try:
         return os.fstat(fd)
     except OSError:
@@ -40,8 +43,8 @@ def stat_opened(fd: int) -> os.stat_result:
 def close_descriptor(fd: int) -> None:
     """Close a descriptor. It is free afterwards, even if the device answers with an error.
 
-    Such an error says that written bytes may be lost. Bytes that must last were synced before, and that sync has
-    failed then.
+    Such an error means that written bytes may be lost. Bytes that must be durable were synced before, and that sync
+    has then failed.
     """
     try:
         os.close(fd)
@@ -51,7 +54,7 @@ def close_descriptor(fd: int) -> None:
 
 
 class RealUncachedFile:
-    """`odradek.env.ports.UncachedFile` over a descriptor of its own."""
+    """Implements `odradek.env.ports.UncachedFile` with its own descriptor."""
 
     __slots__ = ("_buffer", "_directory", "_fd", "_is_direct", "_path")
 
@@ -60,7 +63,7 @@ class RealUncachedFile:
         self._path = path
         self._fd = fd
         self._is_direct = is_direct
-        # The buffer has pages of its own, because the device wants an aligned address.
+        # `mmap` gives memory at a page boundary: the device needs an aligned address.
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
 
     def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
@@ -80,7 +83,7 @@ class RealUncachedFile:
         return count
 
     def _read_block(self, start: int) -> int:
-        """Fill the buffer from an aligned position; the number of bytes read."""
+        """Fill the buffer from an aligned position. Return the number of bytes read."""
         if not self._is_direct:
             os.posix_fadvise(self._fd, start, _BUFFER_BYTES, os.POSIX_FADV_DONTNEED)
         return os.preadv(self._fd, (self._buffer,), start)
@@ -93,7 +96,7 @@ class RealUncachedFile:
 
 
 def open_uncached(directory: str, path: str, inode: int) -> RealUncachedFile:
-    """Open the file at `path` if it still has this inode. Raises `FileMissing`, `DiskError`."""
+    """Open the file at `path` for uncached reads, if it still has this inode. Raises `FileMissing`, `DiskError`."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     is_direct = True
     try:

@@ -1,8 +1,8 @@
-"""Directories of this machine: `odradek.env.ports.Dir` over a path. SHELL.
+"""Directories of this machine: implements `odradek.env.ports.Dir` for a path. SHELL.
 
-`odradek.env.ports` says which calls may be made on the loop. After `RealDir.bound_calls`, a thread makes the calls
-that look, open, create and append, and the loop waits for them only for a bounded time (`bounded_calls`).
-`RealDir.in_time` bounds all other calls.
+`odradek.env.ports` says which calls may be made on the loop. After `RealDir.bound_calls`, a separate thread makes the
+calls that read, open, create and append. The loop waits for each call only for a limited time (`bounded_calls`).
+`RealDir.in_time` limits all other calls.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ T = TypeVar("T")
 _LOCK_NAME = ".lock"
 _OPEN_FILES = "/proc/self/fd"
 _WHOLE_FILE = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-"""`struct flock` of a lock on all of a file: type, whence, start, length, process."""
+"""`struct flock` for a lock on a whole file: type, whence, start, length, process."""
 
 
 class _Disk:
-    """State that all directories of one log directory share."""
+    """The state that all directories below one log directory share."""
 
     __slots__ = ("calls", "lock", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
-        """The path of the log directory, which errors name."""
+        """The path of the log directory, for errors."""
         self.calls: BoundedCalls | None = None
         self.lock: IO[bytes] | None = None
 
 
 class RealDir:
-    """`odradek.env.ports.Dir` over a path. Holds no descriptor, but the lock's.
+    """Implements `odradek.env.ports.Dir` for a path. The only descriptor that it keeps open is that of the lock.
 
-    Its path is put together at need: a node has a directory for each of its thousands of partitions.
+    Its path is built when needed: a node has a directory for each of its thousands of partitions.
     """
 
     __slots__ = ("_disk", "_name")
 
     def __init__(self, disk: _Disk, name: str = "") -> None:
-        """`name` is the path below the log directory; it is empty for that itself."""
+        """`name` is the path below the log directory; it is empty for the log directory itself."""
         self._disk = disk
         self._name = name
 
@@ -90,7 +90,7 @@ class RealDir:
         return RealFile(self, name, found.st_size, found.st_ino, fd, self._disk.calls)
 
     def _create(self, path: str) -> int:
-        """Create a file; returns its descriptor. Raises `OSError`, `DiskHung`."""
+        """Create a file, and return its descriptor. Raises `OSError`, `DiskHung`."""
         calls = self._disk.calls
         if calls is None or not calls.is_for_me():
             return os.open(path, OPEN_FLAGS | os.O_CREAT, FILE_MODE)
@@ -103,8 +103,8 @@ class RealDir:
         return fd
 
     def _ask(self, path: str, operation: str, look: Callable[..., T], *args: object) -> T:
-        """Make a call that changes nothing on the disk; the loop waits for it only a bounded time. Raises
-        `DiskError`.
+        """Make a call that changes nothing on the disk, and return its result. The loop waits for it only for a
+        limited time. Raises `DiskError`.
         """
         calls = self._disk.calls
         try:
@@ -194,7 +194,8 @@ class RealDir:
         return self._ask(path, "read", self._read_all, path, size_max)
 
     def _read_all(self, path: str, size_max: int) -> bytes:
-        # A start reads tens of thousands of small files, and a file object asks the system twice as often.
+        # A node reads tens of thousands of small files at its start, and a file object makes twice as many system
+        # calls.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
@@ -218,7 +219,7 @@ class RealDir:
         temporary = path + ".tmp"
         operation = "write"
         try:
-            # Open this first, so that a lack of descriptors leaves the old file in place.
+            # Open the directory first. If there are no descriptors left, the old file must stay in place.
             directory = _open_directory(os.path.dirname(path))
             try:
                 fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
@@ -287,9 +288,10 @@ class RealDir:
             raise self._error(self.path, "stat", error) from error
 
     def lock(self) -> None:
-        """Lock Kafka's `.lock` file, so that Kafka and Odradek never share a directory. Java's locks are those of
-        POSIX, which `flock` does not see. A lock of the open file description conflicts with them. Unlike POSIX
-        locks, it stays when the process closes the file elsewhere (F_OFD_SETLK in fcntl(2)).
+        """Lock Kafka's `.lock` file, so that Kafka and Odradek never use the same directory.
+
+        Java uses POSIX locks, with which `flock` does not conflict. A lock of the open file description does
+        (F_OFD_SETLK in fcntl(2)). Unlike a POSIX lock, it stays when the process closes the file elsewhere.
         """
         if self._disk.lock is not None:
             return
@@ -311,11 +313,13 @@ class RealDir:
         self._disk.lock = file
 
     def unlock(self) -> None:
-        """Give the lock back, and end the thread; for a process that outlives its node (tests, embedded nodes)."""
+        """Release the lock, and end the thread. This is for processes that outlive their node (tests, embedded
+        nodes).
+        """
         if self._disk.calls is not None:
             self._disk.calls.close()
         if self._disk.lock is not None:
-            with suppress(OSError):  # the kernel closes it all the same, and a dead device unlocks nothing
+            with suppress(OSError):  # the kernel closes it anyway, and a dead device cannot release the lock
                 self._disk.lock.close()
             self._disk.lock = None
 
@@ -326,7 +330,7 @@ class RealDir:
             try:
                 path = os.readlink(os.path.join(_OPEN_FILES, name))
             except OSError:
-                # Closed meanwhile, or the descriptor by which this list was read.
+                # The descriptor was closed meanwhile, or it belonged to the listing itself.
                 continue
             if path == root or path.startswith(within):
                 return True
@@ -334,7 +338,7 @@ class RealDir:
 
 
 def _create(path: str) -> tuple[int, OSError | None]:
-    """Create a file; returns a descriptor, or -1 and the error."""
+    """Create a file. Return its descriptor and None, or -1 and the error."""
     try:
         return os.open(path, OPEN_FLAGS | os.O_CREAT, FILE_MODE), None
     except OSError as error:
@@ -346,9 +350,7 @@ def _abandon_create() -> Undo:
 
 
 def _close_created(result: tuple[int, OSError | None]) -> None:
-    """Close a file that was created after the caller gave up. The empty file stays for the next attempt to create
-    it.
-    """
+    """Close a file that an abandoned call has created. The empty file stays for the next attempt to create it."""
     fd, error = result
     if fd >= 0:
         close_descriptor(fd)
@@ -364,7 +366,7 @@ def _forget_look(outcome: Outcome[object]) -> None:
 
 
 def _stat_if_there(look: Callable[[str], os.stat_result], path: str) -> os.stat_result | None:
-    """Return the facts of a path; None if nothing is there. Raises `OSError` if the device answers with an error."""
+    """Return the `stat` of a path; None if nothing is there. Raises `OSError` if the device answers with an error."""
     try:
         return look(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -385,7 +387,7 @@ def _open_directory(path: str) -> int:
 
 
 def is_blank_disk(path: str) -> bool:
-    """See `odradek.env.ports.Env.is_blank_disk`."""
+    """Return True for a blank disk; `odradek.env.ports.Env.is_blank_disk` says what that is."""
     path = os.path.abspath(path)
     mount = path
     while not os.path.ismount(mount):
@@ -409,7 +411,7 @@ def _raise(error: OSError) -> None:
 
 
 def open_dir(path: str, *, create: bool = False) -> RealDir:
-    """Open a log directory. Raises `FileMissing` unless it exists or `create`; `DiskError`."""
+    """Open a log directory. Raises `FileMissing` if it does not exist, unless `create`, and `DiskError`."""
     path = os.path.abspath(path)
     try:
         if create:

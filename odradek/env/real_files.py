@@ -1,22 +1,22 @@
-"""Files of this machine: `odradek.env.ports.File` over a descriptor. SHELL.
+"""Files of this machine: implements `odradek.env.ports.File` with a descriptor. SHELL.
 
 Theory of operation
 -------------------
-A `RealFile` is a name in a directory, a size that it tracks itself, and a descriptor. The descriptor is opened at first
-need, because a node holds tens of thousands of segments and reads few of them. Its path is put together at need for the
-same reason. The inode is remembered from the first look. So an open after a rename never reads another file that has
-taken the name.
+A `RealFile` is a name in a directory, a size that it tracks itself, and a descriptor. The descriptor is opened at
+first use, because a node has tens of thousands of segments and reads few of them. For the same reason the path is
+built when needed. The inode is remembered from the first `stat`. So if another file has taken the name, it is never
+read by mistake.
 
 References are counted under one lock for the whole process. A worker that syncs must keep the loop from closing the
-descriptor, whose number could then be reused. No thread calls a device under that lock: a hung device would stop all
-others. All other methods are called by one thread at a time.
+descriptor, whose number could then be reused. No thread calls a device while it holds that lock: a hung device would
+block all threads. Except for pins and syncs, one thread at a time calls the methods.
 
-A dead device answers anything with an error, a question for a file's facts too. All such errors are `DiskError`, with one
-exception: to let a file go never fails. Linux frees a descriptor whatever the device answers (close(2)).
+A dead device answers every call with an error, even a `stat`. All such errors become `DiskError`, with one exception:
+closing a file never fails. Linux frees a descriptor whatever the device answers (close(2)).
 
-Reads and appends block. `odradek.env.ports` says which calls may be made on the loop. After `RealDir.bound_calls` its
-openings, appends and reads from the device go through a thread (`bounded_calls`). The loop waits for that thread a
-bounded time.
+Reads and appends block. `odradek.env.ports` says which calls may be made on the loop. After `RealDir.bound_calls`, a
+separate thread opens the file, appends, and reads from the device (`bounded_calls`). The loop waits for each call
+only for a limited time.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ T = TypeVar("T")
 OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-"""Only the node's own user may read records, keys of users and the audit log. Existing directories keep their modes."""
+"""The mode of new directories: only the node's own user may read records, keys of users and the audit log. Existing
+directories keep their modes.
+"""
 _PAGE_BYTES = 4096
 _PROBES_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
-"""Errors of a file system that cannot say which pages it has in memory."""
+"""Errors of file systems that do not report which pages are in memory."""
 _references_lock = threading.Lock()
 _FREED_AT_ONCE_BYTES = 1 << 20
 _probe = (bytearray(1),)
-"""The buffer that probes read into; its content is never used."""
+"""The buffer that probes of the page cache read into; its content is not used."""
 
 
 class Folder(Protocol):
@@ -64,7 +66,7 @@ class Folder(Protocol):
 
 
 class RealFile:
-    """`odradek.env.ports.File` over a descriptor."""
+    """Implements `odradek.env.ports.File` with a descriptor."""
 
     __slots__ = ("_calls", "_fd", "_folder", "_inode", "_name", "_references", "_size", "_sync_failure")
 
@@ -99,7 +101,7 @@ class RealFile:
         return self._size
 
     def fileno(self) -> int:
-        """Return the descriptor, opened now if need be. Raises `DiskError`."""
+        """Return the descriptor; open the file if it is not open. Raises `DiskError`."""
         return self._fd if self._fd >= 0 else self._open()
 
     def _open(self) -> int:
@@ -111,7 +113,7 @@ class RealFile:
             if not is_closed and known < 0:
                 self._fd = fd
                 return fd
-        # Another thread was faster, or the owner has closed the file meanwhile.
+        # Another thread has opened the file first, or the owner has closed it meanwhile.
         close_descriptor(fd)
         if is_closed:
             raise self._closed()
@@ -175,7 +177,9 @@ class RealFile:
             raise self._error("append", error) from error
 
     def _abandon_append(self) -> Undo:
-        """Leave the descriptor to the thread that still writes. Return the function that cuts off the late bytes."""
+        """Leave the descriptor to the thread that is still writing. Return the function that cuts off what it writes
+        late.
+        """
         with _references_lock:
             self._references += 1
             fd = self._fd
@@ -192,7 +196,9 @@ class RealFile:
         return undo
 
     def _append_rest(self, rest: memoryview) -> None:
-        """Write the rest after a short write. The next write succeeds, or raises the reason (a full disk, mostly)."""
+        """Write the remaining bytes after a short write. The next write either succeeds, or raises the reason (mostly
+        a full disk).
+        """
         while rest:
             written = os.write(self._fd, rest)
             self._size += written
@@ -215,8 +221,8 @@ class RealFile:
         return data
 
     def _read_in_time(self, calls: BoundedCalls, buffer: bytearray | memoryview, offset: int) -> int:
-        """Read from memory, or let the disk's thread read. That thread reads into its own bytes, because the caller
-        owns `buffer`.
+        """Read from memory, or let the disk's thread read. That thread reads into its own buffer, because an
+        abandoned read must not change the caller's.
         """
         fd = self._fd
         try:
@@ -231,8 +237,8 @@ class RealFile:
         return len(data)
 
     def _ask(self, calls: BoundedCalls, operation: str, work: Callable[[], T]) -> T:
-        """Let the disk's thread make a call that changes nothing. The descriptor stays open until it returns.
-        Raises `DiskError`.
+        """Let the disk's thread make a call that changes nothing, and return its result. The descriptor stays open
+        until then. Raises `DiskError`.
         """
         self.pin()
 
@@ -267,8 +273,8 @@ class RealFile:
         return count
 
     def is_warm(self, offset: int, count: int) -> bool:
-        """Probe the first and the last page. Return True where the file system has no answer (files of tmpfs are in
-        memory).
+        """Return True if the first and the last page are in memory. Also return True if the file system does not
+        report it (tmpfs, which is in memory).
         """
         last = offset + max(count, 1) - 1
         if not self._page_is_warm(offset):
@@ -306,7 +312,8 @@ class RealFile:
         if not 0 <= size <= self._size:
             raise ValueError(f"{self.path} has {self._size} bytes and cannot be truncated to {size}")
         if self._calls is not None and self._calls.hangs and self._calls.is_for_me():
-            # Bytes that an abandoned append has written are cut off: the file goes back to its present size.
+            # Once the device answers, the abandoned append is undone by a truncation to the present size. Until then
+            # no other truncation may run.
             raise disk_hung(self.directory, self.path, "truncate")
         try:
             os.ftruncate(self.fileno(), size)
@@ -315,7 +322,9 @@ class RealFile:
         self._size = size
 
     def sync(self) -> int:
-        """Sync as the port says. Safe in a worker while the loop appends, closes or removes the file."""
+        """Make the written bytes durable, as the port says. A worker may call this while the loop appends to, closes
+        or removes the file.
+        """
         fd, is_pinned = self._descriptor_for_sync()
         try:
             if self._sync_failure is not None:
@@ -334,13 +343,13 @@ class RealFile:
                 close_descriptor(fd)
 
     def _descriptor_for_sync(self) -> tuple[int, bool]:
-        """Return the pinned descriptor, or a new descriptor, which the caller closes: a recovery syncs thousands of files
-        that are not read.
+        """Return the pinned descriptor and False, or a new descriptor and True; the caller must close a new one. A
+        recovery syncs thousands of files that are not read.
         """
         return (self._fd, True) if self._pin_open() else (self._open_anew(), False)
 
     def _pin_open(self) -> bool:
-        """Pin the file if it has a descriptor; False if it has none. Raises `FileClosed`."""
+        """Pin the file if it has an open descriptor; return False if it has none. Raises `FileClosed`."""
         with _references_lock:
             if self._references <= 0:
                 raise self._closed()
@@ -351,7 +360,7 @@ class RealFile:
 
     def pin(self) -> None:
         while not self._pin_open():
-            # The loop may take the descriptor away again before it is pinned.
+            # The loop may close the descriptor again before it is pinned, so try again.
             self._open()
 
     def unpin(self) -> None:
@@ -378,7 +387,7 @@ class RealFile:
 
 
 def _write_all(fd: int, data: bytes) -> tuple[int, OSError | None]:
-    """Write data; returns the number of bytes written, and the error that has stopped the rest."""
+    """Write data. Return the number of bytes written, and the error that prevented the rest, or None."""
     written = 0
     try:
         written = os.write(fd, data)
@@ -390,12 +399,12 @@ def _write_all(fd: int, data: bytes) -> tuple[int, OSError | None]:
 
 
 def disk_hung(directory: str, path: str, operation: str) -> DiskHung:
-    """Make the error of a call that the device has not answered in time."""
+    """Make the error for a call that the device has not answered in time."""
     return DiskHung(directory, path, operation, 0, "the disk does not answer")
 
 
 def _result(result: T | None, error: Exception | None) -> T:
-    """Return the result of a call that was answered in time, or raise its error."""
+    """Return the result of a call, or raise its error."""
     if error is not None:
         raise error
     return result  # type: ignore[return-value]  # there is one, as there is no error
@@ -410,7 +419,9 @@ def _close_late(outcome: Outcome[int]) -> None:
 
 
 def raise_unless_passing(error: Exception | None) -> None:
-    """Raise the error of an abandoned call again, except errors of a healthy device: full, no descriptors, file removed."""
+    """Raise the error of an abandoned call. Ignore errors of a healthy device: disk full, no descriptors left, file
+    removed.
+    """
     met = disk_error("", "", "call", error) if isinstance(error, OSError) else error
     if error is not None and not isinstance(met, DiskRefused | FileMissing):
         raise error
@@ -419,8 +430,9 @@ def raise_unless_passing(error: Exception | None) -> None:
 def _let_go(fd: int, *, is_bounded: bool) -> None:
     """Close a descriptor, whatever the device answers.
 
-    The last one of a removed file frees the file's room. For 64 MiB that took 16 ms on ext4, and on a hung disk it
-    never ends. So a thread does it. A device that answers with an error frees nothing, and takes no time.
+    Closing the last descriptor of a removed file frees its disk space. For 64 MiB that took 16 ms on ext4, and on a
+    hung disk it never ends, so a separate thread closes it. A device that answers with an error frees nothing, and
+    takes no time.
     """
     try:
         found = os.fstat(fd)
@@ -434,5 +446,5 @@ def _let_go(fd: int, *, is_bounded: bool) -> None:
         threading.Thread(
             target=close_descriptor, args=(fd,), name="closes a removed file", daemon=True
         ).start()
-    except RuntimeError:  # no thread is to be had
+    except RuntimeError:  # no thread can be started
         close_descriptor(fd)

@@ -1,16 +1,16 @@
-"""TCP of this machine: non-blocking sockets under trio's two waits. SHELL.
+"""TCP of this machine: non-blocking sockets, with trio's waits for readable and writable. SHELL.
 
 Theory of operation
 -------------------
-A `TcpConn` is the surface of the hot path: a wait is one epoll round, a receive one `recv_into`, an answer one
-`send`. Bound methods of the socket are not kept: looking one up costs 20 ns, keeping it 80 bytes per idle connection.
+A `TcpConn` is part of the hot path: a wait is one epoll round, a receive is one `recv_into`, an answer is one `send`.
+Bound methods of the socket are not stored: looking one up costs 20 ns, storing it costs 80 bytes per idle connection.
 
-`send(..., more=True)` leaves the tail of the bytes with the kernel (MSG_MORE) until what follows has been sent. That
-is a `send` without `more`, or a `sendfile`, whose last page pushes everything out. If the file is shorter than
-promised, `sendfile` raises `DiskError` and the caller closes the connection.
+`send(..., more=True)` lets the kernel hold back the last bytes (MSG_MORE) until the following bytes are sent. These
+come from a `send` without `more`, or from a `sendfile`, whose last page sends everything. If the file is shorter than
+expected, `sendfile` raises `DiskError` and the caller closes the connection.
 
-Exceptions of trio and of the system are translated: a connection that is closed under a waiter gives
-`ConnectionLost`, as a reset does.
+Exceptions of trio and of the system are translated. If a connection is closed while a task waits for it, the task
+gets `ConnectionLost`, as after a reset.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PEER_GONE = frozenset(
 
 
 class TcpConn:
-    """`odradek.env.ports.Conn` over a connected, non-blocking socket."""
+    """Implements `odradek.env.ports.Conn` with a connected, non-blocking socket."""
 
     __slots__ = ("_fd", "_socket", "peer_host", "peer_port")
 
@@ -67,8 +67,8 @@ class TcpConn:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
         self._fd = connected.fileno()
-        # As in Java, an IPv4 peer of an IPv6 listener appears with its IPv4 address, because rules and quotas
-        # of hosts use that address.
+        # As in Java, an IPv4 peer of an IPv6 listener is shown with its IPv4 address, because rules and quotas for
+        # hosts use that address.
         self.peer_host = sys.intern(peer_host.removeprefix("::ffff:"))
         self.peer_port = peer_port
 
@@ -106,7 +106,7 @@ class TcpConn:
             return PeerEnd.OPEN
         except OSError as error:
             raise ConnectionLost(str(error)) from error
-        # Unread bytes hide the end of the stream, and a reset, from a peek.
+        # Unread bytes hide the end of the stream, or a reset, from MSG_PEEK.
         poll = select.poll()
         poll.register(self._fd, select.POLLRDHUP)
         for _, event in poll.poll(0):
@@ -156,7 +156,9 @@ class TcpConn:
 
 
 class TcpListener:
-    """`odradek.env.ports.Listener`. Keeps a descriptor in reserve, to turn peers away when all are used up."""
+    """Implements `odradek.env.ports.Listener`. It keeps a spare descriptor, with which it can accept and close
+    connections when all others are in use.
+    """
 
     def __init__(self, listening: socket.socket) -> None:
         self._socket = listening
@@ -170,7 +172,7 @@ class TcpListener:
             except OSError as error:
                 if self._socket.fileno() < 0:
                     raise ConnectionLost("the listener is closed") from error
-                # The event loop has no memory for it just now.
+                # The event loop has no memory for the wait just now.
                 await trio.sleep(_ACCEPT_BACKOFF_SECONDS)
                 continue
             except (trio.ClosedResourceError, ValueError) as error:
@@ -184,11 +186,11 @@ class TcpListener:
                 continue
             try:
                 return TcpConn(connected, address[0], address[1])
-            except OSError:  # the peer is gone before its options were set
+            except OSError:  # the peer left before its options were set
                 connected.close()
 
     async def _survive(self, error: OSError) -> None:
-        """Go on after a failed accept. Everything that `accept(2)` reports of a peer's network is passed over."""
+        """Handle a failed accept. Errors that `accept(2)` reports about a peer's network are ignored."""
         if self._socket.fileno() < 0:
             raise ConnectionLost("the listener is closed") from error
         if error.errno in _DESCRIPTORS_USED_UP and self._reserve >= 0:
@@ -209,7 +211,7 @@ class TcpListener:
             try:
                 self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
-                self._reserve = -1  # back off until descriptors are free again
+                self._reserve = -1  # wait until descriptors are free again
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
@@ -221,7 +223,7 @@ class TcpListener:
 
 
 class TcpNetwork:
-    """`odradek.env.ports.Network`. `maxseg` caps the segment size; benchmarks on loopback want that."""
+    """Implements `odradek.env.ports.Network`. `maxseg` limits the segment size, for benchmarks on loopback."""
 
     def __init__(self, maxseg: int | None = None) -> None:
         self._maxseg = maxseg
@@ -241,7 +243,7 @@ class TcpNetwork:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            # Accepted sockets inherit both, so that they cost no calls per connection.
+            # Accepted sockets inherit both sizes, so they need no system calls per connection.
             if send_buffer_bytes is not None:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
             if receive_buffer_bytes is not None:
@@ -263,16 +265,16 @@ class TcpNetwork:
         raise ConnectionLost(f"cannot connect to {host}:{port}: {reason}") from reason
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
-        """Return all addresses that a host's name leads to. Raises `ConnectionLost`."""
+        """Return all IP addresses of a host name. Raises `ConnectionLost`."""
         return tuple(dict.fromkeys(str(each[4][0]) for each in await self._resolve(host, port)))
 
     @staticmethod
     async def _resolve(host: str, port: int) -> list[tuple[Any, ...]]:
-        """Look a name up. Raises `ConnectionLost`."""
+        """Resolve a host name to socket addresses. Raises `ConnectionLost`."""
         try:
             return list(await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError, RuntimeError, MemoryError) as error:
-            # RuntimeError: the system has no thread to give, in which the name would be resolved.
+            # RuntimeError: the system cannot start a thread, in which the name would be resolved.
             raise ConnectionLost(f"cannot connect to {host}:{port}: {error}") from error
 
     async def _connect_one(self, family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> TcpConn:

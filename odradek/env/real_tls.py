@@ -1,7 +1,7 @@
-"""TLS of this machine: Python's `ssl` over memory. SHELL.
+"""TLS of this machine: Python's `ssl` with buffers in memory instead of sockets. SHELL.
 
-Java's names of ciphers are mapped; a list that cannot be honoured is refused. Keys and certificates come from
-`odradek.env.tls_stores`.
+Java's names of ciphers are translated; a list that cannot be applied exactly is refused. `odradek.env.tls_stores`
+reads keys and certificates.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required
 
 
 def open_tls(settings: TlsSettings) -> RealTls:
-    """Load keys and certificates. Raises `TlsRefused`."""
+    """Load the keys and certificates of these settings. Raises `TlsRefused`."""
     return RealTls(settings)
 
 
 class RealTls:
-    """`odradek.env.tls_ports.Tls`. Contexts are made once for each state of the files."""
+    """Implements `odradek.env.tls_ports.Tls`. Contexts are made anew only when the files have changed."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self._seen = _state_of(settings)
@@ -58,7 +58,7 @@ class RealTls:
         state = _state_of(wanted)
         if (wanted, state) == (self._settings, self._seen):
             return False
-        # Remembered also if it fails, so that a broken state is complained about once.
+        # Remember the state even if loading fails, so that a broken state is reported only once.
         self._settings, self._seen = wanted, state
         self._ends = _Ends.made(wanted)
         return True
@@ -66,7 +66,7 @@ class RealTls:
 
 @attrs.frozen
 class _Ends:
-    """The contexts that make sessions of both ends, and their private key."""
+    """The contexts for client and server sessions, and their private key."""
 
     server: ssl.SSLContext | None
     client: ssl.SSLContext
@@ -74,7 +74,7 @@ class _Ends:
 
     @classmethod
     def made(cls, settings: TlsSettings) -> _Ends:
-        """Make the contexts of both ends. Raises `TlsRefused`."""
+        """Make the contexts for client and server sessions. Raises `TlsRefused`."""
         if not (settings.keystore_location or settings.keystore_key):
             return cls(None, _client_context(settings, None), None)
         key = read_key(settings)
@@ -82,7 +82,9 @@ class _Ends:
 
 
 def _state_of(settings: TlsSettings) -> tuple[tuple[int, int, int] | None, ...]:
-    """Collect the facts of files that change when a file is written or replaced."""
+    """Return (modification time, size, inode) of each file of these settings, None for a missing file. They change
+    when a file is written or replaced.
+    """
     found: list[tuple[int, int, int] | None] = []
     for path in settings.files:
         try:
@@ -94,7 +96,7 @@ def _state_of(settings: TlsSettings) -> tuple[tuple[int, int, int] | None, ...]:
 
 
 class RealTlsSession:
-    """`odradek.env.tls_ports.TlsSession` by `ssl.SSLObject`."""
+    """Implements `odradek.env.tls_ports.TlsSession` with `ssl.SSLObject`."""
 
     __slots__ = ("_incoming", "_is_hungry", "_outgoing", "_tls")
 
@@ -143,8 +145,8 @@ class RealTlsSession:
             raise _failure(error) from error
 
     def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, int, TlsFailed | bool]:
-        # This is for clients that send dozens of small records: a Python call for each would be a tenth of its
-        # cost.
+        # Read in a tight loop. For clients that send dozens of small records, one Python call per record would be a
+        # tenth of the cost.
         read, filled, room, reads = self._tls.read, begin, len(buffer), 0
         try:
             while reads < count:
@@ -183,7 +185,7 @@ class RealTlsSession:
 
 
 def _failure(error: Exception) -> TlsFailed:
-    """Make the exception for a read that failed."""
+    """Make a `TlsFailed` from the exception of a failed read."""
     if isinstance(error, ssl.SSLEOFError):
         return TlsFailed("the peer cut the TLS stream off: the stream ended without close_notify")
     return TlsFailed(tls_reason(error))
@@ -196,7 +198,7 @@ def _server_context(settings: TlsSettings, key: KeyStore) -> ssl.SSLContext:
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
     if settings.client_auth != "none":
         _load_anchors(context, settings)
-        # A resumed session would let in a certificate that has ended meanwhile.
+        # A resumed session would accept a certificate that has expired meanwhile.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
     return context
@@ -214,12 +216,14 @@ def _client_context(settings: TlsSettings, key: KeyStore | None) -> ssl.SSLConte
 
 def _load_anchors(context: ssl.SSLContext, settings: TlsSettings) -> None:
     load_trust(context, settings)
-    # As in Java, each certificate of the truststore is an anchor, not only an authority that signs itself.
+    # As in Java, each certificate of the truststore is trusted by itself, not only self-signed authorities.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 def _limit(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Limit protocols and ciphers. Raises `TlsRefused` for a choice that OpenSSL does not offer."""
+    """Set the allowed protocol versions and ciphers of a context. Raises `TlsRefused` for values that OpenSSL does
+    not support.
+    """
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     versions = sorted({_version(each) for each in settings.protocols})
     if not versions:
@@ -244,7 +248,7 @@ def _limit(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _choose_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
-    """Set these ciphers for TLSv1.2, in this order. Raises `TlsRefused` if OpenSSL would skip one."""
+    """Set these ciphers for TLSv1.2, in this order. Raises `TlsRefused` if OpenSSL would ignore one of them."""
     wanted = {_openssl_name(each): each for each in names}
     known = set()
     with suppress(ssl.SSLError):
@@ -265,7 +269,9 @@ def _version(name: str) -> ssl.TLSVersion:
 
 
 def _openssl_name(java: str) -> str:
-    """Translate a name: `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` is `ECDHE-RSA-AES128-GCM-SHA256` to OpenSSL."""
+    """Translate Java's name of a cipher to OpenSSL's: `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` becomes
+    `ECDHE-RSA-AES128-GCM-SHA256`.
+    """
     exchange, _, cipher = java.removeprefix("TLS_").partition("_WITH_")
     if not cipher:
         raise TlsRefused(f"ssl.cipher.suites names {java}, which is not a Java name of a cipher suite")

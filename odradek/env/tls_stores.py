@@ -1,7 +1,7 @@
-"""Key stores and trust stores: PEM files, PEM in the configuration, PKCS12 files. SHELL.
+"""Reads key stores and trust stores: PEM files, PEM texts in the configuration, PKCS12 files. SHELL.
 
-A private key comes to OpenSSL through a file in memory (memfd), which no disk has. A file is read once, so its key and
-its certificates are of one state, also while somebody replaces it.
+A private key is passed to OpenSSL through a file in memory (memfd), so it is never written to a disk. A file is read
+only once. So its key and its certificates belong together even if the file is being replaced.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from odradek.env.tls_ports import TlsRefused, TlsSettings
 __all__ = ["KeyStore", "load_key", "load_trust", "read_key", "tls_reason"]
 
 STORE_BYTES_MAX = 4 << 20
-"""The most bytes that are read of a store."""
+"""The largest size of a store in bytes."""
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _LINE_CHARS = 64
 
 
 @attrs.frozen
 class KeyStore:
-    """A private key and its certificates, the key's own first."""
+    """A private key and its certificate chain, the certificate of the key first."""
 
     where: str
-    """The file, or the key of the configuration that has it."""
+    """The path of the file, or the configuration key that contains the store."""
     pem: bytes = attrs.field(repr=False)
     password: str = attrs.field(repr=False)
     chain: tuple[x509.Certificate, ...]
 
     @property
     def expires_at(self) -> float:
-        """The time at which the first of the certificates ends, in Unix seconds."""
+        """The time at which the first of the certificates expires, in Unix seconds."""
         return min(each.not_valid_after_utc.timestamp() for each in self.chain)
 
     def check_successor(self, before: KeyStore, settings: TlsSettings) -> None:
-        """Check a new certificate by Kafka's rule for a running broker: it keeps the old names, unless
-        configuration keys allow other names.
+        """Check the new certificate of a running broker by Kafka's rule. It must have the names of the old
+        certificate, unless configuration keys allow other names.
 
         Raises `TlsRefused`.
         """
@@ -65,7 +65,7 @@ class KeyStore:
 
 
 def _names(certificate: x509.Certificate) -> frozenset[x509.GeneralName]:
-    """Return the subject's alternative names."""
+    """Return the subject alternative names of a certificate."""
     try:
         return frozenset(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
@@ -73,7 +73,7 @@ def _names(certificate: x509.Certificate) -> frozenset[x509.GeneralName]:
 
 
 def read_key(settings: TlsSettings) -> KeyStore:
-    """Read the key of settings that have one. Raises `TlsRefused`."""
+    """Read the private key and certificates of these settings, which must have some. Raises `TlsRefused`."""
     where = settings.keystore_location or "ssl.keystore.key"
     try:
         if settings.keystore_key is not None:
@@ -97,7 +97,7 @@ def read_key(settings: TlsSettings) -> KeyStore:
 
 
 def load_key(context: ssl.SSLContext, key: KeyStore) -> None:
-    """Let a context present this key. Raises `TlsRefused`."""
+    """Load this key into a context. Raises `TlsRefused`."""
     try:
         with _in_memory(key.pem) as path:
             context.load_cert_chain(path, password=key.password)
@@ -108,7 +108,7 @@ def load_key(context: ssl.SSLContext, key: KeyStore) -> None:
 
 
 def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Let a context trust the truststore; without one, the system's, as in Java. Raises `TlsRefused`."""
+    """Load the truststore into a context; without one, the system's authorities, as in Java. Raises `TlsRefused`."""
     where = settings.truststore_location or "ssl.truststore.certificates"
     try:
         if settings.truststore_certificates is not None:
@@ -132,15 +132,15 @@ def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def tls_reason(error: Exception) -> str:
-    """Return OpenSSL's reason for a failure, without the file and the line of its C code."""
+    """Return OpenSSL's reason for a failure, without the file and line of its C code."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate refused: {error.verify_message}"
     return str(getattr(error, "reason", None) or error)
 
 
 def _read(path: str) -> bytes:
-    # A client that may change a running broker's values may name any path: a pipe must not block a worker for
-    # ever.
+    # A client that may change a running broker's configuration may name any path, even a pipe. It must not block a
+    # worker for ever.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("the path does not name a regular file")
@@ -155,7 +155,7 @@ def _pkcs12(path: str, password: str | None) -> PKCS12KeyAndCertificates:
 
 
 def _pem_of(store: PKCS12KeyAndCertificates, where: str, password: str) -> bytes:
-    """Encode the key, under a password, and its certificates."""
+    """Encode the key, encrypted with a password, and its certificates as PEM."""
     if store.key is None or store.cert is None:
         raise TlsRefused(f"{where} does not hold both a key and its certificate")
     encryption = BestAvailableEncryption(password.encode())
@@ -166,11 +166,11 @@ def _pem_of(store: PKCS12KeyAndCertificates, where: str, password: str) -> bytes
 
 
 def _unfolded(text: str) -> bytes:
-    """Restore the lines of PEM from a properties file, where it may be on one line with blanks."""
+    """Restore the line breaks of a PEM text, which may be on one line with spaces in a properties file."""
     found = []
     for match in _PEM.finditer(text):
         if ":" in match[2]:
-            # Headers of an old encrypted key; without their lines they cannot be restored.
+            # This PEM has the headers of an old encrypted key, which cannot be restored without their line breaks.
             found.append(match[0])
             continue
         body = "".join(match[2].split())
@@ -181,7 +181,7 @@ def _unfolded(text: str) -> bytes:
 
 @contextmanager
 def _in_memory(data: bytes) -> Iterator[str]:
-    """Put bytes into memory under a path from which OpenSSL reads them, without a disk."""
+    """Yield a path from which OpenSSL can read these bytes; they are in memory, not on a disk."""
     descriptor = os.memfd_create("odradek-tls", os.MFD_CLOEXEC)
     try:
         view = memoryview(data)

@@ -1,4 +1,4 @@
-"""The port to issuers of tokens: documents at an address, and the tokens by which this end logs in.
+"""The port for tokens: documents that are fetched from an address, and the tokens with which a client logs in.
 
 `odradek.env.documents` and `odradek.env.tokens` implement it. This module is a leaf that every package may import.
 """
@@ -14,7 +14,7 @@ __all__ = ["DocumentAddress", "FetchDocument", "OpenTokens", "TokenRequest", "To
 
 
 class TokenUnavailable(Exception):
-    """No token is available. The text gives the reason in one line, without secrets."""
+    """Raised if there is no token. The text gives the reason in one line, without secrets."""
 
 
 @attrs.frozen
@@ -24,31 +24,37 @@ class DocumentAddress:
     url: str
     """`file:///PATH`, `https://...` or `http://...`."""
     truststore_location: str | None = None
-    """A PEM file of the authorities that may sign an `https` server's certificate; None for the system's."""
+    """A PEM file with the authorities that may sign an `https` server's certificate; None for the system's
+    authorities.
+    """
     truststore_certificates: str | None = None
-    """The certificates of these authorities as PEM text."""
+    """The certificates of the trusted authorities as PEM text."""
     body: bytes | None = attrs.field(default=None, repr=False)
-    """If set, it is sent by POST."""
+    """The body of a POST request; None for a GET request."""
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
 
 @attrs.frozen
 class TokenRequest:
-    """A client's way to its tokens; the names of Kafka's keys behind `sasl.oauthbearer.`."""
+    """The settings with which a client fetches its tokens. The fields have the names of Kafka's keys after
+    `sasl.oauthbearer.`.
+    """
 
     token_endpoint: DocumentAddress
-    """With a `file` address the document is the token itself (KIP-768)."""
+    """The address of the token issuer. With a `file` address, the document is the token itself (KIP-768)."""
     client_id: str = ""
     client_secret: str = attrs.field(default="", repr=False)
     scope: str = ""
     refresh_window_factor: float = 0.8
-    """A token is fetched anew after this share of its life (`sasl.login.refresh.window.factor`)."""
+    """The share of a token's lifetime after which another token is fetched (`sasl.login.refresh.window.factor`)."""
     retry_backoff_ms: int = 100
     retry_backoff_ms_max: int = 10_000
 
 
 FetchDocument: TypeAlias = Callable[[DocumentAddress], bytes]
-"""Fetches the document at an address. Blocks, so only workers call it. Raises `odradek.env.ports.DocumentMissing`."""
+"""A function that fetches the document at an address. It blocks, so only workers may call it. Raises
+`odradek.env.ports.DocumentMissing`.
+"""
 Tokens: TypeAlias = Callable[[], str]
-"""Returns a token that is valid now. May block, so only workers call it. Raises `TokenUnavailable`."""
+"""A function that returns a valid token. It may block, so only workers may call it. Raises `TokenUnavailable`."""
 OpenTokens: TypeAlias = Callable[[TokenRequest], Tokens]

@@ -1,4 +1,6 @@
-"""The tokens by which this end logs in: read from a file, or asked of an issuer by client credentials (KIP-768). SHELL."""
+"""The tokens with which a client logs in: read from a file, or requested from an issuer with client credentials
+(KIP-768). SHELL.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from odradek.env.token_ports import DocumentAddress, TokenRequest, Tokens, Token
 __all__ = ["open_tokens"]
 
 ATTEMPTS_MAX = 3
-"""The most attempts to fetch a token from an issuer while a login waits."""
+"""The most requests to an issuer while a login waits for a token."""
 
 
 def open_tokens(request: TokenRequest) -> Tokens:
@@ -28,7 +30,7 @@ def open_tokens(request: TokenRequest) -> Tokens:
 
 
 class _Keeper:
-    """The newest token, for all connections of a client."""
+    """Keeps the newest token for all connections of a client."""
 
     def __init__(self, request: TokenRequest) -> None:
         self._request = request
@@ -37,13 +39,13 @@ class _Keeper:
         self._good_until = self._expires_at = float("-inf")
 
     def token(self) -> str:
-        """Return the kept token, or fetch another. Raises `TokenUnavailable`."""
+        """Return the kept token, or fetch another one. Raises `TokenUnavailable`."""
         with self._lock:
             if time.time() >= self._good_until:
                 try:
                     token = self._fetch()
                 except TokenUnavailable:
-                    # An old token that is still valid is used while the issuer does not answer.
+                    # If the issuer does not answer, use the old token while it is valid.
                     if time.time() >= self._expires_at:
                         raise
                     return self._token
@@ -75,11 +77,12 @@ class _Keeper:
 
 
 def _asking(request: TokenRequest) -> DocumentAddress:
-    """Make the request for a token by client credentials (RFC 6749, section 4.4)."""
+    """Make the request for a token with client credentials (RFC 6749, section 4.4)."""
     fields = {"grant_type": "client_credentials"}
     if request.scope:
         fields["scope"] = request.scope
-    # RFC 6749, section 2.3.1, encodes both as in a form before they are joined. Kafka's clients do not, and issuers agree.
+    # RFC 6749, section 2.3.1, demands form encoding of both before they are joined. Kafka's clients omit it, and
+    # issuers accept that.
     pair = f"{request.client_id}:{request.client_secret}"
     return attrs.evolve(
         request.token_endpoint,
@@ -104,7 +107,7 @@ def _access_token(data: bytes, request: TokenRequest) -> str:
 
 
 def _text(data: bytes) -> str:
-    """Read a token, which is printable ASCII, without the spaces around it."""
+    """Decode a token: printable ASCII, without the spaces around it."""
     try:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:
@@ -115,7 +118,9 @@ def _text(data: bytes) -> str:
 
 
 def _life(token: str) -> tuple[float, float]:
-    """Read begin and end of a token's life. An unreadable token is over at once, and so is fetched for each login."""
+    """Return the times at which a token was issued and expires, in Unix seconds. An unreadable token counts as
+    expired, so it is fetched for each login.
+    """
     now = time.time()
     try:
         payload = token.split(".")[1]

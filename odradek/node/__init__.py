@@ -1,1 +1,3 @@
-"""A node put together: configuration, server loop, life cycle. `run_node.run_node` is the way in."""
+"""A whole node, made of its parts: configuration, connections, metrics, start and stop. Start reading at
+`run_node.run_node`.
+"""

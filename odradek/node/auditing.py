@@ -1,4 +1,6 @@
-"""A node's audit log at work: opened with its directories, written by a task, closed last. PORTED."""
+"""The audit log of a running node: its file is opened with the directories, written by a task, and closed last.
+PORTED.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ __all__ = ["Auditing"]
 
 
 class Auditing:
-    """The node's auditor, and its file where the configuration has one."""
+    """The node's auditor, and its audit log file if the configuration has one."""
 
     def __init__(self, config: NodeConfig, env: Env, log: Log) -> None:
         self._config = config.audit
@@ -22,7 +24,9 @@ class Auditing:
         self.auditor = Auditor(config.node_id)
 
     def open(self, tasks: TaskGroup) -> None:
-        """Open the file, and write from now on. Raises `NodeCannotStartYet`."""
+        """Open the file and start the task that writes it. Raises `NodeCannotStartYet` if the directory cannot be
+        used.
+        """
         config = self._config
         if config is None:
             return
@@ -39,11 +43,11 @@ class Auditing:
         tasks.start_soon(audit_log.run, name="audit log")
 
     async def close(self) -> None:
-        """Write the lines that still wait."""
+        """Write the lines that are still queued, and stop."""
         if self._audit_log is not None:
             self.auditor.lines = None
             await self._audit_log.stop()
 
     def statistics(self) -> dict[str, int]:
-        """Count the lines that wait, are lost, or were only counted; empty where the audit log is off."""
+        """Return the numbers of lines that are queued, lost, or only counted; empty if the audit log is off."""
         return {} if self._audit_log is None else self._audit_log.statistics()

@@ -1,14 +1,14 @@
-"""A broker's life as the controller sees it: register, heartbeat, be unfenced, leave in order. PORTED.
+"""A broker's registration at the controller: register, send heartbeats, become unfenced, shut down in order. PORTED.
 
-The broker speaks to the controller in messages only, over its `PeerChannel`, even in one process. It registers again
-when a heartbeat is refused because the controller knows another epoch of this broker. A change of the controller
-alone is no reason, because the registration is in the metadata log. A broker that was unregistered while it runs
-does not come back by itself: as in Kafka, an operator has to start it again. It registers anew, too, when a directory
-that hung answers again (`odradek.data_plane.disks.directory_troubles`).
+The broker and the controller exchange only messages, over a `PeerChannel`, even within one process. It registers
+again when a heartbeat is refused because the controller knows another epoch of this broker. A new active controller
+alone is no reason, because the registration is in the metadata log. A broker that was unregistered while it runs does
+not come back by itself: as in Kafka, an operator has to start it again. A broker also registers again when a
+directory that hung answers again (`odradek.data_plane.disks.directory_troubles`).
 
-Two live copies of a broker's disk would take the registration from each other for ever. (On one host, the locks of
-the directories prevent that.) So a broker ends when the same other process has taken its registration again and
-again. It waits longer than any request of a dead process can be under way. Then the other process keeps the
+Two processes that run on copies of one disk would take the registration from each other for ever. (On one host, the
+locks of the directories prevent that.) So a broker ends itself when the same other process has taken its registration
+repeatedly. It waits longer than a late request of a dead process could still arrive. The other process then keeps the
 registration.
 """
 
@@ -37,22 +37,25 @@ CATCH_UP_SECONDS = 0.01
 RETRY_SECONDS = 0.2
 SHUTDOWN_SECONDS_MAX = 10.0
 SHUTDOWN_SILENCE_SECONDS = 2.5
-"""A broker that shuts down stops waiting for a controller that has been silent for so long."""
+"""The seconds for which a broker that shuts down waits for a silent controller."""
 ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
-"""A broker that shuts down stops waiting after this number of heartbeats in a row without an answer."""
+"""The number of successive unanswered heartbeats after which a broker that shuts down stops waiting."""
 DUPLICATE_SESSIONS = 2.5
-"""The number of session timeouts that another incarnation must last before it counts as another live broker.
+"""The number of session timeouts for which another incarnation must hold the registration before it counts as alive.
 
-It must be more than two. A new controller gives every broker a new session, even a dead incarnation of this one. And
-a broker whose disks were replaced holds none of that incarnation's directories.
+It must be more than two, because a new controller gives a new session even to a dead incarnation of this broker.
 """
 DEFAULT_SESSION_SECONDS = 9.0
-"""Controllers decide how long a session lasts. They may use the default even if this broker has a shorter one."""
+"""The session timeout in seconds that controllers have by default. They may use it even if this broker is configured
+with a shorter one.
+"""
 RIVAL_TIMES = 3
-"""The times that another incarnation must have taken this one's registration, over at least `DUPLICATE_SESSIONS`."""
+"""The number of times that another incarnation must take the registration before this broker ends. They must extend
+over more than `DUPLICATE_SESSIONS` session timeouts.
+"""
 RIVAL_SEEN_SECONDS_MAX = 1.0
-"""The seconds that a broker whose heartbeat was refused waits for metadata that explain it."""
+"""The seconds that a broker whose heartbeat was refused waits for metadata that show the reason."""
 FINAL_REFUSALS = (
     ErrorCode.INCONSISTENT_CLUSTER_ID,
     ErrorCode.INVALID_REGISTRATION,
@@ -61,40 +64,39 @@ FINAL_REFUSALS = (
 
 
 class RegistrationRefused(Exception):
-    """The controller refuses this broker, and a repetition would change nothing."""
+    """Raised if the controller refuses this broker for a reason that a new attempt would not change."""
 
 
 class ControllerOutOfReach(Exception):
-    """The broker failed to reach a controller in time with news that it must have: a registration, or a failed
-    directory."""
+    """Raised if no controller could be reached in time with a registration or with the report of a failed directory."""
 
 
 @attrs.frozen
 class LifecycleSettings:
-    """The timing of a broker's life: its registration, its heartbeats to the controller, and its stop."""
+    """The timeouts of a broker's registration, of its heartbeats to the controller, and of its shutdown."""
 
     heartbeat_interval_ms: int = setting("broker.heartbeat.interval.ms")
     session_timeout_ms: int = setting("broker.session.timeout.ms")
     """The milliseconds without a heartbeat after which the controller fences a broker."""
     hands_over: bool = setting("controlled.shutdown.enable")
-    """True if a stopping broker has its leaderships moved away first."""
+    """True if a broker that shuts down first has its leaderships moved to other brokers."""
     initial_registration_ms: int = setting("initial.broker.registration.timeout.ms")
-    """The milliseconds after which a broker ends that was never registered."""
+    """The milliseconds after which a broker ends if no controller has registered it."""
     log_dir_failure_ms: int = setting("log.dir.failure.timeout.ms")
-    """The milliseconds for which the broker tries to report a failed directory.
-
-    After that it ends, so that the controllers elect other leaders for the partitions in that directory.
+    """The milliseconds for which the broker tries to report a failed directory. Then the broker ends, so that the
+    controllers elect other leaders for the partitions in that directory.
     """
     shutdown_retries_max: int | None = None
-    """`controlled.shutdown.max.retries`: the number of heartbeats that may go unanswered after the first heartbeat
-    of a stop; None means 1.
+    """`controlled.shutdown.max.retries`: how many heartbeats of a shutdown may stay unanswered after the first one;
+    None means 1.
     """
     shutdown_backoff_ms: int | None = None
-    """`controlled.shutdown.retry.backoff.ms`: how long a stopping broker waits between two heartbeats; None: 200."""
+    """`controlled.shutdown.retry.backoff.ms`: the milliseconds between two heartbeats of a shutdown; None means 200.
+    """
 
 
 class BrokerLifecycle:
-    """Keeps one broker registered."""
+    """Keeps one broker registered at the controllers, by heartbeats."""
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class BrokerLifecycle:
         self._log = log
         self._incarnation_id = broker.env.new_uuid()
         self._reported: dict[bytes, None] = {}
-        """Hung directories that were named as offline since the last registration."""
+        """Ids of the hung directories that were reported as offline since the last registration."""
         self._wants_shut_down = False
         self._answered_at = float("-inf")
         self._rival = b""
@@ -125,15 +127,17 @@ class BrokerLifecycle:
         self._rival_times = 0
         self._register_until = math.inf
         self._report_until: dict[bytes, float] = {}
-        """The time by which a controller must have heard of each failed directory; inf once one has."""
+        """For each failed directory, the time by which a controller must have received the report; infinite once one
+        has.
+        """
         self.broker_epoch = -1
         self.is_unfenced = broker.env.event()
         self.may_shut_down = broker.env.event()
         self._heartbeat_now = broker.env.event()
 
     async def run(self) -> None:
-        """Register, then send heartbeats until the broker has left: the controller allowed it, or no controller knows
-        it.
+        """Register, then send heartbeats until the controller has allowed the shutdown, or no longer knows this
+        broker.
 
         Raises `RegistrationRefused`, also when another live process repeatedly registers as this broker. Raises
         `ControllerOutOfReach` when no controller can be reached in time.
@@ -185,7 +189,9 @@ class BrokerLifecycle:
         return RETRY_SECONDS if backoff_ms is None else backoff_ms / 1000
 
     def _check_times(self) -> None:
-        """Raise `ControllerOutOfReach` if no controller has registered this broker in time, or heard of a failed directory."""
+        """Raise `ControllerOutOfReach` if the time for the registration, or for the report of a failed directory, is
+        over.
+        """
         if self._wants_shut_down:
             return
         now = self._broker.clock.monotonic()
@@ -211,7 +217,9 @@ class BrokerLifecycle:
                 )
 
     async def _watch_rival(self) -> None:
-        """Record which process holds the registration. Raises `RegistrationRefused` if it is another live one."""
+        """Find out whether another process has taken the registration. Raises `RegistrationRefused` if a live one
+        does so repeatedly.
+        """
         clock = self._broker.clock
         patience = clock.monotonic() + RIVAL_SEEN_SECONDS_MAX
         while (own := self._registration()) is not None and own.epoch <= self.broker_epoch:
@@ -228,8 +236,7 @@ class BrokerLifecycle:
             where = ", ".join(f"{each.host}:{each.port}" for each in own.listeners)
             raise RegistrationRefused(
                 f"another process at {where} registers as broker {own.broker_id} with the same "
-                "directories, again and again. One of the two nodes runs on a copy of the other node's "
-                "disk, and only one may run: this node ends"
+                "directories, again and again. One of the two nodes runs on a copy of the other node's disk. Only one may run, so this node ends: stop the node on the copy for good"
             )
 
     def _was_unregistered(self) -> bool:
@@ -252,9 +259,10 @@ class BrokerLifecycle:
         return self._broker.image.brokers.get(self._broker.settings.node_id)
 
     def metadata_applied(self) -> None:
-        """Begin to serve once the metadata that this broker serves shows it unfenced, so that its clients learn of it.
+        """Called when new metadata are applied: begins to serve clients once they show this broker unfenced.
 
-        It does not wait for the heartbeat's answer: the controller that decided to unfence it may hang by now.
+        It does not wait for the answer to the heartbeat, because the controller that unfenced the broker may hang by
+        now.
         """
         own = self._registration()
         if own is not None and own.epoch == self.broker_epoch:
@@ -266,7 +274,8 @@ class BrokerLifecycle:
             self.heartbeat_now()
 
     async def shut_down(self) -> None:
-        """Ask the controller to move leaderships away, and wait for its answer, at most `SHUTDOWN_SECONDS_MAX`.
+        """Ask the controller to move this broker's leaderships to other brokers, and wait for its answer, at most
+        `SHUTDOWN_SECONDS_MAX`.
 
         Does nothing when `controlled.shutdown.enable` is off.
         """
@@ -323,7 +332,7 @@ class BrokerLifecycle:
         while True:
             response: BrokerRegistrationResponse | None = await self._ask(request)
             if response is None or broker.controller.leader_epoch != leader_epoch:
-                # Another controller gives everybody a whole session, also an incarnation that is dead.
+                # A new controller gives every incarnation a new session, even a dead one.
                 duplicate_since = None
                 leader_epoch = broker.controller.leader_epoch
             if response is not None and response.error_code == ErrorCode.NONE:
@@ -361,7 +370,7 @@ class BrokerLifecycle:
         return answering or online
 
     def _misses_directory(self) -> bool:
-        """True if a directory that the controller knows as offline works again."""
+        """True if a hung directory that was reported as offline works again."""
         failed = [each.directory_id for each in self._broker.log_dirs if each.offline_reason is not None]
         hung = self._broker.troubles.given_up()
         return any(each not in hung and each not in failed for each in self._reported)
@@ -392,8 +401,9 @@ class BrokerLifecycle:
         return response
 
     async def _ask(self, request: Any) -> Any:
-        """Return the answer; None when no controller answered in time. The time is short enough to try again within a
-        session."""
+        """Send a request to the controller and return the answer; None if no controller answered in time. The time is
+        short enough to try again within a session.
+        """
         self._check_times()
         broker = self._broker
         seconds = max(self._interval_seconds, ATTEMPT_SECONDS_MIN)

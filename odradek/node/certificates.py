@@ -1,8 +1,9 @@
 """The certificates of a node's listeners: read at the start, and again whenever files or settings change. PORTED.
 
-New connections get the new certificate; open ones live on. A broken file changes nothing: one line in the log and a
-counter report it, and the last good state stays in use. Files are looked at each second, so it does not matter how
-they are replaced. Dynamic values (`listener.name.NAME.ssl.keystore.location` and the like) count as in Kafka.
+New connections get the new certificate; open connections keep the old one. A broken file changes nothing: one line in
+the log and a counter report it, and the last good state stays in use. Files are checked every second, so it does not
+matter how they are replaced. Dynamic values (`listener.name.NAME.ssl.keystore.location` and the like) apply as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from odradek.node.directories import NodeCannotStart
 __all__ = ["Certificates"]
 
 WATCH_SECONDS = 1.0
-"""Time between two looks at the files."""
+"""Seconds between two checks of the files."""
 WARN_DAYS = 30
 DAY_SECONDS = 86_400
 _SSL = "ssl."
@@ -30,19 +31,19 @@ _SSL = "ssl."
 
 @attrs.define
 class _Listener:
-    """The TLS of one listener."""
+    """The TLS state of one listener."""
 
     tls: Tls
     wanted: TlsSettings
-    """The settings by the newest values."""
+    """The settings that result from the newest configuration values."""
     reloads: int = 0
     failures: int = 0
     warned_at: float = float("-inf")
-    """The wall clock's seconds at the last warning that the certificate ends."""
+    """The wall-clock time, in seconds, of the last warning that the certificate will expire soon."""
 
 
 class Certificates:
-    """Keys and certificates by listener."""
+    """The keys and certificates of a node's listeners."""
 
     def __init__(self, config: NodeConfig, env: Env, log: Log, open_tls: OpenTls | None) -> None:
         self._config = config
@@ -54,7 +55,9 @@ class Certificates:
         self._changed: Event = env.event()
 
     async def open(self, tasks: TaskGroup) -> None:
-        """Read keys and certificates, and follow them from now on. Raises `NodeCannotStart`."""
+        """Read keys and certificates, and start the task that reads them again after changes. Raises
+        `NodeCannotStart`.
+        """
         for name, security in self._config.security.items():
             if security.tls is not None:
                 if self._open_tls is None:
@@ -69,12 +72,12 @@ class Certificates:
             tasks.start_soon(self._watch, name="certificates")
 
     def tls(self, listener: str) -> Tls | None:
-        """Return the TLS of a listener; None where it has none."""
+        """Return the TLS of a listener; None if the listener has no TLS."""
         found = self._listeners.get(listener)
         return None if found is None else found.tls
 
     def apply(self, dynamic: Mapping[str, str]) -> None:
-        """Make the listeners apply these dynamic values of the broker soon."""
+        """Set the broker's dynamic values, which the listeners apply soon."""
         for name, listener in self._listeners.items():
             try:
                 listener.wanted = self._settings(name, dynamic)
@@ -94,7 +97,7 @@ class Certificates:
         return ""
 
     def _settings(self, name: str, dynamic: Mapping[str, str]) -> TlsSettings:
-        """Make a listener's settings by the file and dynamic values. Raises `ConfigError`."""
+        """Make a listener's TLS settings from the properties file and the dynamic values. Raises `ConfigError`."""
         prefix = f"{LISTENER_PREFIX}{name.lower()}.{_SSL}"
         changed = {key: text for key, text in dynamic.items() if key.startswith(prefix)}
         protocol = self._config.security[name].protocol
@@ -122,7 +125,7 @@ class Certificates:
             self._log.error("tls.not_reloaded", listener=name, reason=str(error))
 
     def _warn_of_ends(self) -> None:
-        """Warn once a day of each certificate that ends within `WARN_DAYS`."""
+        """Log a warning once a day for each certificate that expires within `WARN_DAYS`."""
         now = self._env.clock.wall_ms() / 1000
         for name, listener in self._listeners.items():
             ends_at = listener.tls.expires_at

@@ -1,7 +1,7 @@
-"""A controller makes itself known to the cluster: where it listens and what it supports (KIP-919). PORTED.
+"""The registration of a controller in the cluster: its endpoints and feature levels (KIP-919). PORTED.
 
-Every start registers anew, as in Kafka, because each start is another incarnation. Only brokers are fenced, so a
-controller sends no heartbeats. Whether it votes is decided by the quorum.
+Every start registers again, as in Kafka, because each start is a new incarnation. Only brokers are fenced, so a
+controller sends no heartbeats. The quorum decides whether it votes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ async def register_controller(
     features: Mapping[str, tuple[int, int]],
     log: Log,
 ) -> None:
-    """Register this controller, and repeat that until the active controller has accepted it. `endpoints` are
-    (listener, host, port), `features` the levels that it speaks.
+    """Register this controller; repeat the request until the active controller accepts it. `endpoints` are (listener,
+    host, port), `features` the levels that it speaks.
 
     Raises `RegistrationRefused` when this version lacks the cluster's feature levels, or the controller refuses the
     request.

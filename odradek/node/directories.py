@@ -29,19 +29,19 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["Directories", "NodeCannotStart", "NodeCannotStartYet"]
 
 ANSWER_LOOK_SECONDS = 0.1
-"""The time between two looks at a disk that hangs while the node stops."""
+"""The seconds between two checks of a disk that hangs while the node stops."""
 
 
 class NodeCannotStart(Exception):
-    """The configuration contradicts the disks or the cluster. The text is one line that says what to do."""
+    """Raised if the configuration contradicts the disks or the cluster. The text is one line with advice."""
 
 
 class NodeCannotStartYet(NodeCannotStart):
-    """A part of the world is not there, and may come by itself: an address, a mount, a device. A later start may succeed."""
+    """Raised if an address, a mount or a device is missing and may appear by itself. A later start may succeed."""
 
 
 class Directories:
-    """The log directories, and the one of the metadata log, which may be a further one."""
+    """The log directories of a node, and the directory of the metadata log, which may be a separate one."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Directories:
         on_answer: Callable[[], None],
         config_for: Callable[[str], LogConfig],
     ) -> None:
-        """`config_for` gives the configuration of a topic's logs, from `load` on."""
+        """`config_for` returns the configuration of a topic's logs; it is called from `load` on."""
         self._config = config
         self._env = env
         self._log = log
@@ -65,17 +65,19 @@ class Directories:
         self.log_dirs: list[LogDir] = []
         self.by_path: dict[str, LogDir] = {}
         self.unavailable: dict[str, str] = {}
-        """Log directories that could not be opened at the start: path and reason."""
+        """Log directories that could not be opened at the start, each with the reason."""
         self.metadata_root: Dir
         """The directory that holds the metadata log."""
         self._loading: list[Event] = []
-        """One event for each directory whose logs are being opened; it is set when they are open."""
+        """For each directory whose logs are being opened, an event that is set when all are open."""
         self.metadata_directory_id: bytes
         """The second part of a voter's identity, beside its node id. A voter whose disk was wiped is another voter
         (KIP-853)."""
 
     def open(self) -> None:
-        """Open and lock all. Raises `NodeCannotStart`, `NodeCannotStartYet`, `NotALogDirectory` or `DiskError`."""
+        """Open and lock all directories. Raises `NodeCannotStart`, `NodeCannotStartYet`, `NotALogDirectory` or
+        `DiskError`.
+        """
         config, context = self._config, self._context()
         failed: dict[str, DiskError | NotALogDirectory] = {}
         for path in config.log_dirs:
@@ -107,18 +109,19 @@ class Directories:
         directory = env.open_dir(path)
         context = attrs.evolve(context, workers=workers)
         log_dir = LogDir.open(directory, context, config_for=self._config_for)
-        # From here on: a start waits for all disks.
+        # Calls are bounded only from here on, because a start waits for all disks.
         self._bound_calls(directory)
         return log_dir
 
     def _bound_calls(self, directory: Dir, *, looks: bool = True) -> None:
-        """Bound the time that the loop waits for one disk of several."""
+        """Limit the time for which the event loop waits for a call to this disk, if the node has several."""
         seconds = self._config.disk_write_wait_seconds
         if len(self._config.log_dirs) > 1 and seconds > 0:
             directory.bound_calls(seconds, looks=looks)
 
     def _adopt_if_blank(self, path: str, context: LogDirContext) -> bool:
-        """Take a blank disk into service in the place of another, if the operator allows it; otherwise log it.
+        """Format a blank disk at `path` and use it in place of the old one, if the configuration allows it. Return
+        true if so.
 
         Its replicas begin empty, and leaders fill them. The new directory id shows the controller that the old disk
         is gone.
@@ -161,12 +164,12 @@ class Directories:
         )
 
     def _pass_over(self, path: str, error: DiskError | NotALogDirectory) -> None:
-        """Leave out a directory that cannot be opened. Only its own partitions are lost, unless the node needs it."""
+        """Continue without a directory that cannot be opened. Raises the error if the node needs this directory."""
         reason = str(error)
         if isinstance(error, FileMissing):
             reason = f"log directory {path} is missing or was never formatted ({self._way_out(path)})"
         if isinstance(error, DiskError) and (error.operation, error.errno) == ("lock", errno.EWOULDBLOCK):
-            # The disk is sound: another node runs on it.
+            # The disk works, but another node runs on it.
             raise error
         if path == self._config.metadata_log_dir or len(self._config.log_dirs) == 1:
             if self._may_be_unmounted(path, error):
@@ -176,13 +179,17 @@ class Directories:
         self._log.error("directory.offline", directory=path, reason=reason)
 
     def _may_be_unmounted(self, path: str, error: Exception) -> bool:
-        """True if a late mount may bring the directory: it is missing, or an empty place that is no blank disk itself."""
+        """True if the disk of this directory may only be unmounted: the path is missing, or empty and not a blank
+        disk.
+        """
         if isinstance(error, EmptyDirectory):
             return not self._env.is_blank_disk(path)
         return isinstance(error, FileMissing)
 
     def _way_out(self, path: str) -> str:
-        """Return the advice for a directory that is not there. A node that has others has been formatted once."""
+        """Return advice about a directory that is missing. If another directory is present, the node was formatted
+        before.
+        """
         if path == self._config.metadata_log_dir or not self.log_dirs:
             return "`odradek storage format` formats it"
         return "mount its disk, or run `odradek storage adopt` to use a blank disk in its place"
@@ -204,10 +211,13 @@ class Directories:
                 )
 
     def _open_metadata_root(self) -> None:
-        """Open the directory of the metadata log: one of the log directories, or a separate one, which is locked here."""
+        """Open the directory of the metadata log: one of the log directories, or a separate one, which is locked
+        here.
+        """
         path = self._config.metadata_log_dir
         if path in self.by_path:
-            # Bound its calls apart from those of partitions: the quorum's tasks can wait for a write alone.
+            # Its calls are bounded separately from those of partitions, because only the quorum's tasks wait for its
+            # writes.
             self.metadata_root = self._env.open_dir(path)
             self._bound_calls(self.metadata_root, looks=False)
             self.metadata_directory_id = self.by_path[path].directory_id
@@ -223,7 +233,7 @@ class Directories:
         self.metadata_root, self.metadata_directory_id = root, meta.directory_id
 
     def _read_metadata_root(self, root: Dir) -> MetaProperties:
-        """Read the properties of a separate directory. Raises `NodeCannotStartYet` where its disk may be unmounted."""
+        """Read the meta properties of a separate directory. Raises `NodeCannotStartYet` if its disk may be unmounted."""
         try:
             return read_meta_properties(root)
         except EmptyDirectory as error:
@@ -237,7 +247,7 @@ class Directories:
 
     @property
     def clean_shutdown_broker_epoch(self) -> int:
-        """The broker epoch under which all directories were closed cleanly, else -1."""
+        """The broker epoch with which all directories were closed cleanly; -1 if they were not."""
         epochs = [log_dir.clean_shutdown_broker_epoch for log_dir in self.log_dirs]
         # An unavailable directory may have lost records, so such a start does not count as clean.
         if self.unavailable or len(set(epochs)) != 1 or epochs[0] is None:
@@ -245,9 +255,9 @@ class Directories:
         return epochs[0]
 
     async def load(self, tasks: TaskGroup, image: MetadataImage) -> None:
-        """Open every log. All directories load at the same time, because each waits for a device of its own.
+        """Open all logs, in all directories at the same time, because each waits for its own device.
 
-        `image` says of an interrupted move where the replica belongs.
+        If a move between directories was interrupted, `image` decides in which one the replica stays.
         """
         if len(self.log_dirs) > 1:
             run, assigned = self._env.workers.run, partial(_directory_of, image, self._config.node_id)
@@ -265,15 +275,16 @@ class Directories:
             await done.wait()
 
     def stop_loading(self) -> None:
-        """Stop loading, because the node stops while it starts."""
+        """Stop the opening of logs, because the node is to stop while it still starts."""
         for log_dir in self.log_dirs:
             log_dir.stop_loading()
 
     async def close(self, broker_epoch: int, wait_until: float) -> list[str]:
-        """Sync and close all directories. Return the directories whose device does not answer by `wait_until`.
+        """Sync and close all directories. Return the paths whose device does not answer by `wait_until` (monotonic
+        seconds).
 
         The returned directories, and those that fail meanwhile, get no clean-shutdown marker. All other directories
-        get one. If the broker was never registered, `broker_epoch` is -1. Then the epoch of the last clean shutdown
+        get one. If the broker was never registered, `broker_epoch` is -1, and the epoch of the last clean shutdown
         stays.
         """
         for loaded in self._loading:
@@ -294,7 +305,9 @@ class Directories:
         return left_behind
 
     def unlock(self, left_behind: Collection[str]) -> None:
-        """Release the locks of all other directories: the process may not end before a device answers."""
+        """Release the locks of all directories except `left_behind`. The process may have to live on until those
+        devices answer.
+        """
         for log_dir in self.log_dirs:
             if log_dir.path not in left_behind:
                 log_dir.directory.unlock()
@@ -307,7 +320,7 @@ def _hangs(log_dir: LogDir) -> bool:
 
 
 def _directory_of(image: MetadataImage, node_id: int, key: TopicPartition, topic_id: bytes) -> bytes | None:
-    """Return the directory that the metadata name for a replica of this node; None if it has none."""
+    """Return the id of the directory that the metadata assign to a replica of this node; None if there is none."""
     topic = image.topics_by_id.get(topic_id)
     partition: PartitionImage | None = None if topic is None else topic.partitions.get(key.partition)
     if partition is None or node_id not in partition.replicas:

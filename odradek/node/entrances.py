@@ -1,4 +1,6 @@
-"""The entrances of a node's listeners, and the dialers by which it enters those of others, by the configuration. PORTED."""
+"""The authentication of a node, made from its configuration: of clients at its listeners, and of the node at other
+nodes. PORTED.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,12 @@ from odradek.serving.node_env import NodeEnv
 __all__ = ["Entrances", "World"]
 
 STRANGERS_OVERHEAD_BYTES_MAX = 64 * 1024
-"""The bytes that TLS may add to those of a login: 700 records of any size, while a login has a dozen."""
+"""The most bytes that TLS may add to those of a login: 700 records of any size, while a login needs about a dozen."""
 
 
 @attrs.frozen
 class World:
-    """The functions beyond the ports that entrances need. A function is None where the node has no use for it."""
+    """Functions that entrances need beyond the ports. A function is None if the node does not need it."""
 
     open_tls: OpenTls | None = None
     fetch_document: FetchDocument | None = None
@@ -49,7 +51,7 @@ class World:
 
 
 class Entrances:
-    """Makes the entrance of each listener."""
+    """Makes the entrance of each listener, and the networks for connections to other nodes."""
 
     def __init__(
         self,
@@ -60,14 +62,14 @@ class Entrances:
         world: World,
         auditor: Auditor,
     ) -> None:
-        """`image` gives the newest image, which has the users of SCRAM."""
+        """`image` returns the newest metadata image, which has the SCRAM users."""
         self._auditor = auditor
         self._world = world
         self._bearer_logins: dict[str, Callable[[], BearerLogin]] = {}
         self.certificates = Certificates(config, env, log, world.open_tls)
         self.handshakes = Handshakes(env)
         self.peer_handshakes = Handshakes(env)
-        """TLS handshakes between nodes. They have a queue of their own, which clients cannot fill."""
+        """TLS handshakes between nodes. They have a queue of their own, so clients cannot fill it."""
         self._by_listener: dict[str, Entrance] = {}
         self._config = config
         self._env = env
@@ -78,7 +80,7 @@ class Entrances:
         self._tokens = None if secrets is None else TokenLogins(secrets, self._salt_secret)
 
     async def open(self, tasks: TaskGroup) -> None:
-        """Read keys and certificates, and follow them from now on. Raises `NodeCannotStart`."""
+        """Read keys and certificates, and start the tasks that keep them current. Raises `NodeCannotStart`."""
         await self.certificates.open(tasks)
         for name, security in self._config.security.items():
             if security.oauth is not None:
@@ -87,9 +89,11 @@ class Entrances:
     def _verify_tokens(
         self, settings: OauthSettings, name: str, tasks: TaskGroup
     ) -> Callable[[], BearerLogin]:
-        """Keep an issuer's keys from now on, and begin logins by its tokens. Raises `NodeCannotStart`."""
+        """Start to fetch the keys of a token issuer. Return a function that begins a login by its tokens. Raises
+        `NodeCannotStart`.
+        """
         # Imported only here, because the library for tokens takes a tenth of a second and some megabytes. Nodes
-        # without OAUTHBEARER are spared.
+        # without OAUTHBEARER do not need it.
         from odradek.security.oauth.verifier import Verifier
 
         if self._world.fetch_document is None:
@@ -103,7 +107,7 @@ class Entrances:
         return verifier.new_login
 
     def follow(self, broker: Broker) -> None:
-        """Use the broker's dynamic values of certificates from now on."""
+        """Apply the broker's dynamic configuration of certificates, now and at each change."""
         certificates = self.certificates
 
         def apply() -> None:
@@ -114,7 +118,9 @@ class Entrances:
         apply()
 
     def world(self, listener: str) -> NodeEnv:
-        """Make the world for connections to other nodes' listeners of this name."""
+        """Return the ports for connections to other nodes' listeners of this name: the network encrypts and logs in
+        as configured.
+        """
         security = self._config.security[listener]
         if security.protocol == "PLAINTEXT":
             return self._env
@@ -132,7 +138,7 @@ class Entrances:
         )
 
     def entrance(self, listener: str, table: ApiTable) -> Entrance | None:
-        """Make the entrance of a listener; None where clients neither encrypt nor log in."""
+        """Make the entrance of a listener; None if its clients neither encrypt nor log in."""
         security = self._config.security[listener]
         if security.protocol == "PLAINTEXT":
             return None
@@ -148,7 +154,7 @@ class Entrances:
         return entrance
 
     def encryption(self, listener: str) -> Encryption | None:
-        """Return the server's end of TLS on a listener; None where it has none."""
+        """Return the server side of TLS on a listener; None if the listener has no TLS."""
         security = self._config.security.get(listener)
         return None if security is None else self._encryption(security)
 
@@ -162,7 +168,7 @@ class Entrances:
         return self.peer_handshakes if self._is_peers(listener) else self.handshakes
 
     def _is_peers(self, listener: str) -> bool:
-        """True if a listener is for nodes alone."""
+        """True if only nodes connect to a listener."""
         config = self._config
         return listener in config.controller_listener_names or (
             listener == config.inter_broker_listener_name and len(config.broker_listeners) > 1
@@ -184,14 +190,14 @@ class Entrances:
         )
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Return for each listener the clients that have not logged in yet, and the clients refused since the start."""
+        """Count for each listener the clients that have not logged in yet, and the clients refused since the start."""
         return {
             name: {"half_open": each.half_open, "failed": each.failed}
             for name, each in self._by_listener.items()
         }
 
     def keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
-        """Return the keys of a user of SCRAM by the newest image."""
+        """Return the SCRAM keys of a user in the newest image; None for an unknown user."""
         known = self._image().access.scram_credentials.get((user, mechanism))
         if known is None:
             return None
@@ -208,12 +214,12 @@ class Entrances:
         return self._tokens.login(token_id, token, mechanism, latest_ms, at_once=at_once)
 
     def _nonce(self) -> str:
-        """Make random text, by the system's own randomness where the node is real."""
+        """Make a random text. A real node takes it from the system's randomness."""
         return base64.b64encode(self._env.new_uuid() + self._env.new_uuid()).decode().rstrip("=")
 
     def _secret_for_salts(self) -> bytes:
-        """Return the secret from which the salts of unknown users are made. It is the same on all brokers if the
-        file has one.
+        """Return the secret from which the salts of unknown users are made. If the properties file has one, it is the
+        same on all brokers.
         """
         text = self._config.get_str(SCRAM_SECRET)
         if text:
@@ -224,7 +230,7 @@ class Entrances:
 
 
 class ServerEncryption:
-    """The server's end of TLS on one listener."""
+    """The server side of TLS on one listener."""
 
     def __init__(
         self, tls: Tls, security: ListenerSecurity, handshakes: Handshakes, agreed_clock: AgreedClock
@@ -254,7 +260,7 @@ class ServerEncryption:
         return secured, principal, name
 
     def _name_in(self, certificate: bytes) -> str:
-        """Return the name in a certificate that counts now. Raises `NotAuthenticated`, `MalformedName`."""
+        """Return the subject of a client's certificate that is valid now. Raises `NotAuthenticated`, `MalformedName`."""
         name = distinguished_name(subject_of(certificate))
         if refusal := refusal_by_time(certificate, self._agreed_clock.moment()):
             raise NotAuthenticated(f"the TLS handshake was refused: {refusal}", tls_subject=name)

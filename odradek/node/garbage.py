@@ -1,9 +1,9 @@
-"""The schedule of Python's garbage collector. SHELL: there is one collector for the whole process.
+"""Settings of Python's garbage collector for a node. SHELL: there is one collector for the whole process.
 
-A full collection stops everything, and looks at all objects but the frozen ones: about 100 ms for 400,000 of them.
-Most objects of a node live for days. So those that survive a full collection are frozen, and the next collection
-looks only at objects made since. A frozen object is still freed when its last reference goes. Only cycles of frozen
-objects stay, so each `THAW_EVERY`th full collection looks at everything.
+A full collection stops the process and visits all objects except frozen ones: about 100 ms for 400,000 objects. Most
+objects of a node live for days. So objects that survive a full collection are frozen, and the next one visits only
+newer objects. A frozen object is still freed when its last reference goes. Only cycles of frozen objects stay, so
+each `THAW_EVERY`th full collection visits all objects.
 """
 
 from __future__ import annotations
@@ -12,29 +12,33 @@ import gc
 from collections.abc import Mapping
 
 STARTING_THRESHOLD = 100_000
-"""A start makes a million objects that stay, and hardly any garbage. With the usual threshold, collections look at
-them again and again: a sixth of the CPU time of a start with 10,000 partitions."""
+"""The collector's first threshold during a start, which makes a million lasting objects and little garbage. The usual
+threshold would cost a sixth of the CPU time of a start with 10,000 partitions.
+"""
 SERVING_THRESHOLDS = (700, 10, 100)
-"""CPython's thresholds, except for the last, which is 10 in CPython. A long request makes 200,000 objects, and a
-full collection in the middle of it would visit all of them."""
+"""CPython's thresholds, but with 100 instead of 10 as the last. A long request makes 200,000 objects, and a full
+collection in the middle would visit all of them.
+"""
 THAW_EVERY = 100
 
 
 class Collections:
-    """Python's collector, set for a node."""
+    """Sets Python's garbage collector for the start and the service of a node."""
 
     __slots__ = ("full",)
 
     def __init__(self) -> None:
         self.full = 0
-        """Full collections since the node began to serve."""
+        """The number of full collections since the node began to serve."""
 
     def begin_start(self) -> None:
-        """Collect rarely while the node starts, because that makes little garbage."""
+        """Set the collector for the start: collect rarely, because a start makes little garbage."""
         gc.set_threshold(STARTING_THRESHOLD)
 
     def begin_service(self) -> None:
-        """Freeze the objects that exist after the start, so later collections leave them out."""
+        """Set the collector for service, and freeze the objects of the start, so that later collections leave them
+        out.
+        """
         gc.set_threshold(*SERVING_THRESHOLDS)
         gc.collect()
         gc.freeze()

@@ -1,4 +1,4 @@
-"""Turns the charging of quotas on or off: a broker's listeners charge while any quota is there. PORTED."""
+"""Turns the charging of clients on while a quota exists, and off otherwise, on all listeners of a broker. PORTED."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from odradek.wire.messages.fetch import FetchRequest
 __all__ = ["ListenersCharging"]
 
 _UNITS_OF_A_WAIT = 4
-"""Three accounts bound the wait of a client. Checking one account is a unit of work, of about 3 us."""
+"""The units of work for one waiting client: three accounts bound its wait, and checking one takes about 3 us."""
 
 
 class ListenersCharging:
-    """Turns the charging of listeners on with the first quota, and off with the last one."""
+    """Turns the charging of clients on all listeners on with the first quota, and off with the last one."""
 
     def __init__(self, broker: Broker, authorizer: Authorizer | None, limits: ConnectionLimits) -> None:
-        """`limits` are those of the listeners for clients, which follow the quotas of addresses."""
+        """`limits` are the connection limits of the client listeners. They follow the quotas of addresses."""
         limits.addresses = broker.quotas.addresses
         self._broker = broker
         self._authorizer = authorizer
@@ -34,7 +34,9 @@ class ListenersCharging:
         broker.quotas.listeners.append(self._apply)
 
     def follow(self, services: ConnectionServices, *, is_of_nodes: bool) -> None:
-        """Charge the clients of these connections. With `is_of_nodes`, all of them are brokers."""
+        """Charge the clients of these connections from now on. `is_of_nodes`: all of them are brokers, which are
+        exempt.
+        """
         charging = Charging(
             self._broker.quotas,
             is_of_nodes=is_of_nodes,
@@ -45,7 +47,7 @@ class ListenersCharging:
         self._apply()
 
     def _apply(self) -> None:
-        """Follow a change of quotas: at once where requests come in, in slices where clients wait."""
+        """Apply changed quotas: at once to new requests, in slices to clients that are waiting."""
         broker = self._broker
         for services, charging in self._listeners:
             charging.measures_cpu = broker.quotas.charges_requests
@@ -58,15 +60,16 @@ class ListenersCharging:
                 broker.tasks.start_soon(rest.run)
 
     def _judge(self) -> Work[None]:
-        """Apply the present quotas to all waits and accounts. A change that comes meanwhile applies to the rest of
-        this round, and starts another round. So a series of changes keeps nobody waiting."""
+        """Apply the present quotas to all waiting clients and all accounts. A change meanwhile applies to the rest of
+        this round, and starts another round. So a series of changes does not delay anybody.
+        """
         broker, judged = self._broker, 0
         while judged != self._changes:
             judged = self._changes
             for services, _ in self._listeners:
                 for connection in list(services.muted):
                     yield _UNITS_OF_A_WAIT
-                    # A quota that was set by mistake may have made them wait for hours.
+                    # A quota that was set by mistake may have muted clients for hours.
                     if connection in services.muted:
                         connection.judge_wait()
             yield from broker.quotas.judge_accounts(broker.clock.monotonic)
@@ -79,5 +82,7 @@ class ListenersCharging:
         )
 
     def _is_follower(self, request: FetchRequest) -> bool:
-        """True if this is a broker's fetch and there is no authorizer; with one, the principal decides."""
+        """True if a Fetch comes from a broker and there is no authorizer. With an authorizer, the principal decides
+        instead.
+        """
         return self._authorizer is None and self._broker.is_brokers_fetch(request)

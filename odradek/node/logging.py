@@ -17,7 +17,9 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class _LineLogger:
-    """Writes lines. A line that cannot be written (a full disk, a closed pipe) is lost: a node outlives its log."""
+    """Writes log lines. A line that cannot be written, for example to a full disk, is dropped, and the node
+    continues.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -25,7 +27,7 @@ class _LineLogger:
 
     def msg(self, line: str) -> None:
         if not line.isprintable():
-            # Client ids and names come from strangers, and a terminal would obey control characters in them.
+            # Client ids and names come from strangers, and a terminal would execute control characters in them.
             line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
         try:
             self._stream.write(line + "\n")
@@ -41,7 +43,7 @@ def make_logger(
 ) -> Any:
     """Make a logger whose lines are `timestamp level event key=value ...`; time is the node's own clock.
 
-    `levels` may be changed while it logs.
+    `levels` may be changed at any time.
     """
     shown = levels if levels is not None else LogLevels()
 

@@ -1,4 +1,4 @@
-"""A node as a process: read the configuration, run until a signal or a failure, say why it ended. SHELL."""
+"""A node as a process: read the configuration, run until a signal or a failure, report why the node ended. SHELL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from odradek.node.signals import StopSignals
 
 PLAINTEXT = "PLAINTEXT"
 SWITCH_SECONDS = 0.0005
-"""The seconds that a worker in pure Python keeps the interpreter when the event loop wants it.
+"""The seconds for which a worker thread in Python code keeps the interpreter lock when the event loop needs it.
 
 CPython's 5 ms would delay each request beside a busy worker by that time. A tenth of a millisecond would halve what
 workers get done (figures in bench/hot_path/README.md).
@@ -51,11 +51,13 @@ STOPPING_ERRORS = (
     NotALogDirectory,
     RegistrationRefused,
 )
-"""The errors that end a node with one line; any other is a bug and shows its traceback."""
+"""Errors that end a node with one log line. Any other error is a bug, and its traceback is shown."""
 
 STOPPED, ENDED, NEEDS_OPERATOR = 0, 1, 78
-"""The exit statuses: a clean stop; an end after which the same start may succeed later; an end that every start would
-repeat until somebody changes something (EX_CONFIG of sysexits(3)). The unit of docs/deploy.md starts again after the second."""
+"""The exit statuses: a clean stop; a failure after which a later start may succeed; a failure that repeats until an
+operator changes something (EX_CONFIG of sysexits(3)). The systemd unit in docs/deploy.md restarts the node after the
+second.
+"""
 
 OPERATORS_ERRORS = (
     ConfigError,
@@ -65,7 +67,7 @@ OPERATORS_ERRORS = (
     NotALogDirectory,
     RegistrationRefused,
 )
-"""The errors that only an operator can mend, except `NodeCannotStartYet`."""
+"""Errors that only an operator can fix. Of the subclasses, `NodeCannotStartYet` is an exception."""
 
 
 def serve(
@@ -74,9 +76,9 @@ def serve(
     complain: Callable[[str], None],
     started: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> int:
-    """Run the node of a properties file; returns one of the three exit statuses.
+    """Run a node with this properties file until it stops; return one of the three exit statuses.
 
-    `complain(sentence)` prints why it ends.
+    `complain(sentence)` is called to print why the node ends.
     """
     try:
         config = NodeConfig.load(config_path)
@@ -107,15 +109,15 @@ def serve(
 
 
 def _needs_operator(reason: BaseException) -> bool:
-    """True if the next start would end in the same way, whatever time brings.
+    """True if the next start would fail for the same reason until an operator changes something.
 
-    Another node's answer has left this node's log behind: that may have been forged, and be over at the next start.
+    A log that lacks committed records, by another node's answer, is an exception: the answer may have been forged.
     """
     return isinstance(reason, OPERATORS_ERRORS) and not isinstance(reason, NodeCannotStartYet | LogLeftBehind)
 
 
 def _with_remedy(reason: BaseException) -> str:
-    """Write the last line of a node that ends: the reason, and for a damaged metadata log the way out."""
+    """Return the last log line of a node that ends: the reason, and advice if the metadata log is damaged."""
     text = str(reason)
     has_its_own = isinstance(reason, LogLeftBehind | RecoveryBrokenOff) or "restore" in text.lower()
     if isinstance(reason, MetadataLogCorrupt) and not has_its_own:

@@ -1,8 +1,8 @@
-"""The parts of a node, and the order in which they come and go. PORTED.
+"""The parts of a node, and the order in which they start and stop. PORTED.
 
 Start: directories, metadata log, controller listener, quorum; on a broker also logs, registration, listeners for
-clients (see ARCHITECTURE.md). Stop: notify the controller, stop listening, commit what the metadata log holds, sync and
-close the logs, and leave the clean-shutdown marker.
+clients (see ARCHITECTURE.md). Stop: notify the controller, stop listening, commit what the metadata log holds, sync
+and close the logs, and leave the clean-shutdown marker.
 """
 
 from __future__ import annotations
@@ -65,34 +65,35 @@ from odradek.wire.messages.broker_registration import Listener as RegisteredList
 __all__ = ["HostProcess", "Node", "NodeCannotStart", "NodeCannotStartYet", "NodeFailed"]
 
 LOCALHOST = "localhost"
-"""Advertised for a listener on every interface without an advertised host."""
+"""The advertised host of a listener on every interface, if no host is configured."""
 OTHERS_SECONDS_MAX = 3.5
 """The most seconds that a stopping node waits for other nodes."""
 PATIENCE_SECONDS = 1.0
-"""Time without a controller after which a starting node logs what it waits for."""
+"""The seconds without a controller after which a starting node logs what it waits for."""
 
 
 class NodeFailed(Exception):
-    """The node cannot go on: its metadata directory or its last log directory is offline, or every controller is out
-    of reach."""
+    """Raised if the node cannot continue: its metadata directory, its last log directory or every controller is out
+    of reach.
+    """
 
 
 def _wait_for_answers(directories: Sequence[str]) -> None:
-    """Leave the wait to the caller of the node: its tasks end when the devices answer."""
+    """Do nothing: the caller of the node waits until these devices answer."""
 
 
 @attrs.frozen
 class HostProcess:
-    """The facts that a node needs of the process that it runs in."""
+    """The properties of the process that a node runs in."""
 
     log_levels: LogLevels = attrs.field(factory=LogLevels)
-    """The levels of the node's log, for clients to change."""
+    """The levels of the node's log, which clients can change."""
     descriptors_max: int = -1
     """The number of files and sockets that the process may have open; -1: any number."""
     world: World = attrs.field(factory=World)
-    """TLS, and documents at addresses."""
+    """Functions for TLS, and for documents at web addresses."""
     leave_behind: Callable[[Sequence[str]], None] = attrs.field(default=_wait_for_answers)
-    """Called when the node has stopped, or has failed, but for calls to these directories that hang."""
+    """Called when the node has stopped or failed, except for calls to these directories that hang."""
 
 
 class Node:
@@ -160,7 +161,7 @@ class Node:
     # -- start ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the node, up to the point where it serves its roles."""
+        """Start the node. Return when it serves its roles."""
         clock = self._env.clock
         started_at = clock.monotonic()
         self._tasks.start_soon(self._watch_failure)
@@ -188,16 +189,18 @@ class Node:
 
     @property
     def is_starting(self) -> bool:
-        """True while the node has still to serve."""
+        """True while the node does not serve all its roles yet."""
         return self._is_starting
 
     def stop_starting(self) -> None:
-        """Make the threads of the start end soon; the caller cancels `start` itself."""
+        """Make the worker threads of the start end soon; the caller cancels `start` itself."""
         if self._is_starting:
             self._directories.stop_loading()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts for `started`: node id, addresses, cluster id, and the port of the metrics page, if any."""
+        """Return facts for `started`: node id, addresses, cluster id, and the port of the metrics page, if there is
+        one.
+        """
         return {
             "node": self._config.node_id,
             "addresses": list(self._addresses),
@@ -207,7 +210,7 @@ class Node:
 
     @property
     def broker(self) -> Broker | None:
-        """The broker; None before there is one, and on a node that is only a controller."""
+        """The broker; None before it is made, and on a node that is only a controller."""
         return self._broker
 
     @property
@@ -217,18 +220,18 @@ class Node:
 
     @property
     def services(self) -> Sequence[ConnectionServices]:
-        """The services that the connections of its listeners share."""
+        """The services that the connections of this node's listeners share."""
         return self._services
 
     @property
     def servers(self) -> Sequence[Server]:
-        """The servers of all listeners that are served."""
+        """The servers of all open listeners."""
         return self._servers
 
     # -- the quorum -----------------------------------------------------------------------------------------------
 
     async def _join_quorum(self) -> MetadataService:
-        """Open the metadata log, serve the controller's listeners, and take part: as a voter or as an observer."""
+        """Open the metadata log, serve the controller's listeners, and join the quorum as a voter or as an observer."""
         config, env = self._config, self._entrances.world(self._config.controller_listener_names[0])
         opened = [(each, self._listen(each)) for each in config.controller_listeners]
         log = self._metadata_log = await env.workers.run(self._open_metadata_log)
@@ -264,7 +267,9 @@ class Node:
         return metadata
 
     def _begin_to_authorize(self, metadata: MetadataService) -> None:
-        """Take over the ACLs, now that the image is current; before, only super users may do anything (KIP-801)."""
+        """Give the authorizer the ACLs, now that the image is current. Before that, only super users may do anything
+        (KIP-801).
+        """
         authorizer = self._authorizer
         if authorizer is None:
             return
@@ -290,7 +295,7 @@ class Node:
     def _serve_controller(
         self, metadata: MetadataService, opened: Sequence[tuple[ListenerConfig, OpenListener]]
     ) -> None:
-        """Serve the quorum's and the controller's own requests on its listeners."""
+        """Serve requests of the quorum and of the controller on its listeners."""
         config = self._config
         decided = Controller(config.controller_settings()).requests
         described = DescribedController(
@@ -323,14 +328,18 @@ class Node:
             )
 
     def _controller_endpoints(self) -> tuple[tuple[str, str, int], ...]:
-        """List the endpoints of this node's controller; with port 0 in the file, the port that the system chose."""
+        """List the endpoints of this node's controller as (listener, host, port). If the configured port is 0, the
+        system chose it.
+        """
         return tuple(
             (each.listener, each.host, each.port or self._ports[each.listener])
             for each in self._config.controller_endpoints
         )
 
     async def _catch_up(self, metadata: MetadataService) -> None:
-        """Wait for a leader, and until the image is as new as its log; log why not."""
+        """Wait until the quorum has a leader and the image is as new as the leader's log. If this takes long, log the
+        reason.
+        """
         clock = self._env.clock
         done = self._env.event()
 
@@ -372,7 +381,7 @@ class Node:
     # -- the broker -----------------------------------------------------------------------------------------------
 
     async def _start_broker(self, metadata: MetadataService) -> int:
-        """Open the logs, register, serve clients; the number of partitions."""
+        """Open the logs, register the broker, and serve clients. Return the number of partitions."""
         clock = self._env.clock
         broker = self._broker = self._make_broker()
         broker.newest.image = metadata.committed_image
@@ -455,7 +464,7 @@ class Node:
     # -- listeners ------------------------------------------------------------------------------------------------
 
     def _listen(self, listener: ListenerConfig) -> OpenListener:
-        """Open a listener. Raises `NodeCannotStartYet`."""
+        """Open a listener. Raises `NodeCannotStartYet` if the address cannot be used."""
         try:
             opened = self._env.network.listen(
                 listener.host,
@@ -498,7 +507,7 @@ class Node:
             is_peers = len(listeners) > 1 and listener.name == self._config.inter_broker_listener_name
             own = services
             if is_peers:
-                # Peers have memory of their own: no client's half requests hold them up.
+                # Peers have memory of their own, so incomplete requests of clients do not delay them.
                 own = self._connection_services(table, broker.run_woken)
                 charged.follow(own, is_of_nodes=True)
             servers.append(
@@ -527,12 +536,12 @@ class Node:
         self._tasks.start_soon(server.reap_loop)
 
     def _run_woken(self) -> None:
-        """Run the requests that the controller's answers have woken, at the broker in the same process."""
+        """Run the broker's requests that answers of the controller in this process have completed."""
         if self._broker is not None:
             self._broker.run_woken()
 
     def _open_metrics(self, metadata: MetadataService) -> None:
-        """Open the metrics page, if the configuration has one. It answers before the broker is registered."""
+        """Open the metrics page, if it is configured. It is available before the broker is registered."""
         settings, env = self._config.metrics, self._env
         if settings is None:
             return
@@ -606,7 +615,9 @@ class Node:
             self._fail(f"all log directories are offline; the last one failed because of: {reason}")
 
     def _metadata_disk_hangs(self) -> None:
-        """End the node as a failed sync would. The call that hangs is not waited for."""
+        """Called when the metadata log's disk hangs: ends the node as after a failed sync, without waiting for the
+        hanging call.
+        """
         path = self._directories.metadata_root.path
         self._fail(f"the disk of the metadata log directory {path} does not answer")
         self._process.leave_behind([path])
@@ -635,7 +646,7 @@ class Node:
     # -- stop -----------------------------------------------------------------------------------------------------
 
     async def shut_down(self) -> None:
-        """Stop in order, from any point of the start."""
+        """Stop the node's parts in order. This is possible at any point of the start."""
         clock = self._env.clock
         began_at = clock.monotonic()
         lifecycle = self._lifecycle
@@ -667,9 +678,10 @@ class Node:
         self._log.info("node.stopped", stop_ms=round((clock.monotonic() - began_at) * 1000))
 
     async def _close_metadata_log(self, log: MetadataLog) -> None:
-        """Close the metadata log. If its disk refuses, the logs of partitions are still closed.
+        """Close the metadata log. If its disk fails, continue, so that the logs of partitions are still closed.
 
-        Nothing is lost: all that this node promised to the quorum was synced before. The next start recovers the log.
+        No data is lost, because everything that this node acknowledged to the quorum was synced before. The next
+        start recovers the log.
         """
         try:
             await self._env.workers.run(log.close)

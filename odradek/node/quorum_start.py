@@ -1,4 +1,4 @@
-"""A starting node's log lines about the quorum: what it waits for, why it cannot take part, whether it votes. PURE."""
+"""Log lines of a starting node about the quorum: what it waits for, why it was refused, whether it votes. PURE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_refusals", "log_role", "what_is_missing"]
 
 
 def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
-    """Return why this node has no newest image yet, as one line."""
+    """Return in one line why this node does not have the newest image yet."""
     copy = quorum.peers.own_copy.found_at
     if copy is not None:
         return (
@@ -34,12 +34,12 @@ def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
 
 
 def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> None:
-    """Check that the controllers accept this node.
+    """Raise `NodeCannotStart` if the other controllers refuse this node.
 
-    Raises `NodeCannotStart` when enough controllers to elect a leader say that this node belongs to another cluster.
-    Raises it as well in a node that is only a broker when they name its id as their leader: two nodes share the id.
-    Fewer controllers of another cluster do not stop the node. Nor do strangers at the addresses that the log names,
-    while a bootstrap server may still lead to the voters: they may have moved.
+    It is raised if a majority of the controllers answers that this node belongs to another cluster. It is also raised
+    on a node that is only a broker, if they name its id as their leader's: two nodes share the id. Fewer controllers
+    of another cluster do not stop the node. Nor do strangers at addresses from the log, as long as a bootstrap server
+    may know the voters' new addresses.
     """
     if not config.is_controller and quorum.peers.is_named_leader:
         raise NodeCannotStart(_of_a_voter(config.node_id))
@@ -71,7 +71,7 @@ def _address(quorum: RaftQuorum, node_id: int) -> str:
 
 
 def log_role(quorum: RaftQuorum, config: NodeConfig, log: Log) -> None:
-    """Log whether this controller votes, and the commands that change it.
+    """Log whether this controller votes, and the commands that change this.
 
     Raises `NodeCannotStart` for a broker with the id of a voter.
     """

@@ -1,4 +1,4 @@
-"""The world of a node on this machine. PORTED."""
+"""The ports of a node on a real machine. PORTED."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["RealNodeEnv"]
 
 
 class RealNodeEnv(RealEnv):
-    """`odradek.serving.node_env.NodeEnv` of this machine."""
+    """The implementation of `odradek.serving.node_env.NodeEnv` on a real machine."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """The only way to start a node (SHELL: it opens the nursery, and decides nothing).
 
-The simulator calls `run_node` with its own `Env`; everything below this function reaches the world through that
-`Env`.
+The simulator calls `run_node` with its own `Env`. All code below this function uses clock, disks and network only
+through this `Env`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def run_node(
 ) -> None:
     """Run a node until `stop` is set (then it shuts down cleanly) or the task is cancelled (a crash: no effects).
 
-    A stop may come in any phase of the start, which it ends.
+    `stop` also ends a start in any phase.
 
     `made` is called with the node before it starts, for callers that watch it from within the process. `started` is
     called once clients are served, with the node's addresses and ids. `poison` overwrites each request in the receive
@@ -41,8 +41,8 @@ async def run_node(
         NodeCannotStart: the configuration and the disks do not fit.
         NotALogDirectory, DiskError: a directory cannot be used.
         MetadataLogCorrupt, InvalidMetadata: the metadata log is damaged.
-        RegistrationRefused: the controller does not take this broker.
-        NodeFailed: the node cannot go on.
+        RegistrationRefused: the controller refuses this broker.
+        NodeFailed: the node cannot continue.
     """
     if process is None:
         process = HostProcess()

@@ -1,8 +1,9 @@
-"""Files with secrets, and directories of records, that every user of the machine may read (SHELL: it looks at files).
+"""Finds files with secrets, and directories of records, that every user of the machine may read (SHELL: it reads file
+modes).
 
-A node warns of them when it starts.
+A node logs a warning about them when it starts.
 
-A file that its group may read is no fault: services often have their own group, and a configuration that root owns.
+A file that its group may read is accepted: services often have their own group, and a configuration that root owns.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FILE_SCHEME = "file://"
 
 
 def open_secrets(config_path: str, config: NodeConfig) -> list[tuple[str, str]]:
-    """Find the files that everybody may read, and the secret in each of them."""
+    """Find the files of a node that every user may read. Return (path, the secret in the file)."""
     return list(readable_by_everybody(_secret_files(config_path, config)))
 
 
@@ -52,39 +53,39 @@ def _secret_files(config_path: str, config: NodeConfig) -> Iterator[tuple[str, s
 
 
 def readable_by_everybody(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the files that everybody may read, each once. Missing files are passed over."""
+    """Yield those files that every user may read, each once. Missing files are skipped."""
     for path, holds in dict(files).items():
         try:
             mode = os.stat(path).st_mode
         except OSError:
-            # Its reader says why it cannot be read.
+            # The code that reads the file reports the error.
             continue
         if stat.S_ISREG(mode) and mode & stat.S_IROTH:
             yield path, holds
 
 
 def node_directories(config: NodeConfig) -> list[str]:
-    """List the directories that hold records, keys of users, or the audit log."""
+    """List the directories with records, users' keys, or the audit log."""
     audit = () if config.audit is None else (config.audit.directory,)
     return list(dict.fromkeys((*config.log_dirs, config.metadata_log_dir, *audit)))
 
 
 def open_to_everybody(paths: Iterable[str]) -> list[str]:
-    """Find the directories that everybody may enter or list. Missing ones are passed over."""
+    """Find the directories that every user may enter or list. Missing ones are skipped."""
     return [path for path in paths if _is_open(Path(path).absolute())]
 
 
 def _is_open(path: Path) -> bool:
     try:
-        # A closed directory above closes this directory, too.
+        # If a directory above is closed, this one is, too.
         return bool(path.stat().st_mode & stat.S_IRWXO) and all(
             each.stat().st_mode & stat.S_IXOTH for each in path.parents
         )
     except OSError:
-        # Its reader says why it cannot be read.
+        # The code that reads the directory reports the error.
         return False
 
 
 def chmod_remedy(paths: Iterable[str]) -> str:
-    """Return the command that closes these directories."""
+    """Return the command that takes all rights on these directories away from other users."""
     return f"chmod o= {shlex.join(paths)}"

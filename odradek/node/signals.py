@@ -1,12 +1,14 @@
-"""SIGTERM and SIGINT of a node's process: a thread waits for them, and ends a start that does not end by itself. SHELL.
+"""SIGTERM and SIGINT of a node's process. A thread waits for them, and ends the process if a start does not end.
+SHELL.
 
 While a node starts, its loop may wait in a call to a disk that hangs. Then Python runs no signal handlers. So the
 signals are blocked in every thread, and one thread waits for them. It passes a signal on to the loop. If the node was
 starting and still runs after `START_STOP_SECONDS_MAX`, the thread ends the process; calls that hang in the kernel are
-abandoned. Nothing is written then, so the next start is one after a crash.
+abandoned. Nothing is written then, so the next start recovers as after a crash.
 
-A node that has served closes what it can, and names the directories whose disks hang (`leave_behind`). The process ends
-without them. The kernel may keep it as a zombie until such a disk answers; the locks of the others are given back before.
+A node that has served closes all other directories, and passes those whose disks hang to `leave_behind`. Then the
+process ends. The kernel may keep it as a zombie until the disk answers; locks of the other directories are released
+before.
 """
 
 from __future__ import annotations
@@ -34,12 +36,14 @@ class StopSignals:
         self._is_starting: Callable[[], bool] = lambda: True
         self._came = ""
         self.ended = threading.Event()
-        """Set by the owner once the node has stopped by itself."""
+        """Set by the owner once the node has stopped completely."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
     def attach(self, notify: Callable[[str], None], is_starting: Callable[[], bool]) -> None:
-        """Call `notify` in the waiting thread with a signal's name, at once if a signal has come already."""
+        """Register `notify`, which the waiting thread calls with a signal's name; call it at once if a signal has
+        arrived already.
+        """
         with self._lock:
             self._notify, self._is_starting = notify, is_starting
             if self._came:
@@ -61,7 +65,9 @@ class StopSignals:
                 )
 
     def leave_behind(self, directories: Sequence[str]) -> None:
-        """Called when the node has ended, but for calls to these directories. End the process unless they come back soon."""
+        """Called when the node has ended, except for calls to these directories that hang. Ends the process unless
+        they return soon.
+        """
 
         def end() -> None:
             if not self.ended.wait(LEAVE_SECONDS):

@@ -1,10 +1,9 @@
-"""Rules in the metadata log that this version keeps and does not enforce: when a node refuses to start, and when it
-warns. All calls return at once.
+"""ACLs and tokens in the metadata log that this node does not enforce: it refuses to start, or logs a warning.
 
-Kafka may have written ACLs and tokens. A node with an authorizer enforces the ACLs. Without one it
-would be an open door, unseen by its operators. So it starts only if `odradek.start.without.acls` is true. ACLs may also arrive
-later, from Kafka's controllers in a mixed cluster. They do not end a running node, because all nodes would end at
-once. Each node writes an error to its log, and refuses at its next start.
+Kafka may have written ACLs and tokens. A node with an authorizer enforces the ACLs. Without one it would let every
+client do everything, perhaps unnoticed. So it starts only if `odradek.start.without.acls` is true. ACLs may also
+arrive later, from Kafka's controllers in a mixed cluster. They do not end a running node, because all nodes would end
+at once. Each node writes an error to its log, and refuses at its next start.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ class UnenforcedRules:
         self._acls = 0
 
     def check(self, image: MetadataImage) -> None:
-        """Refuse the start, or warn. Raises `NodeCannotStart` for ACLs unless `odradek.start.without.acls` is true."""
+        """Raise `NodeCannotStart` if there are ACLs that this node does not enforce, unless
+        `odradek.start.without.acls` is true. Log a warning about other rules.
+        """
         access = image.access
         self._acls = len(access.acls)
         if self._acls and self._config.authorizer is None and not self._config.start_without_acls:
@@ -40,7 +41,7 @@ class UnenforcedRules:
             self._log_unenforced(image)
 
     def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Look at a newer image: log an error when the first ACLs have come."""
+        """Check a newer image: log an error when it has the first ACLs."""
         if not delta.access_changed:
             return
         before, self._acls = self._acls, len(image.access.acls)
@@ -48,7 +49,7 @@ class UnenforcedRules:
             self._log_unenforced(image)
 
     def _unenforced(self, image: MetadataImage) -> bool:
-        """True if the image has rules that this node does not enforce. With an authorizer it enforces ACLs."""
+        """True if the image has ACLs or tokens that this node does not enforce."""
         access = image.access
         if self._config.authorizer is None and access.acls:
             return True

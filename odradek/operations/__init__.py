@@ -1,1 +1,1 @@
-"""Reading the metadata log and its events; only operators' commands use this."""
+"""Code that only operators' commands use: reading the metadata log and its events, and recovery."""

@@ -1,4 +1,4 @@
-"""Records about users, rights, delegation tokens and quotas as sentences without secrets. Operations, PURE."""
+"""Turns records about users, rights, delegation tokens and quotas into sentences without secrets. Operations, PURE."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from odradek.wire.structure import Message
 __all__ = ["AccessNarrator"]
 
 Sentences: TypeAlias = Iterator[tuple[str, str, str]]
-"""Kind, subject and the rest of the sentence."""
+"""Sentences about a record: kind of event, subject, and the rest of the sentence."""
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 class AccessNarrator:
-    """Makes events of users, rights, tokens and quotas. It remembers the rights, since a removal names only an id."""
+    """Makes events from records about users, rights, tokens and quotas. It remembers all rules, because a removal
+    names only an id.
+    """
 
     def __init__(self) -> None:
         self._rules: dict[bytes, tuple[str, str]] = {}
@@ -70,7 +72,7 @@ def _mechanism(record: Any) -> str:
 
 
 def _rule(record: Any) -> tuple[str, str]:
-    """Write the principal of a rule, and the rest of its sentence."""
+    """Return the principal of an ACL, and the rest of the sentence about it."""
     verb = "may not" if record.permission_type == Permission.DENY else "may"
     kind = _words(ResourceType, record.resource_type).lower().replace("_", " ")
     if record.resource_type == ResourceType.CLUSTER:

@@ -1,10 +1,8 @@
-"""The metadata log as sentences for people: which broker leads what, since when and why; which nodes came and went.
-PURE.
+"""Turns the metadata log into sentences for people: changes of leaders with their reasons, and of nodes. PURE.
 
-`Narrator` follows the records of the log. It remembers what its sentences need of the cluster: names of topics,
-leaders and replicas, the state of brokers. It concludes a reason from the records around: a broker was fenced, a
-controlled shutdown or reassignment began, the preferred replica is in sync again. Otherwise the sentence gives no
-reason.
+`Narrator` reads the records of the log. It remembers the facts that its sentences need: names of topics, leaders and
+replicas, the state of brokers. It infers a reason from neighbouring records: a broker was fenced, a controlled
+shutdown or reassignment began, the preferred replica is in sync again. Otherwise the sentence gives no reason.
 
 Records that are of no use to people (ids of producers, empty ones) are left out.
 """
@@ -32,8 +30,8 @@ _RESOURCES = {2: "topic", 4: "broker", 16: "client metrics", 32: "group"}
 
 @attrs.frozen
 class Event:
-    """An event of the cluster. `subject` is the changed thing (`words-0`, `broker 2`). `text` is the rest of the
-    sentence, so equal events of several partitions can share a line.
+    """An event of the cluster. `subject` is what has changed (`words-0`, `broker 2`), and `text` the rest of the
+    sentence. So events with equal texts can share a line.
     """
 
     offset: int
@@ -77,10 +75,11 @@ class _Topic:
 
 
 class Narrator:
-    """The metadata log as sentences: call `load` for the records of a snapshot, then `narrate` for the batches after it.
+    """Turns the metadata log into events. Call `load` for the records of a snapshot, then `narrate` for the batches
+    after it.
 
-    `named` collects the names of all topics in the log, also of those that were deleted later. `controllers` collects the
-    leader of each epoch.
+    `named` collects the names of all topics in the log, including deleted ones. `controllers` collects the controller
+    that led in each epoch.
     """
 
     def __init__(self, named: set[str] | None = None, controllers: dict[int, int] | None = None) -> None:
@@ -93,10 +92,12 @@ class Narrator:
         self._controls_since_ms = 0
         self._controllers: set[int] = set()
         self._troubled: dict[str, str] = {}
-        """Disks that take no records now, by broker id as text, as the broker reports them
-        (`odradek.troubled.log.dirs`)."""
+        """For each broker id (as text), its list of disks that accept no records now (`odradek.troubled.log.dirs`).
+        """
         self._leaving: set[int] = set()
-        """Brokers that this batch fences. In a batch, the fencing record comes after the records of its consequences."""
+        """The brokers that the present batch fences. In a batch, the fencing record follows the records of its
+        consequences.
+        """
         self._narrations: dict[type[Message], Callable[[Any, int], Iterator[tuple[str, str, str]]]] = {
             metadata_records.RegisterBrokerRecord: self._registered,
             metadata_records.UnregisterBrokerRecord: self._unregistered,
@@ -115,7 +116,7 @@ class Narrator:
         }
 
     def load(self, records: Iterable[Message | None]) -> None:
-        """Take in the state of a snapshot, without events: it is older than the first event."""
+        """Read the records of a snapshot without making events, because its state is older than the first event."""
         for record in records:
             for _ in self._sentences(record, 0, 0):
                 pass
@@ -123,8 +124,8 @@ class Narrator:
     def narrate(
         self, offset: int, epoch: int, time_ms: int, records: Iterable[Message | None]
     ) -> list[Event]:
-        """Turn the records of one batch, which begins at `offset`, into events. Times are in milliseconds since
-        1970.
+        """Turn the records of one batch into events. `offset` is the batch's first offset; times are in milliseconds
+        since 1970.
         """
         records = tuple(records)
         self._leaving = {node for record in records for node in _leaving(record)}
@@ -226,7 +227,7 @@ class Narrator:
         stopping = broker is not None and broker.stopping
         if broker is not None:
             broker.fenced = True
-        reason = "it has stopped" if stopping else "it is not heard of any longer"
+        reason = "it has stopped" if stopping else "its heartbeats have stopped"
         yield "broker", f"broker {node}", f"is fenced: {reason}"
 
     def _unfenced(self, node: int) -> Iterator[tuple[str, str, str]]:
@@ -254,7 +255,7 @@ class Narrator:
                 yield "broker", f"broker {node}", f"has lost {lost}"
 
     def _state_of(self, node: int) -> str | None:
-        """Explain why a broker does not lead or follow; None if it is up."""
+        """Return the reason why a broker cannot lead or follow (`2 is down`); None if it is up."""
         broker = self._brokers.get(node)
         if broker is None:
             return f"{node} is gone"
@@ -391,7 +392,7 @@ class Narrator:
 
 
 def _leaving(record: Message | None) -> Iterator[int]:
-    """Yield the broker that a record fences."""
+    """Yield the id of the broker that this record fences, if it fences one."""
     if isinstance(record, metadata_records.FenceBrokerRecord):
         yield record.id
     elif isinstance(record, metadata_records.BrokerRegistrationChangeRecord) and record.fenced == 1:

@@ -1,8 +1,9 @@
-"""The clients behind the changes in the metadata log, by the lines of controllers' audit logs. Operations, PURE.
+"""Finds the clients that requested changes in the metadata log, from controllers' audit logs. Operations, PURE.
 
-Kafka's records do not say who asked for them. The active controller's audit log does, with the epoch and the offsets of
-the records. Only one controller writes records in an epoch. So a line is about a record of the log exactly if both
-numbers fit. That holds also for a line whose records were uncommitted when it was written.
+Kafka's records do not name the client that requested them. The active controller's audit log does, with the epoch and
+the offsets of the records. Only one controller writes records in an epoch. So a line of the audit log is about a
+record exactly if epoch and offset match. This is also true if the records were not yet committed when the line was
+written.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MARKS = (b'"metadata.changed"', b'"lines.missing"')
 
 @attrs.frozen
 class Author:
-    """The principal whose request has made a record. `node N` is that controller itself."""
+    """The client whose request has made a record. The principal `node N` means controller N itself."""
 
     principal: str
     address: str | None
@@ -44,17 +45,17 @@ class _Epoch:
 
 
 class EventAuthors:
-    """The changes that audit logs report. `read` the lines of all files, then ask for authors."""
+    """The changes in audit logs, with their authors. Call `read` for each file, then `author` for each event."""
 
     def __init__(self) -> None:
         self._epochs: dict[int, _Epoch] = {}
         self.missing = 0
-        """Lines that the audit logs could not write, or only counted, by their own lines."""
+        """The number of lines that the audit logs report as lost or only counted."""
         self.unreadable = 0
-        """Lines that are cut off, or that are no lines of an audit log."""
+        """The number of lines that are incomplete, or not from an audit log."""
 
     def read(self, lines: Iterable[bytes]) -> None:
-        """Read the lines of one file."""
+        """Read the lines of one audit log file."""
         for line in lines:
             if any(mark in line for mark in _MARKS):
                 try:
@@ -71,7 +72,7 @@ class EventAuthors:
             self._epochs.setdefault(int(line["epoch"]), _Epoch()).changes.append(change)
 
     def author(self, event: Event) -> Author | None:
-        """Find the author of the change, None where no line names one."""
+        """Return the author of an event; None if no line names one."""
         epoch = self._epochs.get(event.epoch)
         if epoch is None:
             return None
@@ -84,7 +85,8 @@ class EventAuthors:
         return epoch.changes[place][2]
 
     def gaps(self, events: Iterable[Event], controllers: Mapping[int, int]) -> list[str]:
-        """Write a phrase for each epoch with events whose author is not known. `controllers` led in the epochs.
+        """Return a phrase for each epoch with events whose author is unknown. `controllers` has the controller that
+        led, by epoch.
 
         Elections are left out, since no client requests them.
         """

@@ -1,7 +1,7 @@
-"""The cluster's events, read from the controller that leads the quorum, also across changes of the leader. SHELL.
+"""Reads the cluster's events from the controller that leads the quorum, even if the leader changes. SHELL.
 
-The reader remembers the offset up to which it has read the metadata log. When the leader goes, it finds the next one
-and reads on from there. If the log no longer reaches back that far, a snapshot replaces the missing part.
+The reader remembers the offset up to which it has read the metadata log. When the leader changes, it finds the new
+one and continues at this offset. If the log begins later by then, a snapshot replaces the missing part.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["EventReader"]
 
 _RETRY_SECONDS = 0.3
 _ANSWER_SECONDS_MAX = 2.0
-"""The seconds that a leader may be silent beyond its long poll; then the reader looks for another."""
+"""The seconds that a leader may be silent beyond its long poll, before the reader looks for another leader."""
 
 
 class EventReader:
     """Reads the metadata log from its oldest offset on, and turns it into events.
 
-    `client` is connected to any broker. `connect` opens a connection to the controller that leads the given quorum.
+    `client` is connected to any broker. `connect` opens a connection to the leader of a quorum that was described.
     """
 
     def __init__(
@@ -45,25 +45,25 @@ class EventReader:
         self._timeout_seconds = timeout_seconds
         self._offset = 0
         self.begins_at = 0
-        """The end of the last snapshot that stood in for the log; 0 while the log was there from its beginning."""
+        """The end offset of the last snapshot that replaced a part of the log; 0 if the log was complete."""
         self.topics: set[str] = set()
-        """All topics that the log has named."""
+        """The names of all topics that occur in the log."""
         self.controllers: dict[int, int] = {}
-        """The controllers that led, by the epochs seen in the log."""
+        """The controller that led in each epoch of the log."""
         self._narrator = Narrator(self.topics, self.controllers)
 
     def read_to(self, end: int) -> Iterator[Event]:
-        """Yield the events before the offset `end`. Raises as `read` does."""
+        """Yield all events before the offset `end`. Raises the errors of `read`."""
         for events in self.read(0):
             yield from events
             if self._offset >= end:
                 return
 
     def read(self, wait_ms: int) -> Iterator[list[Event]]:
-        """Yield the next events, again and again; an empty list if none came within `wait_ms`.
+        """Yield lists of the next events, for ever; an empty list if no event came within `wait_ms`.
 
         Raises:
-            KafkaError, ClientError: no leader has answered for `timeout_seconds`, or one refuses for good.
+            KafkaError, ClientError: no leader has answered for `timeout_seconds`, or the leader refuses permanently.
         """
         deadline = time.monotonic() + self._timeout_seconds
         while True:

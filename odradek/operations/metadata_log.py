@@ -1,8 +1,8 @@
-"""Reading the metadata log from the controller that leads the quorum. Operations, PURE.
+"""Reads the metadata log from the controller that leads the quorum. Operations, PURE.
 
-A reader is a fetcher without an id. It asks as a consumer does, and the leader answers up to the end of its log.
-Records beyond the high watermark may still be lost, so they are left out here. If the log begins after the requested
-offset, the answer names a snapshot, which is read in chunks.
+The reader fetches without a replica id, as a consumer does, and the leader answers up to the end of its log. Records
+beyond the high watermark may still be lost, so they are left out here. If the log begins after the requested offset,
+the answer names a snapshot, which is read in chunks.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ _BATCH_BYTES_MAX = 64 << 20
 
 @attrs.frozen
 class LogBatch:
-    """A batch: its first offset, the epoch of the leader that wrote it, its time, and its records (None for unknown
-    ones).
-    """
+    """A batch of the metadata log, with the epoch of its leader and its time. A record of an unknown type is None."""
 
     offset: int
     next_offset: int
@@ -64,7 +62,7 @@ class SnapshotName:
 
 @attrs.frozen
 class MetadataRead:
-    """The content of an answer: committed batches, or the snapshot that has to be read first."""
+    """The content of an answer: committed batches, or the name of the snapshot that must be read first."""
 
     batches: tuple[LogBatch, ...]
     high_watermark: int
@@ -74,8 +72,8 @@ class MetadataRead:
 def read_metadata(
     core: ClientCore, offset: int, *, wait_ms: int = 0, timeout: float | None = None
 ) -> Operation[MetadataRead]:
-    """Read the committed batches from `offset` on from the leader, to which the core is connected. Waits up to
-    `wait_ms` for the first.
+    """Read the committed batches from `offset` on. The core must be connected to the quorum's leader. The leader
+    waits up to `wait_ms` for new batches.
 
     Raises `KafkaError` (NOT_LEADER_OR_FOLLOWER: find the leader again) and `ClientError`.
     """
@@ -149,7 +147,7 @@ def read_metadata_snapshot(
 
 
 def batches_in(data: bytes) -> Iterator[LogBatch]:
-    """Yield the whole batches in these bytes. Raises `KafkaError` CORRUPT_MESSAGE."""
+    """Yield the complete batches in these bytes. Raises `KafkaError` CORRUPT_MESSAGE."""
     position = 0
     while len(data) - position >= HEADER_SIZE:
         header = parse_header(data, position)
@@ -163,7 +161,7 @@ def batches_in(data: bytes) -> Iterator[LogBatch]:
                 else:
                     found.append(decode_metadata_record(record.value or b""))
             except UnknownRecord:
-                # A newer cluster's record; the known records still hold.
+                # The record is of a newer version of the cluster; the other records are still valid.
                 found.append(None)
         yield LogBatch(
             header.base_offset,

@@ -1,4 +1,4 @@
-"""The validity of a client's certificate, checked against all times that it may be now. PURE.
+"""The validity of a client's certificate, checked against the whole interval in which the true time may lie. PURE.
 
 OpenSSL checks a certificate by the wall clock alone. A jump of the clock may be wrong, and must not make an expired
 certificate valid. So the client's own certificate is checked again. (Python does not expose the certificates above
@@ -20,7 +20,7 @@ _FIRST_SHORT_YEAR = 50
 
 
 def refusal_by_time(certificate: bytes, now: Moment) -> str:
-    """Return why a certificate does not count now; empty if it does by all times that it may be.
+    """Return why a certificate is not valid at every time that `now` may be; empty if it is valid.
 
     Raises `MalformedName`.
     """
@@ -33,7 +33,7 @@ def refusal_by_time(certificate: bytes, now: Moment) -> str:
 
 
 def validity_of(certificate: bytes) -> tuple[int, int]:
-    """Return the first and the last moment at which a certificate's DER is valid, in milliseconds since 1970.
+    """Return the first and the last moment at which a certificate (DER) is valid, in milliseconds since 1970.
 
     Raises `MalformedName`.
     """
@@ -46,7 +46,7 @@ def validity_of(certificate: bytes) -> tuple[int, int]:
 
 
 def _moment(tag: int, value: bytes) -> int:
-    """Decode a time of DER, which is in UTC and in whole seconds."""
+    """Decode a DER time, which is in UTC and whole seconds, into milliseconds since 1970."""
     text = value.decode("ascii", "replace")
     if tag == _UTC_TIME and len(text) == 13 and text[:2].isdecimal():
         text = ("19" if int(text[:2]) >= _FIRST_SHORT_YEAR else "20") + text

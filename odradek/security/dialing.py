@@ -1,10 +1,10 @@
-"""Connections to listeners that authenticate clients: the caller gets them after TLS and login. PORTED.
+"""Connections to listeners that authenticate clients: they are returned after TLS handshake and login. PORTED.
 
 `SecuredEnv` is an `Env` whose network connects in this way. So code that connects to other nodes needs no knowledge
 of security.
 
-A login may have a limited lifetime (KIP-368). Such a connection states the time after which it should be replaced.
-Its user then connects again, between two requests.
+A login may have a limited lifetime (KIP-368). Such a connection has a time after which it should be replaced. The
+code that uses it then connects again, between two requests.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = ["SecuredEnv", "SecuredNetwork"]
 
 ANSWER_BYTES_MAX = 512 * 1024
 VERSIONS_VERSION = 0
-"""Every broker answers this version of ApiVersions."""
+"""The version of ApiVersions that every broker answers."""
 TOKENS_VERSION = 2
 _TOKENS = ApiKey.SASL_AUTHENTICATE
 HANDSHAKE_VERSION = 1
 RENEWED_SHARE = 0.85
-"""The share of a login's lifetime after which it is renewed: the earliest time at which Kafka's clients renew
-theirs.
+"""The share of a login's lifetime after which it is renewed. Kafka's clients renew their logins at this time at the
+earliest.
 """
 
 
 class RenewableConn:
-    """A connection whose login expires: it must be replaced in time."""
+    """A connection whose login expires, so that it must be replaced before."""
 
     __slots__ = ("_conn", "peer_host", "peer_port", "renew_at")
 
@@ -78,7 +78,7 @@ class RenewableConn:
 
 
 class SecuredNetwork:
-    """A network whose connections have logged in, and have verified the server."""
+    """A network whose connections have verified the server and have logged in."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class SecuredNetwork:
         handshakes: Handshakes,
         tokens: Tokens | None = None,
     ) -> None:
-        """`tokens` is for credentials by OAUTHBEARER."""
+        """`tokens` returns the tokens for logins by OAUTHBEARER."""
         self._tokens = tokens
-        # A thread for tokens alone: an issuer that is slow must delay logins only.
+        # A separate thread for tokens, so that a slow issuer delays only logins.
         self._token_workers = None if tokens is None else env.new_workers(1)
         self._env = env
         self._tls = tls
@@ -105,17 +105,17 @@ class SecuredNetwork:
         send_buffer_bytes: int | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> Listener:
-        """Listen on the network below, which adds no security."""
+        """Listen on the underlying network, without any security."""
         return self._env.network.listen(
             host, port, send_buffer_bytes=send_buffer_bytes, receive_buffer_bytes=receive_buffer_bytes
         )
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
-        """Return all addresses that a host's name leads to. Raises `ConnectionLost`."""
+        """Return all addresses of a host name. Raises `ConnectionLost`."""
         return await self._env.network.addresses_of(host, port)
 
     async def connect(self, host: str, port: int, *, address: str | None = None) -> Conn:
-        """Connect and log in. The certificate must name the host, whatever its address.
+        """Connect and log in. The server's certificate must name `host`, even if `address` is given.
 
         Raises `ConnectionLost`, whose text says what was refused.
         """
@@ -138,7 +138,7 @@ class SecuredNetwork:
             raise
 
     async def _log_in(self, conn: Conn, credentials: Credentials) -> float | None:
-        """Log in; returns the monotonic time from which the login is to be renewed (None: never)."""
+        """Log in. Return the monotonic time in seconds from which the login should be renewed (None: never)."""
         wire = ClientConnection(ANSWER_BYTES_MAX, client_id="")
         # The other node may be of an older release, or another program.
         served = await _ask(conn, wire, ApiVersionsRequest(), VERSIONS_VERSION)
@@ -159,7 +159,7 @@ class SecuredNetwork:
             own_token = await self._token_workers.run(self._tokens)
         client = SaslClient(credentials, self._nonce, own_token)
         token: bytes | None = client.first()
-        # Counted from before the last token was sent: the server's count begins later than this.
+        # The lifetime is counted from before the last token was sent, because the server begins to count later.
         lifetime_ms, asked_at = 0, 0.0
         while token is not None:
             asked_at = self._env.clock.monotonic()
@@ -195,7 +195,7 @@ async def _ask(conn: Conn, wire: ClientConnection, request: Message, version: in
 
 
 class SecuredEnv:
-    """A node's world, with another network."""
+    """An `Env` like another one, but with a different network."""
 
     def __init__(self, env: NodeEnv, network: SecuredNetwork) -> None:
         self.network = network

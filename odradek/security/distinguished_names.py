@@ -33,13 +33,13 @@ _KEYWORDS = {
     "0.9.2342.19200300.100.1.25": "DC",
 }
 _TEXT_TAGS = frozenset((0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E))
-"""UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString."""
+"""The DER tags of text: UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString."""
 _ESCAPED = frozenset(',=+<>#;"\\')
 _BLANKS = " \r"
 
 
 class MalformedName(ValueError):
-    """The bytes are no DER of a certificate or name."""
+    """Raised if bytes are not the DER of a certificate or name."""
 
 
 def signed_fields(certificate: bytes) -> list[tuple[int, bytes, bytes]]:
@@ -55,12 +55,12 @@ def signed_fields(certificate: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def subject_of(certificate: bytes) -> bytes:
-    """Find the DER of the subject's name in the DER of a certificate. Raises `MalformedName`."""
+    """Return the subject's name (DER) from a certificate (DER). Raises `MalformedName`."""
     return signed_fields(certificate)[4][2]
 
 
 def distinguished_name(name: bytes) -> str:
-    """Format a name's DER as text: the most specific part first, `CN=alice,O=Acme`. Raises `MalformedName`."""
+    """Format a name (DER) as text, with the most specific part first: `CN=alice,O=Acme`. Raises `MalformedName`."""
     parts = [part for _, part, _ in elements(inside(name, SEQUENCE))]
     return ",".join("+".join(_attribute(pair) for _, pair, _ in elements(part)) for part in reversed(parts))
 
@@ -111,7 +111,7 @@ def inside(data: bytes, tag: int) -> bytes:
 
 
 def elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield the elements of DER side by side: tag, value, and the whole element."""
+    """Yield the consecutive DER elements of `data`: tag, value, and the whole element. Raises `MalformedName`."""
     at = 0
     while at < len(data):
         start = at

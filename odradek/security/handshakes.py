@@ -1,17 +1,17 @@
-"""TLS handshakes: their turns in one worker, and bounds for their cost. PORTED.
+"""TLS handshakes: they take turns in one worker, and their cost is limited. PORTED.
 
-A handshake takes up to a millisecond of computing, so each step of it has its turn in one worker beside the event
-loop. Steps that are cheap are done at once. A step begins only when a whole record has come: a peer that sends byte by
-byte makes nobody work. A session is made only when the first bytes have come.
+A handshake takes up to a millisecond of computing, so its steps run in one worker, one at a time. Cheap steps run on
+the event loop at once. A step begins only when a whole record has arrived, so single bytes cause no work. A session
+is made only when the first bytes have arrived.
 
-A limited number of handshakes may wait for their turn. Addresses have their turns one after the other, however
-many handshakes each of them has. If all places are taken, the address with the most gives one up to another
-that has fewer. So a flood delays only itself. Addresses of IPv6 that share 64 bits count as one. A step
-receives a limited number of bytes, because the bytes behind the handshake may be anything.
+A limited number of handshakes may wait for their turn. Addresses take turns, regardless of how many handshakes each
+has. If the queue is full, the address with the most loses one to an address with fewer. So a flood delays only
+itself. IPv6 addresses that share 64 bits count as one. A step receives a limited number of bytes, because other data
+may follow the handshake.
 
-Between two turns, other work (if any) has the loop for `OTHERS_SHARE` times the CPU of a turn. So a flood of
-handshakes takes an eighth of a busy node, and all of an idle one. The CPU counts: on a busy node a turn mostly waits
-for the interpreter, and by the clock it would be ten times as long.
+Between two turns, other work (if there is any) runs for `OTHERS_SHARE` times the CPU time of a turn. So a flood of
+handshakes takes an eighth of a busy node, and all of an idle one. CPU time counts, because on a busy node a turn
+mostly waits for the interpreter lock.
 """
 
 from __future__ import annotations
@@ -31,18 +31,22 @@ __all__ = ["Handshakes", "RecordBounds", "network_of"]
 T = TypeVar("T")
 
 WAITING_MAX = 256
-"""Handshakes that wait for their turn."""
+"""The most handshakes that wait for their turn."""
 STEP_BYTES_MAX = 4 * 1024
-"""Bytes that are received for one step: most flights fit, or 150 key updates behind the last flight."""
+"""The most bytes that are received for one step. Most messages of a handshake fit, or 150 key updates after the last
+one.
+"""
 OTHERS_SHARE = 7
 IDLE_PASS_SECONDS = 0.0002
-"""A pass of the event loop that takes less time than this counts as idle."""
+"""The seconds below which a pass of the event loop counts as idle."""
 IDLE_PASSES = 3
-"""The number of idle passes in a row that count as an idle loop. One is not enough, because tasks of one pass run
-in any order.
+"""The number of successive idle passes after which the loop counts as idle. One is not enough, because the tasks of a
+pass run in any order.
 """
 HANDSHAKE_BYTES_MAX = 256 * 1024
-"""Bytes that a peer may send before the handshake is done; the longest chain of certificates needs a tenth of it."""
+"""The most bytes that a peer may send before the handshake is done. The longest certificate chain needs a tenth of
+it.
+"""
 RECORD_BYTES_MAX = 16 * 1024 + 2048
 SERVER_HELLO_BYTES = 256
 _IS_TLS_1_3 = bytes.fromhex("002b00020304")
@@ -50,25 +54,25 @@ _RETRIES = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09
 _TOO_MANY = "too many TLS handshakes wait for their turn"
 _RECORD_TYPES = frozenset((20, 21, 22, 23))
 _FIRST_TYPES = frozenset((21, 22))
-"""An alert, which a server may begin with, or a handshake."""
+"""The types of the first TLS record: a handshake, or an alert, with which a server may begin."""
 
 
 class RecordBounds:
-    """The borders of records in the bytes of a handshake (RFC 8446, section 5.1). PURE."""
+    """Finds the boundaries of TLS records in the bytes of a handshake (RFC 8446, section 5.1). PURE."""
 
     __slots__ = ("head", "missing", "received")
 
     def __init__(self) -> None:
         self.head = b""
-        """The bytes of a header that is not whole yet."""
+        """The bytes of an incomplete record header."""
         self.missing = 0
-        """The bytes of the last record that are still to come."""
+        """The bytes of the last record that have not arrived yet."""
         self.received = 0
 
     def take(self, data: memoryview) -> bool:
-        """Take bytes that came; true if a record has become whole.
+        """Count received bytes. Return true if they complete a record.
 
-        Raises `TlsFailed` if they are no records of TLS, or too many.
+        Raises `TlsFailed` if they are not TLS records, or if they are too many for a handshake.
         """
         is_whole = False
         first = not self.received
@@ -103,7 +107,7 @@ class RecordBounds:
 
 
 def _not_tls(data: memoryview) -> str:
-    """Name the likely mistake behind a first byte that TLS does not use."""
+    """Return an error text for data that is not TLS, with the likely mistake of the peer."""
     if data[0] == 0:
         return "the peer speaks plaintext to a TLS listener: set its security.protocol to SSL or SASL_SSL"
     return "the peer does not speak TLS"
@@ -113,15 +117,14 @@ def _finished_comes_next(flight: bytes) -> bool:
     """True if the peer's next step is the Finished of TLSv1.3, which costs 60 us. The key exchange of TLSv1.2 costs
     100 us.
 
-    A ServerHello names that version in an extension. A HelloRetryRequest differs only in its fixed "random" (RFC
-    8446, section 4.1.3). The whole key exchange follows it.
+    A ServerHello of TLSv1.3 names its version in an extension. A HelloRetryRequest does so, too, but has a fixed "random" (RFC 8446, section 4.1.3), and the whole key exchange follows.
     """
     begin = flight[:SERVER_HELLO_BYTES]
     return _IS_TLS_1_3 in begin and _RETRIES not in begin
 
 
 def _feed(session: TlsSession, held: bytes, data: memoryview, bounds: RecordBounds) -> None:
-    """Feed the bytes that were held back and the new ones, up to an incomplete header."""
+    """Feed `held` and `data` to the session, except for an incomplete record header at the end."""
     whole = held + data
     ready = whole[: len(whole) - len(bounds.head)]
     if ready:
@@ -130,9 +133,10 @@ def _feed(session: TlsSession, held: bytes, data: memoryview, bounds: RecordBoun
 
 @lru_cache(maxsize=1024)
 def network_of(host: str) -> str:
-    """Return the part of an address by which places are shared: all of an IPv4 address, 64 bits of an IPv6 address.
+    """Return the part of an address that counts as one peer: a whole IPv4 address, or the first 64 bits of an IPv6
+    address.
 
-    A host of IPv6 may take any address that shares these bits (RFC 4291, section 2.5.4).
+    An IPv6 host may use any address with the same 64 bits (RFC 4291, section 2.5.4).
     """
     if ":" not in host:
         return host
@@ -150,28 +154,25 @@ class _Waiter:
 
     def __init__(self, event: Event) -> None:
         self.event = event
-        """Set when its turn comes, or when it is refused."""
+        """Set when the turn of this handshake has come, or when it is refused."""
         self.is_refused = False
 
 
 class WaitingByHost:
-    """Handshakes that wait, by the address of the peer. PURE."""
+    """The handshakes that wait for their turn, by address of the peer. PURE."""
 
     def __init__(self) -> None:
         self._of_host: dict[str, deque[_Waiter]] = {}
-        """The waiting handshakes of each address in the order in which they came. The address whose turn is next is
-        first.
-        """
+        """The waiting handshakes of each address, in order of arrival. The address whose turn is next is first."""
         self.count = 0
 
     def has_room(self, host: str) -> bool:
-        """True if another handshake may wait: there is a place, or an address with more can give one up."""
+        """True if another handshake may wait: the queue is not full, or an address with more handshakes can lose one."""
         return self.count < WAITING_MAX or self._of(host) + 1 < self._of(self._host_with_most())
 
     def add(self, host: str, waiter: _Waiter) -> _Waiter | None:
-        """Add a handshake, for which there is room. Return the handshake that loses its place to it, if any.
-
-        The loser is the last handshake of the address that has the most.
+        """Add a handshake, for which `has_room` is true. If the queue is full, remove and return the last handshake
+        of the address that has the most.
         """
         given_up = None
         if self.count >= WAITING_MAX:
@@ -191,7 +192,7 @@ class WaitingByHost:
             del self._of_host[host]
 
     def pop(self) -> _Waiter | None:
-        """Take out the handshake whose turn it is; None if none waits."""
+        """Remove and return the handshake whose turn it is; None if none waits."""
         for host, waiting in self._of_host.items():
             del self._of_host[host]
             self.count -= 1
@@ -209,7 +210,7 @@ class WaitingByHost:
 
 
 class _Turns:
-    """Runs one function at a time in a worker, address by address, with room for other work between."""
+    """Runs one function at a time in a worker, in turns by address, with pauses for other work in between."""
 
     def __init__(self, env: Env) -> None:
         self._workers = env.new_workers(1)
@@ -220,11 +221,11 @@ class _Turns:
         self.refused = 0
         self._is_taken = False
         self._free_at = float("-inf")
-        """The time until which other work may have the loop."""
+        """The time until which other work has priority."""
 
     async def run(self, host: str, step: Callable[[], T]) -> T:
-        """Run a step when it is the turn of this address, and return the step's result. Raises `ConnectionLost` if
-        the queue refuses it.
+        """Run a step in the worker when it is this address's turn, and return its result. Raises `ConnectionLost` if
+        the queue is full.
         """
         await self._wait_for_turn(host)
         spent = 0.0
@@ -278,7 +279,7 @@ class _Turns:
             following.event.set()
 
     async def _give_way(self) -> None:
-        """Let other work have the loop for its share of the time, or until none is left."""
+        """Let other work run on the event loop for its share of the time, or until the loop is idle."""
         clock = self._clock
         idle = 0
         while idle < IDLE_PASSES and (now := clock.monotonic()) < self._free_at:
@@ -287,7 +288,7 @@ class _Turns:
 
 
 class Handshakes:
-    """The turns of handshakes, and the buffer that connections of this loop share."""
+    """Performs TLS handshakes, in turns; and owns the buffer that the TLS connections of this event loop share."""
 
     def __init__(self, env: Env) -> None:
         self.scratch = Scratch()
@@ -300,11 +301,11 @@ class Handshakes:
         return self._turns.waiting.has_room(network_of(host))
 
     async def compute(self, host: str, step: Callable[[], T]) -> T:
-        """Run another step of a login with this address, in the turns of its handshakes. Raises `ConnectionLost`."""
+        """Run another expensive step of a login from this address, in turns with handshakes. Raises `ConnectionLost`."""
         return await self._turns.run(network_of(host), step)
 
     async def accept(self, conn: Conn, new_session: Callable[[], TlsSession]) -> TlsConn:
-        """Perform the server's side of a handshake; the caller bounds the time. Raises `ConnectionLost`, `TlsFailed`."""
+        """Perform the server's side of a handshake; the caller limits the time. Raises `ConnectionLost`, `TlsFailed`."""
         bounds = RecordBounds()
         data = await self._receive(conn, bounds)
         self.begun += 1
@@ -314,7 +315,7 @@ class Handshakes:
         return await self._run(conn, session, bounds, is_due=is_due)
 
     async def connect(self, conn: Conn, session: TlsSession) -> TlsConn:
-        """Perform the client's side. Raises `ConnectionLost`, `TlsFailed`."""
+        """Perform the client's side of a handshake; the caller limits the time. Raises `ConnectionLost`, `TlsFailed`."""
         self.begun += 1
         return await self._run(conn, session, RecordBounds(), is_due=True)
 
@@ -332,7 +333,7 @@ class Handshakes:
             _feed(session, held, data, bounds)
 
     async def _receive(self, conn: Conn, bounds: RecordBounds) -> memoryview:
-        """Receive bytes into the scratch, to be used before the next await. Raises `ConnectionLost`."""
+        """Receive bytes into the shared buffer; they must be used before the next await. Raises `ConnectionLost`."""
         count = None
         while count is None:
             await conn.readable()
@@ -346,7 +347,8 @@ class Handshakes:
         return self.scratch.view[:count]
 
     async def _step(self, conn: Conn, session: TlsSession, is_cheap: bool) -> bytes | None:
-        """Run one step, and send its bytes; None once the handshake is done, else these bytes. Raises as above.
+        """Run one step of a handshake and send its output. Return the output, or None once the handshake is done.
+        Raises `ConnectionLost`, `TlsFailed`.
 
         A failure is sent to the peer, too, as an alert.
         """
@@ -367,9 +369,11 @@ class Handshakes:
         return None if is_done else flight
 
     async def _turn(self, conn: Conn, session: TlsSession) -> bool:
-        """Run a step in the worker, when it is this address's turn. Raises `ConnectionLost`, `TlsFailed`."""
+        """Run a step in the worker when it is this address's turn; return true once the handshake is done. Raises
+        `ConnectionLost`, `TlsFailed`.
+        """
         return await self._turns.run(network_of(conn.peer_host), session.handshake)
 
     def statistics(self) -> dict[str, int]:
-        """Count handshakes that wait for their turn now, and the begun and refused ones since the start."""
+        """Return the number of handshakes that wait now, and of those begun and refused since the start."""
         return {"waiting": self._turns.waiting.count, "begun": self.begun, "refused": self._turns.refused}

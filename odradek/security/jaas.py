@@ -1,6 +1,6 @@
-"""JAAS lines as Kafka's configurations have them: `CLASS FLAG name="value" ...;`. PURE.
+"""Parses JAAS lines in Kafka's configurations: `CLASS FLAG name="value" ...;`. PURE.
 
-Only Kafka's own classes are known, by name. The options `username` and `password` are for a client. With
+Only the names of Kafka's own classes are accepted. The options `username` and `password` are for a client. With
 `user_NAME="PASSWORD"` a server lists the users that may log in by PLAIN.
 """
 
@@ -23,7 +23,7 @@ _USER = "user_"
 
 
 class MalformedJaas(ValueError):
-    """The text is no JAAS line. The message never shows the line, which has passwords."""
+    """Raised if a text is not a JAAS line. The message never shows the line, which has passwords."""
 
 
 @attrs.frozen
@@ -43,7 +43,7 @@ class JaasLine:
 
     @property
     def is_of_token(self) -> bool:
-        """True if the user is a delegation token (`tokenauth="true"`)."""
+        """True if the user name is the id of a delegation token (`tokenauth="true"`)."""
         return self.options.get("tokenauth", "").lower() == "true"
 
     @property
@@ -80,7 +80,7 @@ def parse_jaas(text: str) -> JaasLine:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield words, and whether each is a mark (= or ;) rather than a value."""
+    """Yield the words of a JAAS line, and for each whether it is a punctuation mark (= or ;)."""
     text = text.strip()
     position = _after_gap(text, 0)
     while position < len(text):

@@ -1,8 +1,8 @@
 """The principal of a certificate: Kafka's `ssl.principal.mapping.rules` over its distinguished name (KIP-371). PURE.
 
-The name comes as Java prints it (RFC 2253): `CN=alice,OU=people,O=Acme`. The first rule that matches decides:
-`RULE:PATTERN/REPLACEMENT/[LU]` with `$1` for groups, or `DEFAULT`, the name as it is (`distinguished_names.py`).
-Patterns run in RE2, whose time is bounded for any certificate.
+The name has Java's format (RFC 2253): `CN=alice,OU=people,O=Acme`. The first rule that matches decides:
+`RULE:PATTERN/REPLACEMENT/[LU]` with `$1` for groups, or `DEFAULT`, which keeps the name unchanged
+(`distinguished_names.py`). Patterns run in RE2, whose time is limited for any certificate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GROUP = re.compile(r"\$(?:([0-9]+)|\{([A-Za-z][A-Za-z0-9]*)\})|\\(.)|\$", re.DO
 
 
 class MalformedRule(ValueError):
-    """The text is no list of mapping rules."""
+    """Raised if a text is not a list of mapping rules."""
 
 
 _Part: TypeAlias = str | int
@@ -35,7 +35,7 @@ class _Rule:
     """One rule. If `pattern` is None, it keeps the name as it is."""
 
     pattern: Any
-    """A pattern of re2, which has no types."""
+    """A compiled pattern of the library re2, which has no type annotations."""
     replacement: tuple[_Part, ...] = ()
     case: str = ""
 
@@ -56,7 +56,7 @@ class _Rule:
 
 @attrs.frozen
 class PrincipalRules:
-    """The rules of one listener."""
+    """The principal mapping rules of one listener."""
 
     rules: tuple[_Rule, ...] = (_Rule(None),)
 
@@ -95,7 +95,7 @@ def _parsed(text: str) -> Iterator[_Rule]:
 
 
 def _parts(replacement: str, pattern: Any) -> Iterator[_Part]:
-    """Yield the pieces of a replacement, as Java reads it. Raises `MalformedRule`."""
+    """Yield the parts of a rule's replacement text, by Java's syntax. Raises `MalformedRule`."""
     end = 0
     for match in _GROUP.finditer(replacement):
         yield replacement[end : match.start()]
@@ -114,8 +114,8 @@ def _parts(replacement: str, pattern: Any) -> Iterator[_Part]:
 
 
 def _numbered(digits: str, pattern: Any) -> Iterator[_Part]:
-    """Yield a group by its number. As in Java, the number ends before a digit that would make it larger than
-    the last group's.
+    """Yield a reference to a group from the digits after `$`, then the remaining text. As in Java, the number ends
+    before a digit that would exceed the last group. Raises `MalformedRule`.
     """
     count = 1
     while count < len(digits) and int(digits[: count + 1]) <= pattern.groups:

@@ -3,17 +3,17 @@
 Theory of operation
 -------------------
 Users' credentials come from different tools. Ours makes salts of 16 bytes, Kafka's a number of 130 bits in base 36,
-other tools 64 bytes or a text. Some users have more iterations. So if all made-up challenges had one fixed form,
-another form would give a real name away.
+other tools 64 bytes or a text. Some users have more iterations. So if all made-up challenges had one fixed form, any
+other form would reveal that a user exists.
 
-* **A made-up challenge has the form of some user's.** `SaltForms` counts the users of each form. A name is put at a
-  place among all users by a keyed hash, and takes the form of the user there. So each form has the same share among
-  unknown names as among users: it gives nothing away.
-* **A name keeps its form** while users come and go, except for names whose place is at the border between two forms.
-* **Without users** the form is that of our own command.
+* **A made-up challenge has the form of some user's.** `SaltForms` counts the users of each form. A keyed hash maps an
+  unknown name to one of all users, and the name gets the form of this user. So each form is as frequent among unknown
+  names as among users, and reveals nothing.
+* **A name keeps its form** while users are added and removed, except for names at the border between two forms.
+* **Without users**, the form is that of `odradek user`.
 
-A mechanism's `FORMS_MAX` most common forms count. A user with a rarer one, or with a salt of more than
-`SALT_BYTES_MAX`, stands out. So does a text with a shape of its own, such as one with a hyphen at a fixed place.
+Only a mechanism's `FORMS_MAX` most common forms are used. So users with a rarer form, or with a salt of more than
+`SALT_BYTES_MAX`, can be recognized. The same holds for salts with a pattern, such as a hyphen at a fixed place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["FORMS_MAX", "NO_USERS", "OUR_FORM", "SALT_BYTES_MAX", "SaltForm", "S
 FORMS_MAX = 32
 SALT_BYTES_MAX = 255
 KAFKA_BITS = 130
-"""The random number that Kafka's tools write in base 36."""
+"""The bits of the random number that Kafka's tools write in base 36 as a salt."""
 KAFKA_LENGTH_MIN, KAFKA_LENGTH_MAX = 20, 26
 _BASE_36 = string.digits + string.ascii_lowercase
 _ANY_BYTE = "".join(map(chr, range(256)))
@@ -42,15 +42,15 @@ _ALPHABETS = {
     "printable": "".join(map(chr, range(0x20, 0x7F))),
     "bytes": _ANY_BYTE,
 }
-"""The narrowest first: a salt's alphabet is the first that contains all of its bytes."""
+"""Alphabets of salts, the smallest first. A salt's alphabet is the first that contains all its bytes."""
 _AS_BYTES = {name: letters.encode("latin-1") for name, letters in _ALPHABETS.items()}
 KAFKAS = "Kafka's number"
 
 
 @attrs.frozen(order=True)
 class SaltForm:
-    """The part of a challenge that shows something of a credential. The length of one of Kafka's numbers is 0,
-    because it varies.
+    """The properties of a challenge that an attacker sees: the salt's alphabet and length, and the iterations. For
+    numbers of Kafka's tools the length varies, and is 0 here.
     """
 
     alphabet: str
@@ -58,7 +58,7 @@ class SaltForm:
     iterations: int
 
     def salt(self, secret: bytes, name: bytes) -> bytes:
-        """Compute the salt of this form that a name always gets."""
+        """Compute a salt of this form from a name; the same name always gets the same salt."""
         if self.alphabet == KAFKAS:
             number = int.from_bytes(_stream(secret, name, 17)) >> (17 * 8 - KAFKA_BITS)
             return _in_base_36(number).encode()
@@ -83,7 +83,7 @@ def _is_kafkas(salt: bytes) -> bool:
 
 
 def form_of(salt: bytes, iterations: int) -> SaltForm:
-    """Recognize the form of a user's challenge."""
+    """Return the form of a user's challenge, from the salt and the iterations."""
     alphabet = next(name for name, letters in _AS_BYTES.items() if not salt.translate(None, letters))
     if alphabet in ("hex", "base 36") and _is_kafkas(salt):
         return SaltForm(KAFKAS, 0, iterations)
@@ -92,16 +92,16 @@ def form_of(salt: bytes, iterations: int) -> SaltForm:
 
 @attrs.frozen
 class SaltForms:
-    """The users of each form, by Kafka's number of the mechanism: an immutable value."""
+    """The number of users with each form, by Kafka's number of the mechanism. It is an immutable value."""
 
     _counts: Mapping[tuple[int, SaltForm], int] = attrs.field(factory=dict)
     _common: Mapping[int, tuple[tuple[SaltForm, int], ...]] = attrs.field(factory=dict)
-    """The most common forms of each mechanism with their users, in an order that all brokers share."""
+    """For each mechanism, its most common forms with their numbers of users, in the same order on all brokers."""
 
     def changed(
         self, gone: Iterable[tuple[int, SaltForm]], come: Iterable[tuple[int, SaltForm]]
     ) -> SaltForms:
-        """Count the forms anew, without some users and with others."""
+        """Return the counts after some users were removed and others added; each is given as (mechanism, form)."""
         counts = Counter(self._counts)
         counts.update(come)
         counts.subtract(gone)
@@ -110,7 +110,7 @@ class SaltForms:
         return SaltForms(left, {each: _most_common(left, each) for each in mechanisms})
 
     def of_nobody(self, mechanism: int, secret: bytes, name: bytes) -> SaltForm:
-        """Choose the form for a name that no user has."""
+        """Choose the form of the challenge for a name that no user has."""
         common = self._common.get(mechanism, ())
         total = sum(count for _, count in common)
         place = int.from_bytes(hmac.digest(secret, b"form of " + name, "sha256")[:8]) * total >> 64
@@ -136,7 +136,7 @@ def _most_common(
 
 
 def _stream(secret: bytes, name: bytes, count: int) -> bytes:
-    """Derive `count` bytes from a name; without the secret they look random."""
+    """Derive `count` bytes from a name and a secret. They look random to anybody without the secret."""
     found = hmac.digest(secret, name, "sha256")
     block = 0
     while len(found) < count:

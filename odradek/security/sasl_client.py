@@ -1,4 +1,4 @@
-"""The client's end of SASL: tokens of a mechanism, without IO. PURE."""
+"""The client's side of a SASL login: computes the messages of a mechanism, without IO. PURE."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["OAUTHBEARER", "PLAIN", "Credentials", "LoginFailed", "SaslClient"]
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
 _REFUSED = b"\x01"
-"""The client's answer to the server's reason: the server then ends the login (RFC 7628, section 3.2.3)."""
+"""The client's answer after its token was refused; the server then ends the login (RFC 7628, section 3.2.3)."""
 
 
 class LoginFailed(Exception):
-    """The server refuses these credentials, or failed to prove that it knows them. No password inside."""
+    """Raised if the server refuses the credentials, or does not prove that it knows them. The text has no password."""
 
 
 @attrs.frozen
 class Credentials:
-    """The user of a login, and its mechanism."""
+    """The credentials of a login: mechanism, user and password, or a token."""
 
     mechanism: str
     username: str = ""
@@ -32,19 +32,21 @@ class Credentials:
     by_token: bool = False
     """True if the user is the id of a delegation token, and the password its HMAC in base64 (KIP-48)."""
     token_request: TokenRequest | None = None
-    """For OAUTHBEARER: the way to fetch a token, unless the application provides tokens."""
+    """For OAUTHBEARER: how to fetch a token; None if the application provides tokens."""
 
     @property
     def needs_token(self) -> bool:
-        """True if each login begins with a token that has to be fetched first."""
+        """True if each login needs a token that has to be fetched first."""
         return self.mechanism == OAUTHBEARER
 
 
 class SaslClient:
-    """One exchange: call `first`, then `answer` with each of the server's tokens until it returns None."""
+    """The client's side of one login. Call `first`, then call `answer` with each message of the server until it
+    returns None.
+    """
 
     def __init__(self, credentials: Credentials, nonce: Callable[[], str], token: str = "") -> None:
-        """`nonce` gives random text; `token` is for OAUTHBEARER."""
+        """`nonce` returns a random text. `token` is for OAUTHBEARER."""
         self._credentials = credentials
         self._token = token
         self._refusal = ""
@@ -70,7 +72,7 @@ class SaslClient:
         return f"\0{self._credentials.username}\0{self._credentials.password}".encode()
 
     def answer(self, token: bytes) -> bytes | None:
-        """Answer the server's token; return None when the login is complete. May take milliseconds. Raises
+        """Return the answer to the server's message; None when the login is complete. May take milliseconds. Raises
         `LoginFailed`.
         """
         if self._refusal:

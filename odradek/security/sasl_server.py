@@ -1,11 +1,10 @@
-"""The login of one connection by SASL (KIP-43, KIP-152, KIP-368), and how far it has come. PURE.
+"""The server's side of a SASL login on one connection (KIP-43, KIP-152, KIP-368). PURE.
 
-Before it succeeds, a client may ask for ApiVersions once, name a mechanism (SaslHandshake) and exchange tokens.
-After SaslHandshake version 0 tokens come as bare frames; after version 1 in SaslAuthenticate. A refused login
-gets an answer, and its connection ends. The texts of refusals are Kafka's, and give strangers no hint.
+Before the login succeeds, a client may send ApiVersions once, name a mechanism (SaslHandshake) and exchange tokens.
+After SaslHandshake version 0 tokens come as bare frames; after version 1 in SaslAuthenticate. A refused login gets an
+answer, and its connection ends. The texts of refusals are Kafka's, and reveal nothing to strangers.
 
-A login that may last only so long can be renewed (`handshake` again): by the same mechanism and for the same
-principal.
+A login that expires can be renewed by another `handshake`, with the same mechanism and principal.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ __all__ = [
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
 RENEWAL_SECONDS_MIN = 1.0
-"""Kafka's: a login is renewed once a second at most."""
+"""Seconds that must lie between two renewals of a login, as in Kafka."""
 _ALREADY = "SaslAuthenticate request received after successful authentication"
 
 
 class LoginRefused(Exception):
-    """The client is not let in. `answer` may be shown to it; the exception's text is for the node's log."""
+    """Raised if a login is refused. `answer` may be sent to the client; the exception's text is for the node's log."""
 
     def __init__(self, answer: str, reason: str) -> None:
         super().__init__(reason)
@@ -53,8 +52,8 @@ class LoginRefused(Exception):
 
 
 class BearerLoginFailed(Exception):
-    """A login by a token has failed. `answer` may be shown to the client; if it is empty, the client gets the
-    general text.
+    """Raised if a login by a token has failed. `answer` may be sent to the client; if it is empty, the client gets
+    the general text.
     """
 
     def __init__(self, reason: str, answer: str = "") -> None:
@@ -63,19 +62,19 @@ class BearerLoginFailed(Exception):
 
 
 class BearerLogin(Protocol):
-    """One login by OAUTHBEARER, which `odradek.security.oauth.login` implements."""
+    """The interface of a login by OAUTHBEARER; `odradek.security.oauth.login` implements it."""
 
     @property
     def principal_name(self) -> str:
-        """The name in the token; empty until it was accepted."""
+        """The user's name in the token; empty until the token was accepted."""
 
     @property
     def claimed_name(self) -> str:
-        """The name in the token, whether it was accepted or not."""
+        """The user's name in the token, whether the token was accepted or not."""
 
     @property
     def seconds_left(self) -> float:
-        """The seconds until expiry when the token was accepted; negative within the tolerated skew."""
+        """The seconds that the token was still valid when it was accepted; negative within the tolerated clock skew."""
 
     def answer(self, data: bytes) -> bytes:
         """Answer the client's message. Raises `BearerLoginFailed`."""
@@ -83,21 +82,23 @@ class BearerLogin(Protocol):
 
 @attrs.frozen
 class SaslSettings:
-    """The logins that one listener takes."""
+    """The settings of SASL logins at one listener."""
 
     mechanisms: tuple[str, ...]
-    """The names of the enabled mechanisms, in Kafka's order: as they were configured."""
+    """The names of the enabled mechanisms, in the configured order, as in Kafka."""
     plain_users: Mapping[str, str] = attrs.field(repr=False, factory=dict)
     """Passwords of the users who may use PLAIN."""
     session_ms_max: Mapping[str, int] = attrs.field(factory=dict)
-    """How long a login by a mechanism lasts (`connections.max.reauth.ms`); 0 or absent: for ever."""
+    """The milliseconds that a login lasts, by mechanism (`connections.max.reauth.ms`); 0 or absent means without
+    limit.
+    """
     salt_secret: bytes = attrs.field(repr=False, default=b"")
     new_bearer_login: Callable[[], BearerLogin] | None = None
-    """Begins a login by OAUTHBEARER; None where that is not enabled."""
+    """Begins a login by OAUTHBEARER; None if this mechanism is not enabled."""
 
 
 class LoginState(Enum):
-    """The message that a client has to send next."""
+    """The message that the server expects next from the client."""
 
     VERSIONS = "versions"
     HANDSHAKE = "handshake"
@@ -137,19 +138,19 @@ class Login:
         self.state = LoginState.VERSIONS
         self.mechanism = ""
         self.principal = ""
-        """`User:NAME` once the client is known."""
+        """The client's principal `User:NAME` once it has authenticated; empty before."""
         self.by_token = False
         """True if the client logged in by a delegation token, whose owner is the principal."""
         self.expires_at = float("inf")
-        """The time at which the login must have been renewed."""
+        """The time in seconds (by `now`) until which the login must be renewed."""
         self.refusal_delay_seconds = 0.0
-        """The delay of a refusal's answer."""
+        """The seconds by which the answer to a refused login is delayed."""
         self.failure = ""
-        """The reason of the failure, for the node's log."""
+        """The reason for the failed login, for the node's log; empty if it has not failed."""
         self.claimed = ""
-        """The name that the client gave, proven or not."""
+        """The name that the client has claimed, even if the login failed."""
         self.on_end: Callable[[Login], None] | None = None
-        """Called with each renewal that has succeeded or failed."""
+        """Called with this login whenever a renewal has succeeded or failed."""
 
     @property
     def expires(self) -> bool:
@@ -163,7 +164,7 @@ class Login:
 
     @property
     def refusal(self) -> str:
-        """The reason to close the connection now, before its next request; empty if it stays open."""
+        """The reason to close the connection before its next request is served; empty if it stays open."""
         if self.is_refused:
             return self.failure
         if self.is_renewing:
@@ -181,7 +182,7 @@ class Login:
 
     @property
     def may_renew(self) -> bool:
-        """True if a handshake now begins a renewal."""
+        """True if a SaslHandshake at this time begins a renewal."""
         return (
             self.state is LoginState.DONE
             and self.expires
@@ -189,7 +190,7 @@ class Login:
         )
 
     def handshake(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse:
-        """Answer the choice of a mechanism; look at `state` afterwards."""
+        """Answer a client's choice of a mechanism. Afterwards `state` has the message that must come next."""
         if self.state is LoginState.DONE:
             if not self.may_renew or version < SASL_HANDSHAKE_FRAMED_TOKENS:
                 # A bare token could be mistaken for a request.
@@ -223,8 +224,8 @@ class Login:
 
     def _scram_server(self, mechanism: ScramMechanism) -> ScramServer:
         def token_keys_of(token_id: str) -> ServerKeys | None:
-            # The first message of an unknown client must cost the loop little. A client that has logged in may
-            # renew its login at once.
+            # The first message of an unknown client must cost the event loop little. For a renewal, the token's keys
+            # are computed at once.
             at_once = bool(self.principal) or self._token is not None
             token = self._token = self._token_of(token_id, mechanism, at_once)
             return None if token is None else token.keys
@@ -239,11 +240,11 @@ class Login:
         )
 
     def ask_out_of_turn(self) -> None:
-        """End the login, because the client has sent another request between its tokens."""
+        """End the login because the client has sent another request in the middle of it."""
         self._fail("the client sent another request in the middle of its login")
 
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
-        """Answer a token; look at `state` afterwards."""
+        """Answer a SaslAuthenticate request. Afterwards `state` shows whether the login goes on."""
         if self.state is not LoginState.TOKEN:
             if self.state is not LoginState.DONE:
                 self._fail("the client sent a token before its SaslHandshake")
@@ -259,8 +260,8 @@ class Login:
         return self.state is LoginState.DONE
 
     def take_token(self, token: bytes) -> bytes:
-        """Check the client's token, and answer with the server's. Raises `LoginRefused`, and `KeysMissing` before
-        anything has changed.
+        """Check a SASL token of the client, and return the server's answer to it. Raises `LoginRefused`, and
+        `KeysMissing` before anything has changed.
         """
         try:
             if self._scram is not None:
@@ -303,7 +304,7 @@ class Login:
         return login.principal_name, answer, bool(login.principal_name)
 
     def _plain(self, token: bytes) -> str:
-        """Check a PLAIN token (RFC 4616), and return its user."""
+        """Check a PLAIN token (RFC 4616), and return its user. Raises `LoginRefused`."""
         # As in Java, bytes that are no UTF-8 become a character that no password has.
         parts = token.count(b"\0") + 1
         if parts != 3:
@@ -375,5 +376,5 @@ def _digest(text: str) -> bytes:
 
 
 def _dotted(principal: str) -> str:
-    """Write a principal as in Kafka's text for a changed principal."""
+    """Write a principal with a dot (`User.alice`), as in Kafka's message about a changed principal."""
     return principal.replace(":", ".", 1)

@@ -1,11 +1,11 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84), both ends, without IO. PURE.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84): client and server, without IO. PURE.
 
-A server keeps no password, only a salt, a number of iterations and two keys that follow from the password. Cryptography
+A server stores no password, only a salt, a number of iterations and two keys derived from the password. Cryptography
 is the standard library's: PBKDF2, HMAC, SHA-2. Nonces and salts are arguments.
 
-A user who is unknown gets a salt like everybody else, made of the name and a secret that all brokers share. Its form
-and the iterations are those of some user (`salt_forms.py`). So an answer does not reveal which users exist; only the
-proof at the end fails.
+An unknown user gets a salt, too, derived from the name and a secret that all brokers share. Its form and the
+iterations are copied from some user (`salt_forms.py`). So an answer does not reveal which users exist; only the proof
+at the end fails.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ __all__ = [
 
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16_384
-"""Kafka's bounds for the iterations of a credential."""
+"""Kafka's limits for the iterations of a credential."""
 CLIENT_ITERATIONS_MAX = 65_536
-"""A client refuses a server that asks for more: each thousand costs the client most of a millisecond."""
+"""The most iterations that a client accepts from a server; each thousand takes the client most of a millisecond."""
 NONCE_MAX = 512
 """The most characters that a client's nonce may have."""
 
 MESSAGE_BYTES_MAX = 16 * 1024
-"""Room for the longest nonce and a name of thousands of letters. Parsing half a megabyte would take a tenth of
-a second.
+"""The most bytes of a message. The longest nonce and a name of thousands of letters fit. Parsing half a megabyte
+would take a tenth of a second.
 """
 
 _PRINTABLE = r"[\x21-\x2B\x2D-\x7E]+"
@@ -60,12 +60,12 @@ _SERVER_FINAL = re.compile(rf"(?:e=([^\x00,]+)|v=([A-Za-z0-9+/=]+)){_EXTENSIONS}
 
 
 class ScramError(Exception):
-    """The exchange has failed. The text is for logs, and has no secrets."""
+    """Raised if the exchange has failed. The text is for logs, and has no secrets."""
 
 
 @attrs.frozen
 class ScramMechanism:
-    """A mechanism, and the number that Kafka's messages and records have for it."""
+    """A SCRAM mechanism, with its number in Kafka's messages and records."""
 
     name: str
     number: int
@@ -93,13 +93,13 @@ MECHANISMS = {
 
 
 def mechanism_of_number(number: int) -> ScramMechanism | None:
-    """Find the mechanism of a record or a request; None for an unknown number."""
+    """Return the mechanism with this number in records and requests; None for an unknown number."""
     return next((each for each in MECHANISMS.values() if each.number == number), None)
 
 
 @attrs.frozen
 class ServerKeys:
-    """A server's knowledge of one password (RFC 5802)."""
+    """What a server stores about one password (RFC 5802)."""
 
     salt: bytes = attrs.field(repr=False)
     stored_key: bytes = attrs.field(repr=False)
@@ -110,14 +110,14 @@ class ServerKeys:
 def server_keys(
     mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
 ) -> ServerKeys:
-    """Derive the keys from a salted password. The password cannot be computed from the keys."""
+    """Derive a server's keys from a salted password. The password cannot be computed from the keys."""
     client_key = mechanism.hmac(salted_password, b"Client Key")
     server_key = mechanism.hmac(salted_password, b"Server Key")
     return ServerKeys(salt, mechanism.digest(client_key), server_key, iterations)
 
 
 class ScramServer:
-    """The server's end of one exchange: two messages of the client, two answers."""
+    """The server's side of one login: it answers two messages of the client."""
 
     def __init__(
         self,
@@ -128,8 +128,9 @@ class ScramServer:
         token_keys_of: Callable[[str], ServerKeys | None] = lambda _: None,
         forms: SaltForms = NO_USERS,
     ) -> None:
-        """`keys_of` gives the keys of a user, `token_keys_of` those of a delegation token. `nonce` is random text
-        without commas. `forms` are those of the users' salts."""
+        """`keys_of` returns the keys of a user, `token_keys_of` the keys of a delegation token. `nonce` is random
+        text without commas. `forms` has the forms of the users' salts.
+        """
         self._forms = forms
         self._mechanism = mechanism
         self._keys_of = keys_of
@@ -143,7 +144,7 @@ class ScramServer:
         self._keys: ServerKeys | None = None
         self._is_known = False
         self.user = ""
-        """The name of the user who logs in, once the first message was read."""
+        """The name of the user who logs in; empty until the first message was read."""
         self.authorization_id = ""
         self.by_token = False
         """True if `user` is the id of a delegation token (KIP-48)."""
@@ -162,7 +163,7 @@ class ScramServer:
             raise ScramError("the client's first message is malformed")
         self._header, authorization_id, self._first, name, nonce, extensions = match.groups()
         if self._first.startswith("m="):
-            # RFC 5802, section 5.1: `m=` announces an extension that both ends must know.
+            # RFC 5802, section 5.1: `m=` announces an extension that both sides must support.
             raise ScramError(
                 "the client's first message has a mandatory extension, and no extensions are supported"
             )
@@ -183,7 +184,7 @@ class ScramServer:
         return (self._token_keys_of if self.by_token else self._keys_of)(self.user)
 
     def _keys_of_nobody(self) -> ServerKeys:
-        """Make up the keys of a user who does not exist. They are the same at every broker, and at each attempt."""
+        """Make up the keys of a user who does not exist. They are the same on every broker and at each attempt."""
         name = f"{self._mechanism.name} {self.user}".encode()
         form = self._forms.of_nobody(self._mechanism.number, self._salt_secret, name)
         if self.by_token:
@@ -210,19 +211,19 @@ class ScramServer:
             mechanism.digest(_xor(proof[: len(signature)].ljust(len(signature), b"\0"), signature)),
             keys.stored_key,
         )
-        # A user that was removed since the first message, or got another password, is not let in.
+        # A user that was removed since the first message, or got another password, is refused.
         if not (is_right and self._is_known and self._known_keys() == keys):
             raise ScramError("invalid credentials")
         return b"v=" + base64.b64encode(mechanism.hmac(keys.server_key, signed))
 
 
 class ScramClient:
-    """The client's end of one exchange: `first`, then `final`, then `check`."""
+    """The client's side of one login: call `first`, then `final`, then `check`."""
 
     def __init__(
         self, mechanism: ScramMechanism, user: str, password: str, nonce: str, *, by_token: bool = False
     ) -> None:
-        """`by_token`: the user is the id of a delegation token, the password its HMAC in base64."""
+        """`by_token`: `user` is the id of a delegation token, and `password` its HMAC in base64."""
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
@@ -233,7 +234,7 @@ class ScramClient:
         return f"n,,{self._first}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Prove knowledge of the password. Raises `ScramError`."""
+        """Return the client's final message, which proves that it knows the password. Raises `ScramError`."""
         mechanism = self._mechanism
         text = _decoded(server_first)
         match = _SERVER_FIRST.match(text)
@@ -256,7 +257,9 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, server_final: bytes) -> None:
-        """Check that the server knows the password too. Raises `ScramError`."""
+        """Check the server's final message: it must prove that the server knows the password, too. Raises
+        `ScramError`.
+        """
         match = _SERVER_FINAL.match(_decoded(server_final))
         if match is None:
             raise ScramError("the server's final message is malformed")

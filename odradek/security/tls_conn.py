@@ -1,19 +1,20 @@
-"""A connection with TLS, over any other: with the surface of `odradek.env.ports.Conn`, so that callers see no
+"""A TLS connection over any other connection. It has the interface `odradek.env.ports.Conn`, so callers see no
 difference. PORTED.
 
-* A send encrypts records one by one, and gives many of them to the connection below at once. Plain bytes count as
-  taken only when it has taken their encrypted form. So nothing is left here once a caller has sent everything. A
-  caller that has sent a part offers the rest again, and the bytes that are encrypted already are skipped.
-* A receive reads as much from the connection below as fits the caller's buffer. It feeds whole records, at a time
-  about as many bytes as a full record has. So OpenSSL's own memory of a connection stays at about one record in each
-  direction. Some clients send dozens of records of a few bytes each: librdkafka makes two of each message. OpenSSL is
-  asked for whole records alone, since its "not yet" is an exception, which costs 2 us.
+* A send encrypts records one by one, and passes many of them to the connection below at once. Plain bytes count as
+  sent only when that connection has accepted their encrypted form. So nothing stays here once a caller has sent
+  everything. A caller that has sent a part passes the rest again, and bytes that are encrypted already are skipped.
+* A receive reads as much from the connection below as fits the caller's buffer. It feeds whole records to OpenSSL,
+  about the bytes of one full record at a time. So OpenSSL's memory for a connection stays at about one record in each
+  direction. Some clients send many small records: librdkafka makes two of each message. OpenSSL is only called when
+  whole records are there, because otherwise it raises an exception, which costs 2 us.
 * A record of TLS 1.3 hides its type. One call of OpenSSL passes over all records without plain bytes: key updates,
-  tickets, alerts. So a receive ends once it has fed `SPARE_BYTES` more than it got plain bytes. Further bytes wait
-  for the next receive, so that other connections have their turn in between.
-* Records that brought no plain bytes are counted. A peer with more of them than `IdleRecords` allows is cut off.
-* Ranges of files are read and encrypted: sendfile would send them as they are.
-* A stream that ends without close_notify was cut off. What came before is given first; then `ConnectionLost` is raised.
+  tickets, alerts. So a receive ends once the fed bytes exceed the received plain bytes by `SPARE_BYTES`. Further
+  bytes wait for the next receive, so that other connections are served in between.
+* Records without plain bytes are counted. A peer that sends more of them than `IdleRecords` allows is disconnected.
+* File ranges are read and encrypted, because sendfile would send them unencrypted.
+* A stream that ends without close_notify was cut off. The bytes before that are returned first; then `ConnectionLost`
+  is raised.
 """
 
 from __future__ import annotations
@@ -29,22 +30,26 @@ __all__ = ["RECORD_BYTES", "Scratch", "TlsConn"]
 
 RECORD_BYTES = 16 * 1024
 FEED_BYTES = RECORD_BYTES + 512
-"""A whole record with its header, or smaller ones. More at a time would stay in OpenSSL's memory of each connection."""
+"""The most bytes that are fed to OpenSSL at a time: a full record with its header. More would stay in its memory for
+each connection.
+"""
 HEADER_BYTES = 5
 _unpack_size = struct.Struct(">H").unpack_from
 RECEIVE_BYTES = 128 * 1024
 SPARE_BYTES = 8 * 1024
-"""A receive stops when the bytes fed exceed the plain bytes received by this number. The records of one feed are at
-most 600 key updates, which take 3 ms, or 700 records of a byte.
+"""The number of bytes by which fed bytes may exceed received plain bytes before a receive stops. One feed has at most
+600 key updates, which take 3 ms, or 700 records of a byte.
 """
 SEND_BYTES = 128 * 1024
-"""Plain bytes that are encrypted before they are sent together. A peer that takes nothing holds so much memory."""
+"""The most plain bytes that are encrypted before they are sent together. This much memory is held for a peer that
+reads nothing.
+"""
 ANSWERS_BYTES_MAX = 64 * 1024
-"""A peer that causes this number of bytes of TLS's own answers, and reads none of them, is disconnected."""
+"""The most bytes of TLS's own answers that may wait for a peer. If it reads none of them, it is disconnected."""
 
 
 class Scratch:
-    """The buffer for encrypted bytes that all connections of one event loop share: nothing awaits while it is in use."""
+    """The buffer for encrypted bytes that all connections of one event loop share. Its user must not await meanwhile."""
 
     __slots__ = ("view",)
 
@@ -53,7 +58,7 @@ class Scratch:
 
 
 class TlsConn:
-    """`Conn` with TLS."""
+    """A connection (`Conn`) that encrypts with TLS."""
 
     __slots__ = (
         "_ahead",
@@ -78,38 +83,41 @@ class TlsConn:
     def __init__(
         self, conn: Conn, tls: TlsSession, clock: Clock, scratch: Scratch, head: bytes = b"", missing: int = 0
     ) -> None:
-        """`head` has the first bytes of a record's header, which have arrived but were not fed to `tls`. `missing`
-        is the number of bytes still to come of a record that `tls` has in part.
+        """`head` has the first bytes of a record's header, which have arrived but were not fed to `tls`. `missing` is
+        the number of bytes that have not arrived yet of a record that was fed in part.
         """
         self._conn = conn
         self._held = head
-        """Received bytes that were not fed yet: a part of a header, or whole records that wait for the next receive."""
+        """Received bytes that were not fed yet: an incomplete record header, or whole records for the next receive.
+        """
         self._missing = missing
         self._begun = 0
-        """The number of bytes that have arrived of a record that is not whole yet."""
+        """The number of bytes of an incomplete record that have arrived."""
         self._unread = 0
-        """Fed records that may still have plain bytes to be read."""
+        """The number of fed records that may still have plain bytes to read."""
         self._idle = IdleRecords()
         self._has_more = True
-        """True if the session may have plain bytes to be read."""
+        """True if the session may have plain bytes to read."""
         self._tls = tls
         self._clock = clock
         self._scratch = scratch
         self._unsent: memoryview | None = None
-        """Encrypted bytes that the connection below has still to take."""
+        """Encrypted bytes that still have to be sent."""
         self._ahead = 0
-        """Plain bytes of the next `send` that are in `_unsent`."""
+        """The number of plain bytes of the next `send` that are encrypted in `_unsent` already."""
         self._is_corked = False
-        """True if `_unsent` waits for bytes that follow at once, to go with them."""
+        """True if `_unsent` is kept to be sent together with bytes that follow at once."""
         self._end: TlsFailed | bool = False
-        """True once the connection below has ended; a failure is raised after the bytes that came before it."""
+        """True, or the failure, once the stream has ended. A failure is raised after the bytes before it were
+        returned.
+        """
         self.overhead_left: int | None = None
-        """The encrypted bytes beyond the plain ones that the peer may still send; None: any number."""
+        """The number of encrypted bytes beyond the plain ones that the peer may still send; None means no limit."""
         self.peer_host = conn.peer_host
         self.peer_port = conn.peer_port
 
     def peer_certificate(self) -> bytes | None:
-        """Return the peer's certificate as DER; None where it has shown none."""
+        """Return the peer's certificate (DER); None if the peer has shown none."""
         return self._tls.peer_certificate()
 
     async def readable(self) -> None:
@@ -122,7 +130,9 @@ class TlsConn:
         await self._conn.writable()
 
     def wait_for(self, count: int) -> None:
-        """Do nothing: some of these bytes may be here already, so waiting for them could last for ever."""
+        """Do nothing. Some of these bytes may have been received already, so waiting for `count` more could last for
+        ever.
+        """
 
     def recv_into(self, buffer: memoryview) -> int | None:
         if isinstance(self._end, TlsFailed):
@@ -153,16 +163,17 @@ class TlsConn:
         return filled if filled or is_ended else None
 
     def _spend_overhead(self, count: int) -> None:
-        """Charge encrypted bytes that carried no plain ones. Raises `ConnectionCut`."""
+        """Count encrypted bytes without plain ones. Raises `ConnectionCut` if they are too many."""
         assert self.overhead_left is not None
         self.overhead_left -= count
         if self.overhead_left < 0:
             raise ConnectionCut("TLS: the peer sends too many small records")
 
     def _receive(self, room: int) -> tuple[memoryview | None, bool]:
-        """Receive encrypted bytes into the scratch. Also return True if the connection below has no more bytes now.
+        """Receive encrypted bytes into the shared buffer, after bytes that were held back. Return a view of them, and
+        True if no more bytes are available now.
 
-        Bytes that were held back come first. An empty view is the end of the stream; None means that it would block.
+        An empty view means the end of the stream; None means that a receive would block.
         """
         view, begin = self._scratch.view, len(self._held)
         view[:begin] = self._held
@@ -184,10 +195,9 @@ class TlsConn:
     def _take_records(
         self, data: memoryview, buffer: memoryview, filled: int, spare: int
     ) -> tuple[int, int, bool]:
-        """Decrypt the records that are whole, until `spare` bytes more were fed than are in the buffer.
+        """Decrypt whole records into `buffer`, until the fed bytes exceed the plain ones by `spare`.
 
-        Returns the bytes in the buffer, the rest of `spare` (encrypted bytes less plain ones), and whether the
-        stream has ended.
+        Return the number of plain bytes in the buffer, the rest of `spare`, and whether the stream has ended.
         """
         tls, missing, at, end = self._tls, self._missing, 0, len(data)
         is_ended, begun, self._begun = False, self._begun, 0
@@ -206,7 +216,7 @@ class TlsConn:
             if not records:
                 break
             if stop > end:
-                # A record that has begun costs nothing until it is whole, and then counts by its plain bytes.
+                # An incomplete record is not counted until it is whole.
                 self._begun = end - begin
                 missing, stop, records = stop - end, end, records - 1
             tls.feed(data[at:stop])
@@ -223,8 +233,9 @@ class TlsConn:
         return filled, bound + filled - at + self._begun, is_ended
 
     def _read_records(self, records: int, fed: int, buffer: memoryview, filled: int) -> tuple[int, bool]:
-        """Read the plain bytes of whole records, which have `fed` bytes. Return the number of bytes in the
-        buffer, and True if the stream has ended. Raises `TlsFailed`, `ConnectionCut`."""
+        """Read the plain bytes of whole records, of which `fed` bytes were fed. Return the number of plain bytes in
+        the buffer, and True if the stream has ended. Raises `TlsFailed`, `ConnectionCut`.
+        """
         begin = filled
         filled, reads, end = self._tls.read_records(records, buffer, begin)
         if filled == len(buffer):
@@ -242,12 +253,12 @@ class TlsConn:
         return filled, end is not False
 
     def _count_idle(self, records: int, encrypted_bytes: int) -> None:
-        """Count records that brought no plain bytes. Raises `ConnectionCut`."""
+        """Count TLS records that carried no plain bytes. Raises `ConnectionCut` if they are too many."""
         if not self._idle.allow(records, encrypted_bytes, self._clock.monotonic()):
             raise ConnectionCut("TLS: the peer sends many records without data")
 
     def _decrypt(self, buffer: memoryview, filled: int) -> tuple[int, bool]:
-        """Read all plain bytes that are there. Return the number of bytes in the buffer, and True if the stream
+        """Read all plain bytes that are available. Return the number of bytes in the buffer, and True if the stream
         has ended.
         """
         while filled < len(buffer):
@@ -265,8 +276,8 @@ class TlsConn:
         return filled, False
 
     def _read(self, buffer: memoryview, filled: int) -> int | None:
-        """Read plain bytes behind `filled`, with the results of `read_into`. A failure behind received bytes
-        comes with the next call.
+        """Read plain bytes into `buffer` after the first `filled` bytes; return as `read_into` does. An error after
+        received bytes is raised by the next call.
         """
         try:
             return self._tls.read_into(buffer[filled:])
@@ -277,14 +288,16 @@ class TlsConn:
             return 0
 
     def _send_answers(self) -> None:
-        """Send the bytes that TLS itself has to send."""
+        """Send bytes of the TLS protocol itself, such as answers to key updates. Raises `ConnectionCut` if the peer
+        reads none of them.
+        """
         if self._unsent is None or len(self._unsent) < ANSWERS_BYTES_MAX + SEND_BYTES:
             self._push([])
         else:
             raise ConnectionCut("TLS: the peer does not read what this node sends")
 
     def _push(self, records: list[Buffer]) -> bool:
-        """Send encrypted bytes over the connection below, the oldest first. Return True when all are sent."""
+        """Send encrypted bytes over the connection below, the oldest first. Return True if all are sent."""
         if self._tls.outgoing:
             records.append(self._tls.take())
         if self._unsent is not None:
@@ -332,7 +345,9 @@ class TlsConn:
         return taken
 
     def _cork(self, records: list[Buffer], plain: int) -> bool:
-        """Keep the records of a small answer, to send them with the next bytes. Return False if they are not small."""
+        """Keep the records of a small answer, to send them together with the next bytes. Return False if they are not
+        small.
+        """
         if self._unsent is not None or plain > RECORD_BYTES:
             return False
         self._unsent = memoryview(b"".join(records))
@@ -357,7 +372,7 @@ class TlsConn:
         return self.send((data,))
 
     def close(self) -> None:
-        """Send close_notify, if there is room for it now, and close."""
+        """Send close_notify if the connection accepts it now, and close the connection."""
         if not self._end and self._unsent is None:
             self._end = True
             self._tls.finish()

@@ -1,4 +1,4 @@
-"""Rules about single `ssl.*` keys that nodes and clients share. PURE."""
+"""Rules for single `ssl.*` keys, shared by nodes and clients. PURE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROTOCOLS = ("TLS", "TLSv1.2", "TLSv1.3")
 
 
 def protocol_refusal(protocol: str) -> str:
-    """Explain why `ssl.protocol` cannot have this value; empty if it can. `ssl.enabled.protocols` decides the
-    versions in use.
+    """Return the allowed values if `ssl.protocol` cannot have this value; empty if it can. (The versions in use are
+    decided by `ssl.enabled.protocols`.)
     """
     return "" if protocol in PROTOCOLS else f"one of {', '.join(PROTOCOLS)}"

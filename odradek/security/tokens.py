@@ -1,8 +1,8 @@
-"""Delegation tokens (KIP-48): their secrets, logins by them, and the right to see them. PURE.
+"""Delegation tokens (KIP-48): their secrets, logins with them, and who may see them. PURE.
 
 A token has a public id, and an HMAC of this id as its secret. The key of the HMAC is `delegation.token.secret.key`,
-the same on all nodes and never in the log. So every node that has the key can compute the secret of a token from its
-id. A client logs in by SCRAM with the id as user and the HMAC, in base64, as password.
+which is the same on all nodes and never in the metadata log. So every node that has the key can compute the secret of
+a token from its id. A client logs in by SCRAM with the id as user and the HMAC, in base64, as password.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOGINS_MAX = 1000
 
 
 class Token(Protocol):
-    """The fields of a token in the metadata log that are needed here. Times in milliseconds since 1970."""
+    """The attributes of a token in the metadata log that this module uses. Times are in milliseconds since 1970."""
 
     @property
     def owner(self) -> str: ...
@@ -49,29 +49,29 @@ class Token(Protocol):
 
 
 def principal_of(kind: str | None, name: str | None) -> str:
-    """Join the two parts of a principal in a request."""
+    """Join the two parts of a principal in a request: `KIND:NAME`."""
     return f"{kind or ''}:{name or ''}"
 
 
 def may_renew(token: Token, principal: str) -> bool:
-    """True if the principal is the owner or a renewer, who may also see the token and end it."""
+    """True if the principal is the token's owner or a renewer. They may see, renew and expire the token."""
     return principal == token.owner or principal in token.renewers
 
 
 def is_expired(token: Token, now_ms: int) -> bool:
-    """True if a token has expired."""
+    """True if the token has expired at `now_ms`."""
     return token.max_timestamp < now_ms or token.expiration_timestamp < now_ms
 
 
 @attrs.frozen
 class TokenSecrets:
-    """The secrets of all tokens, by the key that the nodes share."""
+    """Computes the secrets of all tokens, from the key that the nodes share."""
 
     _key: bytes = attrs.field(repr=False)
 
     @classmethod
     def of_key(cls, key: str | None) -> TokenSecrets | None:
-        """Make the secrets; None for a configuration without a key, which turns tokens off."""
+        """Make the object from the configured key; return None without a key, which turns tokens off."""
         return cls(key.encode()) if key else None
 
     def hmac(self, token_id: str) -> bytes:
@@ -81,27 +81,27 @@ class TokenSecrets:
 
 @attrs.frozen
 class TokenLogin:
-    """The facts about a token that a login by it needs."""
+    """What a login by a delegation token needs to know about it."""
 
     keys: ServerKeys
     owner: str
-    """The principal that the client becomes."""
+    """The principal that the client gets."""
     left_ms: int
-    """The time until the token expires: at least a millisecond."""
+    """The milliseconds until the token expires, at least 1."""
 
 
 class KeysMissing(Exception):
-    """The keys of a token have to be made before a login by it, which takes milliseconds of computing."""
+    """Raised if the keys of a token must be computed before a login, which takes milliseconds."""
 
     def __init__(self, make: Callable[[], ServerKeys], keep: Callable[[ServerKeys], None]) -> None:
-        """`make` may be called in any thread; pass its result to `keep`, then ask for the login again."""
+        """`make` computes the keys, in any thread. Pass its result to `keep`, then call `login` again."""
         super().__init__("the keys of this delegation token must be computed first")
         self.make = make
         self.keep = keep
 
 
 class TokenLogins:
-    """Logins by tokens on one node. It makes the keys of a token at its first login, which costs milliseconds."""
+    """Logins by tokens on one node. The keys of a token are computed at its first login, which takes milliseconds."""
 
     def __init__(self, secrets: TokenSecrets, salt_secret: bytes) -> None:
         """`salt_secret` is the secret for the salts of unknown users, so that salts do not reveal which tokens exist."""
@@ -118,10 +118,10 @@ class TokenLogins:
         *,
         at_once: bool = True,
     ) -> TokenLogin | None:
-        """Look up the login by a token. Return None for an unknown or expired token. Raise `KeysMissing` unless
-        `at_once`.
+        """Return the keys and the owner of a token for a login; None for an unknown or expired token. If its keys are
+        not computed yet, compute them if `at_once`, otherwise raise `KeysMissing`.
 
-        `now_ms` is the latest possible time. So a clock that jumps never lets in an expired token.
+        `now_ms` is the latest time that it may be now. So an expired token is refused even if the clock was set back.
         """
         if token is None or is_expired(token, now_ms):
             return None
@@ -143,7 +143,7 @@ class TokenLogins:
         return server_keys(mechanism, salted, salt, ITERATIONS_MIN)
 
     def _keep(self, named: tuple[str, str], keys: ServerKeys) -> None:
-        """Remember the keys; the keys that were asked for longest ago are forgotten first."""
+        """Remember the keys of a token, and forget the keys that have not been used for the longest time."""
         self._keys.pop(named, None)
         self._keys[named] = keys
         if len(self._keys) > LOGINS_MAX:

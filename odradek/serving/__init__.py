@@ -1,1 +1,3 @@
-"""The parts with which brokers and controllers serve requests: contract of handlers, API table, slices, timers."""
+"""The parts with which brokers and controllers serve requests: the contract of handlers, the API table, slices,
+timers.
+"""

@@ -1,9 +1,8 @@
-"""A bound for the repetitions in one answer. PURE.
+"""A limit for repeated descriptions in one answer. PURE.
 
-Where a request names the same thing many times over, a small frame could ask for gigabytes. As in Kafka, each thing
-is described once, and the description is repeated as often as the request names it. The bytes that repetitions add to
-the answer are bounded; past the bound, each further one is refused. The first description is always given, since a
-node has only a limited number of things.
+A small request could ask for gigabytes if it names the same topic many times. As in Kafka, the description is
+repeated as often as the request names the topic. The bytes that such repetitions add to the answer are limited, and
+further ones are refused. The first description is always given, because a node has only a limited number of topics.
 """
 
 from __future__ import annotations
@@ -11,13 +10,14 @@ from __future__ import annotations
 from odradek.wire.errors import ErrorCode
 
 REPEATED_BYTES_MAX = 2 << 20
-"""The bytes of about 90,000 partitions of the smallest size, encoded in some 50 ms. Clients ask for nothing twice."""
+"""The most bytes of repetitions: about 90,000 small partitions, encoded in some 50 ms. Normal clients repeat nothing.
+"""
 TOO_LARGE = ErrorCode.INVALID_REQUEST
 TOO_LARGE_MESSAGE = "The answer would become too large; ask for less in one request."
 
 
 class RepeatedSize:
-    """Counts roughly the bytes by which repetitions make an answer larger."""
+    """Counts approximately the bytes by which repetitions enlarge an answer."""
 
     __slots__ = ("_left",)
 
@@ -25,7 +25,7 @@ class RepeatedSize:
         self._left = bytes_max
 
     def has_room(self, count: int) -> bool:
-        """Charge `count` bytes. Return False when fewer are left, and from then on for every repetition."""
+        """Count `count` more bytes. Return False if this exceeds the limit, and from then on always."""
         self._left = self._left - count if count <= self._left else -1
         return self._left >= 0
 

@@ -1,8 +1,8 @@
 """The API versions that this node supports: the versions in the table, and no others, are advertised.
 
 An entry binds decoder, encoder and handler of one API version. It is built when the first such request comes, so
-message classes load at first use. It also counts requests and bytes in plain numbers: the connection loop adds to
-them, the metrics page reads them.
+message classes load at first use. It also counts requests and bytes in plain numbers, which the connection loop
+increases and the metrics page reads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ LATENCY_BOUNDS_SECONDS = (
 
 
 class ApiEntry:
-    """The means to serve one version of one API. `prefix` is the empty response frame: size, correlation id, tags."""
+    """Decoder, encoder, handler and counts of one version of one API. `prefix` is an empty response frame: size,
+    correlation id, tags.
+    """
 
     __slots__ = (
         "answered_in_turn",
@@ -69,28 +71,32 @@ class ApiEntry:
             counting_encoder(response_class(api_key), version)
         )
         self.decode_large: Callable[[Any, int], tuple[Any, int]] = self._decode_first_large
-        """The decoder like `decode` for frames of more than `ELEMENTS_AT_ONCE` bytes. It raises `TooManyElements` for
-        a request of more elements. Compiled for the first such frame.
+        """Decodes, like `decode`, a frame of more than `ELEMENTS_AT_ONCE` bytes. Raises `TooManyElements` if the
+        request has more elements. Compiled for the first such frame.
         """
         self.decode_all: Callable[[Any, int], tuple[Any, int]] = self._decode_first_of_many
-        """The decoder like `decode`, for frames with up to `ELEMENTS_MAX` elements, in a worker. It returns the
-        request and the number of its elements."""
+        """Decodes, like `decode`, a frame with up to `ELEMENTS_MAX` elements, in a worker. Returns the request and
+        the number of its elements.
+        """
         self.prefix = bytes(9 if response_header_version(api_key, version) >= 1 else 8)
         self.errors: ErrorCounts = {}
-        """Error codes in responses, each occurrence counted."""
+        """The number of occurrences of each error code in responses."""
         self.latencies = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
-        """Answered requests by latency; their sum is the number of requests answered."""
+        """The number of answered requests in each bucket of latency."""
         self.latency_seconds = 0.0
-        """The sum of all latencies: from the turn that took a request out of the buffer until the socket got its answer."""
+        """The sum of all latencies in seconds: from the turn that received a request until its answer was passed to
+        the socket.
+        """
         self.answered_in_turn = 0
-        """Answers of the turn under way, whose latency is not known yet."""
+        """The number of answers in the present turn, whose latency is not known yet."""
         self.unanswered = 0
         """Requests without an answer: Produce with acks=0, and requests that closed their connection."""
         self.delayed = 0
-        """Answered requests that had to wait: for an event of their own, or behind another request that waited."""
+        """The number of answered requests that had to wait, for an event or for an earlier request of the connection.
+        """
         self.request_bytes = 0
         self.elements = 0
-        """Array elements of the requests that workers decoded."""
+        """The number of array elements in the requests that workers decoded."""
         self.response_bytes = 0
 
     def _decode_first_large(self, frame: Any, offset: int) -> tuple[Any, int]:
@@ -103,7 +109,9 @@ class ApiEntry:
 
 
 class UnsupportedApiVersions(ApiEntry):
-    """An ApiVersions request newer than ours: its body is not read, and the answer has version 0 (KIP-511)."""
+    """Answers an ApiVersions request with an unsupported version: the body is not read, and the answer has version 0
+    (KIP-511).
+    """
 
     def __init__(self, handle: Handler) -> None:
         super().__init__(ApiKey.API_VERSIONS, 0, self.refuse)
@@ -116,7 +124,7 @@ class UnsupportedApiVersions(ApiEntry):
 
 
 class ApiTable:
-    """The entries by API key and version."""
+    """The entries of all supported APIs, by API key and version."""
 
     def __init__(
         self,
@@ -132,14 +140,14 @@ class ApiTable:
         self._unsupported = UnsupportedApiVersions(unsupported_api_versions)
 
     def get(self, api_key: int, version: int) -> ApiEntry:
-        """Find the entry. Raises `RemoteProtocolError` for a version that is not served; as in Kafka, the
-        connection closes.
+        """Return the entry of an API version. Raises `RemoteProtocolError` if it is not supported; as in Kafka, the
+        connection then closes.
         """
         entry = self._entries.get((api_key << 16) | version)
         return entry if entry is not None else self._build(api_key, version)
 
     def entries(self) -> Iterable[ApiEntry]:
-        """List the entries in use so far: their figures."""
+        """List the entries that were used so far, for their counts."""
         return (self._unsupported, *self._entries.values())
 
     def _build(self, api_key: int, version: int) -> ApiEntry:

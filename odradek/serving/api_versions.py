@@ -19,14 +19,16 @@ from odradek.wire.messages.api_versions import (
 from odradek.wire.schema.versions import API_VERSIONS_FEATURE_ZERO, API_VERSIONS_SOFTWARE
 
 SOFTWARE_LETTERS_MAX = 200
-"""A longer name or version of a client's library is cut."""
+"""The most letters of the name or version of a client's library; the rest is cut."""
 SOFTWARE_MAX = 1_000
-"""The number of pairs of name and version that are remembered, so that connections share them; then all are forgotten."""
+"""The most pairs of library name and version that connections share. When they are exceeded, all are forgotten."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class AgreedFeatures(Protocol):
-    """The feature levels that a cluster has finalized, as of an offset of its metadata log; an image has them."""
+    """The feature levels that a cluster has finalized, at an offset of its metadata log. Metadata images have these
+    attributes.
+    """
 
     @property
     def features(self) -> Mapping[str, int]: ...
@@ -36,7 +38,7 @@ class AgreedFeatures(Protocol):
 
 
 class ApiVersionsHandler:
-    """API 18 (KIP-35, KIP-511, KIP-584)."""
+    """Answers ApiVersions, API 18 (KIP-35, KIP-511, KIP-584)."""
 
     def __init__(
         self,
@@ -45,8 +47,9 @@ class ApiVersionsHandler:
         agreed: Callable[[], AgreedFeatures],
         quorum_levels: Callable[[], Mapping[str, int]],
     ) -> None:
-        """`quorum_levels` are the quorum's own levels. The metadata log has them in control records, so images lack
-        them."""
+        """`quorum_levels` returns feature levels of the quorum. They are in control records of the metadata log, so
+        images lack them.
+        """
         self._keys = [ApiVersion(key, low, high) for key, (low, high) in sorted(advertised.items())]
         self._own_range = advertised[ApiKey.API_VERSIONS]
         self._supported = supported_features
@@ -73,15 +76,18 @@ class ApiVersionsHandler:
         return ApiVersionsResponse(ErrorCode.NONE, self._keys, 0, supported, agreed.offset, finalized)
 
     def _shared(self, name: str, version: str) -> tuple[str, str]:
-        """Return the pair that all connections of the same library share."""
+        """Return the pair of library name and version, as one object that all connections with the same library
+        share.
+        """
         said = name[:SOFTWARE_LETTERS_MAX], version[:SOFTWARE_LETTERS_MAX]
         if len(self._software) >= SOFTWARE_MAX:
             self._software.clear()
         return self._software.setdefault(said, said)
 
     def unsupported(self, context: Context, request: object) -> Result:
-        """Answer a request of an unknown version: a version 0 body with the error, which lists only ApiVersions
-        itself."""
+        """Answer a request of an unsupported version: the answer has version 0, an error, and only ApiVersions in its
+        list.
+        """
         low, high = self._own_range
         return ApiVersionsResponse(
             ErrorCode.UNSUPPORTED_VERSION, [ApiVersion(ApiKey.API_VERSIONS, low, high)]

@@ -3,15 +3,15 @@
 `handle(context, request) -> Response | Delayed | Suspend | None | CLOSE`
 
 * A **response** message answers at once.
-* `Delayed` answers later. Meanwhile later frames of the same connection are dispatched (Kafka mutes the connection
-  instead). Answers leave in the order of their requests.
-* `Suspend` is off-loop or administrative work, or a request of many turns. Until it is done, no further request of
-  this connection is dispatched.
-* `None` is no answer at all: a Produce with acks=0.
-* `CLOSE` ends the connection: only so can a Produce with acks=0 show its error.
+* `Delayed` means that the answer comes later. Meanwhile, later frames of the same connection are dispatched (Kafka
+  mutes the connection instead). Answers leave in the order of their requests.
+* `Suspend` is work in a worker, administrative work, or long work. Until it is done, no further request of this
+  connection is dispatched.
+* `None` means no answer at all, after a Produce with acks=0.
+* `CLOSE` ends the connection. A Produce with acks=0 can show an error only in this way.
 
 The receive buffer is shared between all connections. A handler copies what it keeps beyond its return: a parked
-request, a name, a batch. Of a decoded request, `records` alone is a view of that buffer.
+request, a name, a batch. In a decoded request, only `records` is a view of that buffer.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from odradek.wire.structure import Message
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of clients that have not authenticated."""
 UNKNOWN_SOFTWARE = ("unknown", "unknown")
-"""Name and version of a library that has not said what it is."""
+"""The name and version of a client's library if the client has not sent them."""
 
 
 class Login(Protocol):
-    """The SASL login of a connection, as far as requests can renew it (KIP-368)."""
+    """The SASL login of a connection, as needed to answer requests for it and to renew it (KIP-368)."""
 
     refusal_delay_seconds: float
-    """The delay before a refusal is answered (`connection.failed.authentication.delay.ms`)."""
+    """The seconds by which the answer to a refused login is delayed (`connection.failed.authentication.delay.ms`)."""
 
     @property
     def expires(self) -> bool:
@@ -44,7 +44,7 @@ class Login(Protocol):
 
     @property
     def by_token(self) -> bool:
-        """True if the client has shown a delegation token."""
+        """True if the client has logged in by a delegation token."""
 
     @property
     def is_refused(self) -> bool:
@@ -52,7 +52,7 @@ class Login(Protocol):
 
     @property
     def refusal(self) -> str:
-        """The reason to close the connection now, before its next request; empty if it stays open."""
+        """The reason to close the connection before its next request is served; empty if it stays open."""
 
     def handshake(self, request: Any, version: int) -> Any: ...
 
@@ -67,24 +67,26 @@ class Answer(Protocol):
 
 @attrs.frozen(slots=True, eq=False)
 class Receiver:
-    """A receiver of a response within this process."""
+    """A receiver of a response that passes it to a function in this process."""
 
     complete: Callable[[Any], None]
 
 
 class Delayed:
-    """A request that waits for something. The owner calls `complete` once; the connection may call `abandon`.
+    """A request whose answer comes later. The handler's side calls `complete` once; the connection may call
+    `abandon`.
 
-    The connection sets `answer` when it queues the request. A handler may complete before that: the response is
-    then kept until the connection asks.
+    The connection sets `answer` when it queues the request. If the handler completes it before that, the response is
+    kept for the connection.
     """
 
     __slots__ = ("_revise", "answer", "response")
 
     parks: ClassVar[bool] = False
-    """True if it may wait long, as a Fetch does: a connection may have only a few of these at once."""
+    """True if the request may wait for long, as a Fetch does. A connection may have only a few such requests at once.
+    """
     keeps_request: ClassVar[bool] = True
-    """True if the delayed answer keeps its request, or about as many bytes, until it is sent."""
+    """True if the request, or about as many bytes, stays in memory until the answer is sent."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
@@ -92,7 +94,9 @@ class Delayed:
         self._revise: Callable[[Any], Any] | None = None
 
     def revise_by(self, revise: Callable[[Any], Any]) -> None:
-        """Change the response, now or when it comes. Each caller up to the connection may do so, one after the other."""
+        """Have `revise` change the response, now or when it comes. Several functions are applied in the order of
+        these calls.
+        """
         if self.response is not None:
             self.response = revise(self.response)
         elif (before := self._revise) is None:
@@ -101,7 +105,7 @@ class Delayed:
             self._revise = lambda response: revise(before(response))
 
     def complete(self, response: Any) -> None:
-        """Give the answer. Calling it twice is a bug of the caller."""
+        """Set the response, and pass it to the connection. A second call is a bug, and raises `AssertionError`."""
         if self.response is not None:
             raise AssertionError("a delayed request was completed twice")
         if self._revise is not None:
@@ -111,12 +115,14 @@ class Delayed:
             self.answer.complete(response)
 
     def abandon(self) -> None:
-        """Called when the connection is lost: stop waiting, release all resources."""
+        """Called when the connection is lost: stops the wait and releases all resources."""
 
 
 @attrs.frozen(slots=True)
 class Suspend:
-    """Work that awaits. `run` gives the response; `ConnectionLost` and cancellation end the connection."""
+    """Work that awaits. `run` returns the response; if it raises `ConnectionLost` or is cancelled, the connection
+    ends.
+    """
 
     run: Callable[[], Awaitable[Any]]
     is_long: bool = False
@@ -124,7 +130,7 @@ class Suspend:
 
 
 class Outcome(Enum):
-    """Answers that are not messages."""
+    """Results of a handler that are not messages."""
 
     CLOSE = "close"
 
@@ -133,13 +139,13 @@ CLOSE = Outcome.CLOSE
 
 
 class PinsFiles(ABC):
-    """A response that holds ranges of files: they stay pinned until it is sent, or until `release_files`."""
+    """A response with file ranges. They stay pinned until it is sent, or until `release_files` is called."""
 
     __slots__ = ()
 
     @abstractmethod
     def release_files(self) -> None:
-        """Unpin them: the response will never be sent."""
+        """Unpin the file ranges, because the response will never be sent."""
 
 
 Result: TypeAlias = "Message | Delayed | Suspend | Outcome | None"
@@ -147,7 +153,7 @@ Result: TypeAlias = "Message | Delayed | Suspend | Outcome | None"
 
 
 class ClientRights(Protocol):
-    """The decisions about a single client's rights, by Kafka's numbers of operations and resource types."""
+    """Decides what one client may do, by Kafka's numbers of operations and resource types."""
 
     @property
     def principal(self) -> str: ...
@@ -156,23 +162,25 @@ class ClientRights(Protocol):
         """True if the client may do this to the resource. A refusal is recorded for the audit log."""
 
     def would_allow(self, operation: int, resource_type: int, name: str) -> bool:
-        """True if the client may do this to the resource, for a caller that refuses nothing."""
+        """True if the client may do this to the resource. Unlike `allows`, it records no refusals for the audit log."""
 
     def allows_any(self, operation: int, resource_type: int) -> bool:
-        """True if the client may do this to some resource of the type. A refusal is recorded for the audit log."""
+        """True if the client may do this to at least one resource of the type. A refusal is recorded for the audit
+        log.
+        """
 
     def remembered(self) -> Mapping[tuple[int, int, str | None], bool]:
-        """Return the decisions that hold now, by operation, resource type and name."""
+        """Return the remembered decisions that are still valid, by operation, resource type and name."""
 
     def log_denials(self, api_key: int) -> None:
-        """Give the refusals of a request to the audit log."""
+        """Report the recorded refusals of a request to the audit log."""
 
     def for_many(self) -> ClientRights:
-        """Make a copy that remembers everything, for one request that names very many things."""
+        """Make a copy that remembers any number of decisions, for one request that names very many resources."""
 
 
 class ClientQuota(Protocol):
-    """The accounts that one client is charged to, as far as handlers need them."""
+    """The quota accounts of one client, as far as handlers need them."""
 
     @property
     def fetch_bytes_max(self) -> int | None:
@@ -180,10 +188,10 @@ class ClientQuota(Protocol):
 
 
 class Context:
-    """The client that asks, and its connection. There is one per connection; `client_id` and `api_version` are
-    those of the current request.
+    """The client of a request, and its connection. Each connection has one object; `client_id` and `api_version`
+    belong to its current request.
 
-    A handler that outlives its dispatch takes a copy (`for_later`).
+    A handler that continues after the dispatch takes a copy (`for_later`).
     """
 
     __slots__ = (
@@ -210,41 +218,41 @@ class Context:
         self.client_port = client_port
         self.principal = ANONYMOUS
         self.rights: ClientRights | None = None
-        """The client's rights, which remember decisions; None without an authorizer."""
+        """The client's rights with remembered decisions; None without an authorizer."""
         self.login: Login | None = None
-        """The SASL login of the connection; None where the listener has none."""
+        """The SASL login of the connection; None if the listener has no SASL."""
         self.quota: ClientQuota | None = None
-        """The accounts that the client is charged to; None while there are no quotas at all."""
+        """The quota accounts of the client; None while there are no quotas."""
         self.throttle_ms = 0
-        """The time for which the client of the current request has to wait, in milliseconds."""
+        """The milliseconds for which the client of the current request is throttled."""
         self.client_id: str | None = None
         self.software = UNKNOWN_SOFTWARE
-        """Name and version of the client's library, as it says in ApiVersions (KIP-511)."""
+        """Name and version of the client's library, from its ApiVersions request (KIP-511)."""
         self.on_end: Callable[[], None] | None = None
         """Called when the connection has ended."""
         self.api_version = 0
         self.number = 0
-        """The number of the current request: requests are counted as they are dispatched."""
+        """The number of the current request, in the order of dispatch on this connection."""
         self.appended = 0
-        """The number of the connection's last request that appended records."""
+        """The number of the last request of this connection that appended records."""
         self.of_connection: Context | None = None
-        """The connection's own context, in a copy of it."""
+        """In a copy: the connection's own context. Otherwise None."""
 
     def for_later(self) -> Context:
-        """Copy the facts of the current request, for a handler that goes on with it after its dispatch."""
+        """Copy the context, for a handler that continues with the current request after its dispatch."""
         later = copy(self)
         later.of_connection = self.own
         return later
 
     @property
     def own(self) -> Context:
-        """The connection's own context, also in a copy of it."""
+        """The connection's own context, even if this is a copy."""
         return self if self.of_connection is None else self.of_connection
 
     def note_append(self) -> Context:
-        """Record that the current request is about to append. Assert that its connection appends in the order of its
-        requests, even when some are parked, suspended or handled beside the loop. Returns the connection's own
-        context."""
+        """Record that the current request is about to append, and return the connection's own context. Assert that a
+        connection appends in the order of its requests, even if some are parked or suspended.
+        """
         connection = self if self.of_connection is None else self.of_connection
         if self.number < connection.appended:
             raise AssertionError(
@@ -256,15 +264,17 @@ class Context:
 
     @property
     def may_ask_for_tokens(self) -> bool:
-        """True if the client is authenticated, and not by a delegation token (KIP-48)."""
+        """True if the client may make requests about delegation tokens: it is authenticated, but not by such a token
+        (KIP-48).
+        """
         if self.login is not None:
             return not self.login.by_token
         return self.principal != ANONYMOUS
 
     def authorize(self, operation: int, resource_type: int, resource: str) -> bool:
-        """True if the principal may do this, by Kafka's numbers; always true without an authorizer."""
+        """True if the client may do this to the resource, by Kafka's numbers; always true without an authorizer."""
         return self.rights is None or self.rights.allows(operation, resource_type, resource)
 
 
 Handler: TypeAlias = Callable[[Context, Never], Result]
-"""Handles the requests of its own API and of no other (`Never`); the API table pairs API and handler."""
+"""Handles requests of one API. (`Never` stands for the request type of that API.)"""

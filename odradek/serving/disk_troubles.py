@@ -1,14 +1,14 @@
-"""The list of disks that take no records now, full or hung, as a broker reports it to the controllers. PURE.
+"""The list of full or hung disks, which accept no records now, as a broker reports it to the controllers. PURE.
 
-KRaft's messages have no field for such a directory: a directory in `offline_log_dirs` is gone for good, a cordoned
-one still leads. So a broker keeps a list in a configuration of its own BROKER resource (`TROUBLED_LOG_DIRS`). Every
-controller stores it, and Kafka's does nothing else. Ours lets the replicas on a listed directory lead only where no
-other replica can. Leaderships move in the decision that stores the list. They may come back once the list has lost
-the directory.
+KRaft's messages have no field for such a directory: one in `offline_log_dirs` is gone for good, and a cordoned one
+still has leaders. So a broker keeps a list in a configuration of its own BROKER resource (`TROUBLED_LOG_DIRS`). Every
+controller stores it, and Kafka's does nothing more. Our controller lets replicas on a listed directory lead only if
+no other replica can. Leaderships move in the decision that stores the list. They may return once the directory has
+left the list.
 
-An entry is `ID:full:SINCE:PATH`, or has `hung` or `demoted` for `full`. ID is the directory's id as Kafka writes it,
-SINCE is in milliseconds of the wall clock. PATH has `%2C` for a comma and `%25` for a per cent sign. Other programs
-may have written the list, so malformed entries are skipped.
+An entry is `ID:full:SINCE:PATH`, or has `hung` or `demoted` instead of `full`. ID is the directory's id as Kafka
+writes it, SINCE is in milliseconds of the wall clock. PATH has `%2C` for a comma and `%25` for a per cent sign. Other
+programs may have written the list, so malformed entries are skipped.
 """
 
 from __future__ import annotations
@@ -21,33 +21,39 @@ import attrs
 from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
 RETIRING_LOG_DIRS = "odradek.retiring.log.dirs"
-"""The directories of a broker that `odradek disk retire` has cordoned, separated by commas. It undoes only these."""
+"""A broker configuration: the paths that `odradek disk retire` has cordoned, separated by commas. The command undoes
+only these.
+"""
 RELEASED_LOG_DIRS = "odradek.released.log.dirs"
-"""The directories that a broker shall let go of, separated by commas, as soon as they are empty."""
+"""A broker configuration: paths that the broker must stop using as soon as they are empty, separated by commas."""
 DIRECTORY_LISTS = frozenset((RETIRING_LOG_DIRS, RELEASED_LOG_DIRS))
-"""Lists of paths, to which commands append and from which they subtract (KIP-339)."""
+"""Configurations that are lists of paths: commands append to them and subtract from them (KIP-339)."""
 RATE_BEFORE = "odradek.copies.rate.before"
 """The bytes per second of copies between directories before a command set its `--throttle`; `none` for no limit.
 
-A dynamic configuration of one broker, there while such a command runs, or after it was killed.
+A dynamic configuration of one broker. It exists while such a command runs, and after such a command was killed.
 """
 TROUBLED_LOG_DIRS = "odradek.troubled.log.dirs"
 DEMOTED_LOG_DIRS = "odradek.demoted.log.dirs"
-"""A dynamic configuration of one broker: paths of its directories whose replicas should not lead, chosen by an operator."""
+"""A dynamic configuration of one broker: paths of directories whose replicas should not lead, as an operator has
+decided.
+"""
 
 
 class Trouble(Enum):
-    """The reason for which a directory takes no records now."""
+    """The reason for which replicas in a directory should not lead now."""
 
     HUNG = "hung"
     FULL = "full"
     DEMOTED = "demoted"
-    """The broker has no trouble with the directory: an operator wants replicas elsewhere to lead."""
+    """An operator wants replicas in other directories to lead. The directory itself works."""
 
 
 @attrs.frozen
 class TroubledDirectory:
-    """One directory of a broker, and its trouble. `since_ms` is by the broker's wall clock."""
+    """A directory whose replicas should not lead, and the reason. `since_ms` is in milliseconds of the broker's wall
+    clock.
+    """
 
     directory_id: bytes
     trouble: Trouble
@@ -56,7 +62,7 @@ class TroubledDirectory:
 
 
 def troubles_text(troubled: Iterable[TroubledDirectory]) -> str:
-    """Write the value of the configuration; empty for none."""
+    """Write these directories as the value of the configuration; empty for none."""
     return ",".join(
         f"{uuid_to_text(each.directory_id)}:{each.trouble.value}:{each.since_ms}:{_escaped(each.path)}"
         for each in troubled
@@ -64,7 +70,7 @@ def troubles_text(troubled: Iterable[TroubledDirectory]) -> str:
 
 
 def parse_troubles(text: str) -> list[TroubledDirectory]:
-    """Parse a text that `troubles_text` has written; malformed entries are left out."""
+    """Parse the value of the configuration, as `troubles_text` writes it; malformed entries are skipped."""
     found = []
     for entry in text.split(","):
         parts = entry.strip().split(":", 3)
@@ -79,7 +85,7 @@ def parse_troubles(text: str) -> list[TroubledDirectory]:
 
 
 def troubled_directories(values: Mapping[str, str]) -> tuple[bytes, ...]:
-    """List the ids in the configuration of one broker."""
+    """Return the ids of the troubled directories in a broker's configuration values."""
     text = values.get(TROUBLED_LOG_DIRS, "")
     return tuple(each.directory_id for each in parse_troubles(text)) if text else ()
 
@@ -90,12 +96,12 @@ def demoted_text(paths: Iterable[str]) -> str:
 
 
 def demoted_paths(text: str) -> list[str]:
-    """Parse the paths of a text that `demoted_text` has written."""
+    """Parse the value of `DEMOTED_LOG_DIRS`, as `demoted_text` writes it."""
     return [_unescaped(each.strip()) for each in text.split(",") if each.strip()]
 
 
 def _escaped(path: str) -> str:
-    """Escape a path; bytes that are no text become question marks."""
+    """Escape a path for the list; bytes that are not text become question marks."""
     return path.encode(errors="replace").decode().replace("%", "%25").replace(",", "%2C")
 
 

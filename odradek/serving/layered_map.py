@@ -1,12 +1,12 @@
-"""An immutable map whose next version costs what changed, not what it holds.
+"""An immutable map. The cost of its next version depends on the number of changes, rather than on its size.
 
-A version is a big `base` dict that many versions share and a small `overlay` with what has changed since. When the
-overlay outgrows the square root of the base, the two are merged into a new base. A change in a map of n keys costs
-O(sqrt n) amortised. Copying a dict is fast enough that 10,000 topics are as cheap as ten. A lookup is one or two dict
-lookups.
+A version has a big `base` dict, which many versions share, and a small `overlay` dict with the changes since. When
+the overlay outgrows the square root of the base, the two are merged into a new base. A change in a map of n keys
+costs O(sqrt n) amortised. Copying a dict is so fast that a change among 10,000 topics is as cheap as one among ten. A
+lookup takes one or two dict lookups.
 
-Iteration has no order that decisions may rely on (it depends on when layers were merged): sort first. A plain
-HAMT would hash keys, and hashes of text differ between processes.
+The order of iteration depends on when layers were merged, so decisions must sort first. (A HAMT would not help: it
+hashes keys, and hashes of text differ between processes.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 class _Removed:
-    """Marks a key of the base that a version no longer has."""
+    """Marks a key of the base that this version does not have."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ _OVERLAY_MIN = 16
 
 
 class LayeredMap(Mapping[K, V], Generic[K, V]):
-    """Read-only; make the next version with `changed`."""
+    """An immutable map; `changed` makes the next version."""
 
     __slots__ = ("_base", "_length", "_overlay")
 
@@ -81,7 +81,7 @@ class LayeredMap(Mapping[K, V], Generic[K, V]):
         return super().values() if self._overlay else self._base.values()
 
     def changed(self, changes: Mapping[K, V | None]) -> LayeredMap[K, V]:
-        """Make the next version: None as a value removes the key (present or not)."""
+        """Make the next version. A value of None removes the key, whether it exists or not."""
         if not changes:
             return self
         overlay: dict[K, V | _Removed] = dict(self._overlay)

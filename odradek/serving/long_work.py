@@ -1,16 +1,16 @@
-"""Turns for work that takes milliseconds, so that small requests are served in between. PORTED.
+"""Scheduling of work that takes milliseconds, so that small requests are served in between. PORTED.
 
 Theory of operation
 ===================
-One loop serves every connection. A request about thousands of things is done in pieces. A piece holds the loop for
-some milliseconds (`Share.on_loop`), or a worker thread for as long as it takes (`Share.in_worker`). A node runs one
-piece at a time. Two rules say when the next one begins:
+One event loop serves all connections. A request about thousands of topics is handled in pieces. A piece runs on the
+loop for some milliseconds (`Share.on_loop`), or in a worker thread for any time (`Share.in_worker`). A node runs one
+piece at a time. Two rules decide when the next one begins:
 
-* **Others first.** If a connection has had a turn since the last piece began, connections have the loop for
-  `REST_FACTOR` times as long as that piece took. So all long work of a node together takes a twelfth of the loop,
-  however many connections ask for it. If the loop is idle otherwise, the next piece begins at once. The rest is never
-  longer than `REST_SECONDS_MAX`: a longer piece was delayed, by a paused machine for example.
-* **The smallest share next.** A `Share` belongs to one request and knows how long its pieces took. Among waiting
+* **Others first.** If a connection has had a turn since the last piece began, only connections run for `REST_FACTOR`
+  times as long as that piece took. So all long work of a node together takes a twelfth of the loop, from any number
+  of connections. If the loop is otherwise idle, the next piece begins at once. The pause is never longer than
+  `REST_SECONDS_MAX`, because a longer piece was probably delayed by a paused machine.
+* **The smallest share next.** A `Share` belongs to one request and counts the time of its pieces. Of the waiting
   shares, the smallest is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996). So a request of two
   pieces does not wait for all the pieces of another.
 """
@@ -26,13 +26,13 @@ from odradek.named_states import reached
 T = TypeVar("T")
 
 REST_SECONDS_MAX = 5.0
-"""The longest rest after one piece. Pieces of up to 0.4 s get their full rest."""
+"""The longest pause in seconds after one piece. It is complete for pieces of up to 0.4 s."""
 REST_FACTOR = 11
-"""Connections keep eleven twelfths of the loop while there is long work."""
+"""The ratio of pause to piece: connections keep eleven twelfths of the loop while there is long work."""
 
 
 class _Clock(Protocol):
-    """The part of `ports.Clock` that turns need."""
+    """The part of `ports.Clock` that this module needs."""
 
     def monotonic(self) -> float: ...
 
@@ -40,7 +40,7 @@ class _Clock(Protocol):
 
 
 class _Event(Protocol):
-    """`ports.Event`."""
+    """The part of `ports.Event` that this module needs."""
 
     def set(self) -> None: ...
 
@@ -50,32 +50,32 @@ class _Event(Protocol):
 
 
 class _Worker(Protocol):
-    """A thread: `ports.Workers`."""
+    """The part of `ports.Workers` that this module needs: one thread."""
 
     async def run(self, function: Callable[..., T], *args: Any) -> T: ...
 
 
 class _Meter(Protocol):
-    """The part of `ports.Meter` that payment needs."""
+    """The part of `ports.Meter` that this module needs."""
 
     def thread_cpu_seconds(self) -> float: ...
 
 
 class _Asker(Protocol):
-    """A connection."""
+    """A connection, which knows the client that pays for its long work."""
 
     def payer(self) -> Callable[[float, float], object] | None: ...
 
 
 class _Waiter:
-    """A request that waits for a turn. Among equal shares, the earliest is less."""
+    """A request that waits for a turn. It is less than another one if its share is smaller, or equal and older."""
 
     __slots__ = ("_key", "event", "is_next")
 
     def __init__(self, taken: float, number: int, event: _Event) -> None:
         self._key = (taken, number)
         self.event = event
-        """Wakes the request: to choose the next one, or to begin if `is_next`."""
+        """Set to wake the request: it begins if `is_next`, otherwise it chooses the next request."""
         self.is_next = False
 
     def __lt__(self, other: _Waiter) -> bool:
@@ -83,7 +83,7 @@ class _Waiter:
 
 
 class LongWork:
-    """The turns of a node's long work, and the figures about them."""
+    """Schedules the long work of a node, and counts it."""
 
     __slots__ = (
         "_floor",
@@ -112,7 +112,7 @@ class LongWork:
         meter: _Meter,
         of_node: LongWork | None = None,
     ) -> None:
-        """`worker` is a thread for this alone. `of_node` is the node's own object, which `beside` passes on."""
+        """`worker` must be a thread for this object alone. `beside` passes the node's first object as `of_node`."""
         self.meter = meter
         self._of_node = self if of_node is None else of_node
         self.clock = clock
@@ -120,20 +120,20 @@ class LongWork:
         self._worker = worker
         self._is_taken = False
         self._waiting: list[_Waiter] = []
-        """A heap; the smallest share is first."""
+        """The waiting requests as a heap, the smallest share first."""
         self._number = 0
         self._floor = 0.0
-        """The seconds that the last share had used when its turn began; a new share begins with this number."""
+        """The seconds that the last share had used when its turn began. A new share begins at this number."""
         self._rest_until = 0.0
         self._turns_before = 0
         self.asker: _Asker | None = None
-        """The connection whose request is being handled. It knows which client pays for a share that begins now."""
+        """The connection whose request is handled now. It decides which client pays for a share that begins now."""
         self.turns = 0
         """The number of turns that connections have had."""
         self.seconds = 0.0
         """The seconds that all pieces took."""
         self.in_progress = 0
-        """Requests that wait for a turn or have one."""
+        """The number of requests that wait for a turn or have one."""
         self.described = 0
         """The number of partitions that handlers which work in slices have looked up and described."""
 
@@ -143,24 +143,26 @@ class LongWork:
         return self._is_taken
 
     def beside(self, worker: _Worker) -> LongWork:
-        """Make another object for long work of the same node, with its own thread and its own turns. The two never
-        wait for each other's pieces.
+        """Make a second schedule for long work of the same node, with its own thread. The two schedules never wait
+        for each other.
         """
         return LongWork(self.clock, self._new_event, worker, self.meter, self)
 
     def begin(self) -> Share:
-        """Begin a new share, for one request."""
+        """Begin a new share of the long work, for one request."""
         return Share(self)
 
     def statistics(self) -> dict[str, float]:
-        """Return seconds of all pieces, requests that wait for a turn, and partitions that were described in slices."""
+        """Return figures: the seconds of all pieces, the requests that wait for a turn, and the partitions described
+        in slices.
+        """
         return {"seconds": self.seconds, "waiting": len(self._waiting), "described": self.described}
 
     async def _enter(self, share: Share) -> None:
         """Wait for a turn of long work.
 
-        A request that finds no piece under way, or that `_leave` wakes, first lets connections have the loop, then
-        chooses. By then, the request that ran the last piece waits again, and may have the smallest share.
+        A request that finds no piece under way, or that `_leave` wakes, first lets connections run. Then it chooses
+        the next request. By then, the request of the last piece may wait again and have the smallest share.
         """
         share.taken = max(share.taken, self._floor)
         self.in_progress += 1
@@ -194,7 +196,9 @@ class LongWork:
         self._floor = share.taken
 
     async def _rest(self) -> None:
-        """Let connections have their turns, also for requests that have arrived by now."""
+        """Let connections run, including those with requests that have just arrived, for the pause after the last
+        piece.
+        """
         clock = self.clock
         await clock.sleep_until(0.0)
         await clock.sleep_until(0.0)
@@ -219,7 +223,7 @@ class LongWork:
 
 
 class Share:
-    """One request's share of the long work: its pieces take turns with those of other requests."""
+    """One request's part of the long work: its pieces alternate with those of other requests."""
 
     __slots__ = ("_work", "payer", "taken")
 
@@ -228,12 +232,14 @@ class Share:
         node = work._of_node
         asker, node.asker = node.asker, None
         self.payer = None if asker is None else asker.payer()
-        """The client's quota, which is charged the processor time of each piece; None if no client pays."""
+        """Charges processor time to the client's quota; None if no client pays."""
         self.taken = 0.0
-        """Seconds that it has taken, on top of the smallest share at its begin."""
+        """The seconds that this request has used, plus the number at which its share began."""
 
     async def on_loop(self, function: Callable[..., T], *args: object) -> T:
-        """Wait for a turn, then do one piece here. Raises the function's errors."""
+        """Wait for a turn, then call the function on the event loop and return its result. Raises the function's
+        errors.
+        """
         work = self._work
         await work._enter(self)
         began, turns = work.clock.monotonic(), work._of_node.turns
@@ -248,7 +254,9 @@ class Share:
             work._leave()
 
     async def in_worker(self, function: Callable[..., T], *args: object) -> T:
-        """Wait for a turn, then do one piece in the thread. Raises the function's errors."""
+        """Wait for a turn, then call the function in the worker thread and return its result. Raises the function's
+        errors.
+        """
         work = self._work
         await work._enter(self)
         began, turns = work.clock.monotonic(), work._of_node.turns
@@ -263,15 +271,17 @@ class Share:
             work._leave()
 
     def _pay(self, took: list[float]) -> None:
-        """Charge the client for the processor time of a piece. It is less than the duration, because threads wait
-        for each other.
+        """Charge the client for the processor time of a piece. This is less than the piece's duration, because
+        threads wait for each other.
         """
         if self.payer is not None and took:
             self.payer(took[0], self._work.clock.monotonic())
 
 
 def metered(meter: _Meter, took: list[float], function: Callable[..., T], *args: object) -> T:
-    """Call a function, and note the processor time of the calling thread in `took`. Raises the function's errors."""
+    """Call a function and return its result; append the processor time of the calling thread to `took`. Raises the
+    function's errors.
+    """
     began = meter.thread_cpu_seconds()
     try:
         return function(*args)

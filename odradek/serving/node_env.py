@@ -1,4 +1,6 @@
-"""The world of a node: the ports, the turns of its long work, and a wall clock that knows how wrong it may be."""
+"""The environment of a node: the ports, the schedule of its long work, and a wall clock that knows its own
+uncertainty.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,14 @@ __all__ = ["NodeEnv"]
 
 
 class NodeEnv(Env, Protocol):
-    """The world of one node that serves: `odradek.node.real_node_env` on this machine, `sim.machine.sim_env` elsewhere."""
+    """The environment of one node. `odradek.node.real_node_env` implements it for a real machine,
+    `sim.machine.sim_env` for a simulated one.
+    """
 
     @property
     def long_work(self) -> LongWork:
-        """Turns for work that holds the loop, or the interpreter, for milliseconds."""
+        """The schedule for work that occupies the event loop, or the interpreter, for milliseconds."""
 
     @property
     def agreed_clock(self) -> AgreedClock:
-        """The wall clock, for things that are deleted, and clients that are refused, because of their age."""
+        """The wall clock for decisions by age: which data is deleted, and which certificates or tokens have expired."""

@@ -1,4 +1,6 @@
-"""SaslHandshake and SaslAuthenticate (KIP-43, KIP-152, KIP-368): the connection's own login answers them."""
+"""The handlers of SaslHandshake and SaslAuthenticate (KIP-43, KIP-152, KIP-368). They pass requests to the
+connection's login.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ __all__ = ["authenticate", "handshake"]
 
 
 def handshake(context: Context, request: SaslHandshakeRequest) -> Result:
-    """Answer SaslHandshake (API 17). ILLEGAL_SASL_STATE without SASL, and after a login that lasts."""
+    """Answer SaslHandshake (API 17): ILLEGAL_SASL_STATE on a listener without SASL, or too early for a renewal."""
     if context.login is None:
         return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
     answer: SaslHandshakeResponse = context.login.handshake(request, context.api_version)
@@ -19,7 +21,7 @@ def handshake(context: Context, request: SaslHandshakeRequest) -> Result:
 
 
 def authenticate(context: Context, request: SaslAuthenticateRequest) -> Result:
-    """Answer SaslAuthenticate (API 36)."""
+    """Answer SaslAuthenticate (API 36): ILLEGAL_SASL_STATE without SASL."""
     if context.login is None:
         return SaslAuthenticateResponse(
             ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate request received after successful authentication"

@@ -1,7 +1,7 @@
-"""Empty parts that many answers share: a list without elements, an unknown leader. PURE.
+"""Constant parts that many answers share, such as an empty list or an unknown leader. PURE.
 
-They are mutable, as all parts of messages are, and must never be changed: a change would show in the answers to all
-clients. Tests and the simulator poison requests; there, `assert_unchanged` runs after each frame.
+They are mutable, as all parts of messages are, but must never be changed, because a change would affect answers to
+all clients. Tests and the simulator call `assert_unchanged` after each frame (`run_node(poison=True)`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _SHARED: list[tuple[Any, Any]] = []
-"""Each part, and its value when it was shared."""
+"""Each shared part, with a copy of its value when it was registered."""
 
 
 def shared(part: T) -> T:
-    """Watch a part from now on, and return it. Only for constants of modules, because it is watched for ever."""
+    """Register a part as shared, and return it. Use this only for constants of modules, because a part stays
+    registered for ever.
+    """
     _SHARED.append((part, deepcopy(part)))
     return part
 

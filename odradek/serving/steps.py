@@ -1,27 +1,27 @@
-"""One way to wait: a request that cannot be answered at once is a generator of what it waits for. PORTED.
+"""Requests that have to wait, written as generators: they yield what they wait for. PORTED.
 
 Theory of operation
 ===================
-A handler writes its work from top to bottom. Where it has to wait, it yields a `Wait`, receives the result, and goes
-on. It returns a response, or anything else that a handler may return. `StepDriver.begin` runs it to its first wait.
-Most requests have none, and are answered at once. For the others the driver returns a `Suspend`, and then
+A handler is written from top to bottom. Where it has to wait, it yields a `Wait`, receives the result, and continues.
+It returns a response, or anything else that a handler may return. `StepDriver.begin` runs it to its first wait. Most
+requests have none, and are answered at once. For the others the driver returns a `Suspend`, and then
 
-* it paces: each stretch behind a `TURN` is a piece of long work, and so is each call `in_turn`
+* it schedules: each stretch after a `TURN` is a piece of long work, and so is each call `in_turn`
   (`odradek.serving.long_work`);
-* it has the client pay: pieces and calls of workers are charged to the connection whose request it is;
+* it charges: the client of the request pays for pieces and for calls of workers;
 * it keeps order: the connection dispatches no further request until the work has returned;
-* it wakes the tasks for which a stretch has news, as the end of a connection's turn does.
+* it wakes tasks that have work after a stretch, as at the end of a connection's turn.
 
-Work that asks coordinators yields `Answers`. Then the request is delayed: its connection goes on with later requests, and
-the work goes on when the last answer comes. If the connection is lost before that, the generator is closed.
+Work that sends requests to coordinators yields `Answers`. Then the request is delayed: its connection continues with
+later requests, and the work continues when the last answer has come. If the connection is lost before that, the
+generator is closed.
 
-An error of a wait is raised where the generator has yielded. If the task of the connection is cancelled, the generator
-is closed.
+An error during a wait is raised at the `yield`. If the task of the connection is cancelled, the generator is closed.
 
-Nothing else runs on the loop between two waits. During a wait anything may change: leadership, topics, limits.
-The receive buffer is used again. So before its first wait, a handler copies its context (`Context.for_later`)
-and the records of its request. A generator keeps all its variables while it waits. So a handler that waits long
-returns a `Delayed` instead, which keeps only what it needs.
+Nothing else runs on the loop between two waits. During a wait anything may change: leadership, topics, limits. The
+receive buffer is used again. So before its first wait, a handler copies its context (`Context.for_later`) and the
+records of its request. A generator keeps all its variables while it waits. So a handler that waits long returns a
+`Delayed` instead, which keeps only what it needs.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from odradek.serving.long_work import LongWork, Share, metered
 T = TypeVar("T")
 
 SLICE_UNITS = 1_000
-"""The work of one slice, in partitions looked up and described: 3 to 5 ms."""
+"""The units of work of one slice (a unit is a partition that is looked up and described): 3 to 5 ms."""
 SCANT_UNITS = 100
-"""The size of the first slice while other long work is under way."""
+"""The units of the first slice while other long work is under way."""
 
 
 class _Workers(Protocol):
-    """Threads: `ports.Workers`, or an object that counts their work."""
+    """Worker threads: `ports.Workers`, or an object that counts their work."""
 
     async def run(self, function: Callable[..., T], *args: object) -> T: ...
 
 
 class Pace:
-    """The account of one waiting request: its shares of long work, which its client pays."""
+    """The shares of long work of one waiting request, which its client pays for."""
 
     __slots__ = ("_shares", "long_work", "share")
 
@@ -60,20 +60,20 @@ class Pace:
         self._shares = {long_work: self.share}
 
     def share_of(self, long_work: LongWork) -> Share:
-        """Return the share of this long work, which may have a thread of its own."""
+        """Return this request's share of a schedule of long work; a node has several schedules."""
         share = self._shares.get(long_work)
         if share is None:
             share = self._shares[long_work] = long_work.begin()
-            # Only the first share of a request is given the payer; the others charge the same one.
+            # Only the first share of a request gets the payer from the connection; the other shares use the same one.
             share.payer = self.share.payer
         return share
 
 
 class Answers(Delayed):
-    """Answers to several questions. Work that yields them goes on when all have come. It gets a list of them in the
-    order of the questions.
+    """The answers to several requests, for example to coordinators. Work that yields this object continues when all
+    answers have come, and receives them as a list in the order of the requests.
 
-    A request that waits for them has them as its result, until the work has made its response.
+    Until the work has made its response, this object is the result of the client's request.
     """
 
     __slots__ = ("_driver", "_runner", "missing", "values")
@@ -86,7 +86,7 @@ class Answers(Delayed):
         self._runner: Runner | None = None
 
     def receiver(self) -> Receiver:
-        """Return the receiver of the answer to the next question."""
+        """Return a receiver for the answer to one more request."""
         self.values.append(None)
         self.missing += 1
         return Receiver(partial(self._take, len(self.values) - 1))
@@ -100,11 +100,11 @@ class Answers(Delayed):
             self._follow(driver, driver.first_slice(runner, runner.send(self.values)))
 
     def hold_up(self, driver: StepDriver, runner: Runner) -> None:
-        """Keep work until the last answer comes."""
+        """Keep this work until the last answer has come."""
         self._driver, self._runner = driver, runner
 
     def _follow(self, driver: StepDriver, result: Result) -> None:
-        """Answer as the work behind the wait does, now or later."""
+        """Complete this delayed request with the result of the work after the wait, now or later."""
         if isinstance(result, Suspend):
             assert driver.tasks is not None, "long work that asks other nodes must have tasks"
             driver.tasks.start_soon(self._follow_later, driver, result)
@@ -125,31 +125,38 @@ class Answers(Delayed):
 
 
 Wait: TypeAlias = int | Callable[[Pace], Awaitable[Any]] | Answers
-"""Waits for something, at the pace of the request, and returns what the generator is sent. A number says how many units
-of work are done: the generator waits if they fill a slice."""
+"""What a generator yields: a function that waits and returns a value for the generator, or `Answers`. A number is the
+units of work done: the generator waits if they fill a slice.
+"""
 Steps: TypeAlias = Generator[Wait, Any, T]
-"""The work of a request: yields what it waits for, returns the result."""
+"""The work of a request: a generator that yields what it waits for, and returns the result."""
 Work: TypeAlias = Generator[int, None, T]
-"""The work of a description: yields units of work done, returns the result."""
+"""The work of a description: a generator that yields units of work done, and returns the result."""
 
 
 async def TURN(pace: Pace) -> None:  # noqa: N802  # a constant to those who yield it
-    """End a stretch of a few milliseconds. The next one is a piece of long work."""
+    """End a stretch of a few milliseconds; the next one is a piece of long work. (Handlers yield this function; it is
+    never called.)
+    """
     raise AssertionError("TURN must not be awaited: the driver joins it with the work that follows")
 
 
 def until(deadline: float) -> Wait:
-    """Wait for a time of the node's clock. A time in the past lets other requests have one turn each."""
+    """Make a wait until a time of the node's monotonic clock. With a time in the past, other requests get one turn
+    each.
+    """
     return lambda pace: pace.long_work.clock.sleep_until(deadline)
 
 
 def asked(ask: Callable[[], Awaitable[Any]]) -> Wait:
-    """Wait for the answer of another component, such as a coordinator."""
+    """Make a wait for the answer of another component, such as a coordinator."""
     return lambda pace: ask()
 
 
 def in_worker(workers: _Workers, function: Callable[..., Any], *args: object) -> Wait:
-    """Wait for a call in one of these threads. The client pays the processor time, also of a call that raises."""
+    """Make a wait for a call in one of these threads. The client pays for the processor time, even if the call
+    raises.
+    """
 
     async def call(pace: Pace) -> Any:
         payer = pace.share.payer
@@ -166,21 +173,22 @@ def in_worker(workers: _Workers, function: Callable[..., Any], *args: object) ->
 
 
 def in_turn(long_work: LongWork, function: Callable[..., Any], *args: object) -> Wait:
-    """Wait for a call in the thread of this long work, when it is the request's turn."""
+    """Make a wait for a call in the thread of this schedule of long work, when it is the request's turn."""
     return lambda pace: pace.share_of(long_work).in_worker(function, *args)
 
 
 Runner: TypeAlias = "GeneratorType[Any, Any, None]"
 _IDLE: list[Runner] = []
-"""Runners without work."""
+"""Runners that are free for reuse."""
 
 
 def _run_all() -> Generator[Any, Any, None]:
-    """Run one work after the other: receive a work, yield its waits, receive their results, yield the work's result.
+    """Run works one after the other: receive a work, yield its waits, receive their results, and yield the work's
+    result.
 
-    The end of a generator raises `StopIteration`, which costs as much as everything else that this module does for a
-    small request. A generator that delegates to another generator gets its result without that exception. While it
-    delegates, `gi_yieldfrom` is set.
+    At its end, a generator raises `StopIteration`, which costs as much as the rest of this module for a small
+    request. A generator that uses `yield from` gets the result without this exception. Meanwhile, its `gi_yieldfrom`
+    is set.
     """
     came = None
     while True:
@@ -195,12 +203,12 @@ def _new_runner() -> Runner:
 
 
 def _wake_nobody() -> None:
-    """Do nothing: describing a state wakes no task."""
+    """Do nothing: the default if no task must be woken after a stretch."""
 
 
 class StepDriver:
-    """The driver of a node's request generators. `after_stretch` wakes the tasks for which a stretch has news.
-    Work that asks coordinators needs `tasks`.
+    """Runs a node's request generators. After each stretch it calls `after_stretch`, which wakes tasks. `tasks` is
+    needed for work that sends requests to coordinators.
     """
 
     __slots__ = ("_after_stretch", "_long_work", "tasks")
@@ -216,8 +224,9 @@ class StepDriver:
         self.tasks = tasks
 
     def begin(self, work: Steps[Result], *, is_long: bool = False) -> Result:
-        """Return the result of work that does not wait. Otherwise return the object that continues it: a `Suspend`,
-        or the `Answers` that it waits for. `is_long` marks that object as long work."""
+        """Run work to its first wait. Return its result if it does not wait, otherwise the `Suspend` or the `Answers`
+        by which it continues. `is_long` is passed to the `Suspend`.
+        """
         runner = _IDLE.pop() if _IDLE else _new_runner()
         came: Any = runner.send(work)
         if runner.gi_yieldfrom is not None:
@@ -227,7 +236,7 @@ class StepDriver:
         return result
 
     def first_slice(self, runner: Runner, came: Any, is_long: bool = False) -> Result:
-        """Run the first slice at once, and return what `begin` returns."""
+        """Run the first slice of started work. The result is that of `begin`."""
         came = self._end_slice(runner, came, SCANT_UNITS if self._long_work.is_busy else SLICE_UNITS)
         if runner.gi_yieldfrom is None:
             if not _IDLE:
@@ -240,7 +249,7 @@ class StepDriver:
         return result
 
     async def _go_on(self, runner: Runner, came: Any) -> Result:
-        """Drive work from its first wait to its end, or until it has asked coordinators."""
+        """Run work from its first wait to its end, or until it waits for `Answers`."""
         pace = Pace(self._long_work)
         try:
             while runner.gi_yieldfrom is not None:
@@ -263,14 +272,14 @@ class StepDriver:
         return result
 
     def _stretch(self, runner: Runner, go_on: Callable[[Any], Any], value: object) -> Any:
-        """Run to the next wait, or to the result."""
+        """Run the work to its next wait, or to its result."""
         try:
             return self._end_slice(runner, go_on(value), SLICE_UNITS)
         finally:
             self._after_stretch()
 
     def _end_slice(self, runner: Runner, came: Any, units: int) -> Any:
-        """Run to the end of a slice, to another wait before it, or to the result."""
+        """Run the work until it has done `units` of work, waits for something, or returns its result."""
         left = units
         try:
             while runner.gi_yieldfrom is not None:
@@ -289,16 +298,18 @@ class StepDriver:
 
 
 def in_slices(long_work: LongWork, work: Work[Any]) -> Result:
-    """Return the response if one slice is enough, else a `Suspend` that goes on with it.
+    """Run the first slice of the work. Return the response if it is done, otherwise a `Suspend` that continues.
 
-    State may change between two slices. So a description takes the image once, and looks up each partition only when
-    its turn comes.
+    State may change between two slices. So a description uses one image from beginning to end, and looks up the state
+    of a partition only when it describes it.
     """
     return StepDriver(long_work).begin(work, is_long=True)
 
 
 def run_through(work: Work[T]) -> T:
-    """Do all the work at once, in a worker thread, where it does not hold up the loop."""
+    """Do all the work at once and return its result. Call this in a worker thread, so that the event loop is not
+    delayed.
+    """
     try:
         while True:
             next(work)

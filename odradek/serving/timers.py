@@ -1,4 +1,4 @@
-"""Deadlines of waiting requests: one heap and one task for a whole node, never a timeout scope per request."""
+"""Deadlines of waiting requests: one heap and one task for a whole node, instead of a timeout scope for each request."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from odradek.named_states import reached
 
 
 class Timer:
-    """One deadline. `cancel` is O(1). The heap drops cancelled timers when they are due, or when they outnumber live
-    ones.
+    """An action at a deadline. `cancel` is O(1). The heap drops cancelled timers when they are due, or when they
+    outnumber the live ones.
     """
 
     __slots__ = ("action", "deadline", "timers")
@@ -29,7 +29,9 @@ class Timer:
 
 
 class Timers:
-    """A heap of timers, run by `run` (PORTED). Ties break by the order of creation."""
+    """All timers of a node in a heap; the task `run` executes them (PORTED). Equal deadlines run in the order of
+    creation.
+    """
 
     def __init__(
         self,
@@ -38,14 +40,15 @@ class Timers:
         log: Log | None = None,
         after: Callable[[], None] | None = None,
     ) -> None:
-        """`log` gets the errors of actions; without it they go to the caller. `after` is called when due actions have
-        run."""
+        """`log` receives the errors of actions; without it they are raised to the caller. `after` is called after due
+        actions have run.
+        """
         self._after = after
         self._clock = clock
         self._log = log
         self._new_event = new_event
         self._heap: list[tuple[float, int, Timer]] = []
-        """Deadline, serial number, timer."""
+        """Entries of deadline, serial number, timer."""
         self._sequence = 0
         self._cancelled = 0
         self._earlier: Event = new_event()
@@ -61,11 +64,11 @@ class Timers:
         return timer
 
     def next_turn(self, action: Callable[[], Any]) -> None:
-        """Call `action` soon, in a turn of its own, after other work has had the loop."""
+        """Call `action` soon, in a separate turn, after other work has run on the loop."""
         self.at(self._clock.monotonic(), action)
 
     def note_cancelled(self) -> None:
-        """Count a cancelled timer, and keep the heap in proportion to the live ones."""
+        """Count a cancelled timer; rebuild the heap when cancelled timers outnumber the live ones."""
         self._cancelled += 1
         if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].action is not None]
@@ -73,8 +76,9 @@ class Timers:
             self._cancelled = 0
 
     def fire_due(self, now: float) -> None:
-        """Run the actions whose deadline has come, earliest first. Drop cancelled timers at the front, so they cause
-        no wake-up."""
+        """Run the actions whose deadline has come, earliest first. Drop cancelled timers at the front, so that they
+        cause no wake-up.
+        """
         while self._heap and (self._heap[0][0] <= now or self._heap[0][2].action is None):
             timer = heapq.heappop(self._heap)[2]
             action, timer.action = timer.action, None
@@ -94,7 +98,7 @@ class Timers:
             self._log.exception("timer.bug")
 
     async def run(self) -> None:
-        """Run due actions without end; sleep until the next deadline, or until an earlier one is added."""
+        """Run due actions for ever. Sleep until the next deadline, or until a timer with an earlier one is added."""
         while True:
             self.fire_due(self._clock.monotonic())
             if self._after is not None:
@@ -110,5 +114,5 @@ class Timers:
             self._sleeping_until = float("-inf")
 
     def statistics(self) -> dict[str, int]:
-        """Count entries in the heap, cancelled ones included."""
+        """Count the timers in the heap, including cancelled ones."""
         return {"timers": len(self._heap), "cancelled": self._cancelled}

@@ -1,1 +1,1 @@
-"""Parts of the product alone, under schedules, without nodes."""
+"""Simulation of single parts of the product, without whole nodes. A seed draws the schedule of events."""

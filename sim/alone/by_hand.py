@@ -1,4 +1,6 @@
-"""A broker's surroundings for schedules of a coordinator alone: timers, tasks and workers that the schedule steps.
+"""The environment of a coordinator that is simulated alone: timers, tasks and workers that advance only when the
+schedule steps them.
+
 PORTED.
 """
 
@@ -20,14 +22,16 @@ T = TypeVar("T")
 
 
 class Pause:
-    """The only wait of a task in these schedules: for its next turn."""
+    """Awaitable with which a simulated task gives up control until the schedule steps it again."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
 
 
 class _Workers:
-    """`odradek.env.ports.Workers`: a function acts at some later turn, and its caller goes on at another."""
+    """Simulated `odradek.env.ports.Workers`: the function runs at a later step of the task, and its caller resumes at
+    the step after.
+    """
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         await Pause()
@@ -37,14 +41,14 @@ class _Workers:
 
 
 class _Event:
-    """The event of `Timers`, without a task that waits: the schedule fires due timers."""
+    """Stand-in for the event that wakes the task of `Timers`. There is no such task: the schedule fires due timers."""
 
     def set(self) -> None:
-        """Do nothing: no task sleeps."""
+        """Do nothing: no task waits for the event."""
 
 
 class _Clock:
-    """A clock that shows the schedule's time."""
+    """Clock that returns the schedule's virtual time."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -56,21 +60,23 @@ class _Clock:
         return START_MS + self._now_ms()
 
     async def sleep_until(self, deadline: float) -> None:
-        """Let others have turns, for times in the past; schedules have no task that waits for a later time."""
+        """Give up control once. Asserts that `deadline` has passed, since no task of a schedule may wait for a later
+        time.
+        """
         assert deadline <= self.monotonic(), "a task of a schedule waits for a time to come"
         await Pause()
 
 
 class _Log:
-    """A log that raises the bugs that coordinators only log when they go on without the request."""
+    """Log that turns error lines into exceptions, since a coordinator logs an error and goes on after a bug."""
 
     def info(self, event: str, /, **fields: Any) -> None:
-        """Ignore a line of the log."""
+        """Ignore a log line that is no error."""
 
     warning = info
 
     def error(self, event: str, /, **fields: Any) -> None:
-        """Raise an error: no schedule causes an error in the log."""
+        """Raise `SafetyViolation`, except for `coordinator.not_written`: a correct run logs no other error."""
         if event != "coordinator.not_written":
             raise SafetyViolation(f"{event}: {fields}")
 
@@ -87,7 +93,7 @@ class _Env:
 
 
 class ByHand:
-    """The part of its broker that every coordinator uses (`CoordinatorHost`). For one life of the broker."""
+    """The part of a broker that a coordinator uses (`CoordinatorHost`), for one process run of the broker."""
 
     def __init__(self, broker: Broker, now_ms: Callable[[], int]) -> None:
         self.broker = broker
@@ -101,11 +107,13 @@ class ByHand:
         self._coroutines: list[Coroutine[Any, Any, Any]] = []
 
     def workers_for(self, log: PartitionLog) -> _Workers:
-        """Return threads for the log's disk."""
+        """Return simulated workers; `log` makes no difference here."""
         return _Workers()
 
     def run_woken(self) -> None:
-        """Run the actions that are due after a turn. After an append there are none: the schedule has the followers fetch."""
+        """Run the actions that were deferred to the end of the current turn. An append defers none: the schedule lets
+        followers fetch.
+        """
         while self.woken:
             woken, self.woken = self.woken, []
             for action in woken:
@@ -114,13 +122,13 @@ class ByHand:
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
     ) -> None:
-        """Start a task (`TaskGroup`)."""
+        """Add a task, which runs when `work` steps it (`TaskGroup`)."""
         coroutine = function(*args)
         assert isinstance(coroutine, Coroutine)
         self._coroutines.append(coroutine)
 
     def work(self, random: Random) -> None:
-        """Let a task go on to its next wait."""
+        """Run one random task until its next `Pause`, if there is any."""
         if self._coroutines:
             coroutine = random.choice(self._coroutines)
             try:
@@ -129,7 +137,7 @@ class ByHand:
                 self._coroutines.remove(coroutine)
 
     def die(self) -> None:
-        """End the process, and so its tasks."""
+        """End the broker's process: close all its tasks."""
         for coroutine in self._coroutines:
             coroutine.close()
         self._coroutines.clear()

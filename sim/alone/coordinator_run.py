@@ -1,8 +1,9 @@
-"""The shared part of schedules that test a coordinator alone: a partition of three replicas, and a host on each
-broker. PURE.
+"""Base class of schedules for one coordinator: a partition with three replicas, and a coordinator on each broker.
+PURE.
 
-The partition is that of `sim.alone.replication_alone`. Each broker has a coordinator, whose shard begins and ends as
-leadership comes and goes. It loads its log while other events go on.
+The partition is that of `sim.alone.replication_alone`. When a broker becomes the partition's leader, its
+coordinator starts a shard and loads the log, while other events go on. When the broker stops leading, the shard
+ends.
 """
 
 from __future__ import annotations
@@ -20,28 +21,30 @@ __all__ = ["CoordinatorRun", "draw_partition"]
 
 class _Coordinator(Protocol):
     def follow_leadership(self) -> None:
-        """Begin or end shards as this broker leads their partitions."""
+        """Start or end shards so that they match the partitions which this broker leads."""
 
 
 class _Host(Protocol):
-    """The surroundings of a broker for its coordinator (`sim.alone.by_hand`)."""
+    """A coordinator and its simulated broker, as far as every schedule uses them (`sim.alone.by_hand`)."""
 
     @property
     def coordinator(self) -> _Coordinator:
-        """Return the real coordinator, which is under test."""
+        """The product's coordinator, which is under test."""
 
     def work(self, random: Random) -> None:
-        """Let a task go on to its next wait."""
+        """Run one random task of the coordinator until its next pause."""
 
     def die(self) -> None:
-        """End the process."""
+        """End the broker's process, and with it all tasks."""
 
 
 HostT = TypeVar("HostT", bound=_Host)
 
 
 def draw_partition(random: Random, steps: int, weights: Mapping[str, tuple[float, ...]]) -> ReplicationPlan:
-    """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
+    """Draw the plan of a partition in which each kind of step is rare, common or absent, independently (swarm
+    testing).
+    """
     drawn = {name: random.choice(choices) for name, choices in weights.items()}
     return ReplicationPlan(
         steps,
@@ -54,14 +57,14 @@ def draw_partition(random: Random, steps: int, weights: Mapping[str, tuple[float
 
 
 class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
-    """One schedule: brokers, with coordinators that begin and end with them."""
+    """Base of a schedule at work: brokers, each with a coordinator that starts and ends with the broker's process."""
 
     def __init__(self, plan: ReplicationPlan, random: Random) -> None:
         self._hosts: dict[int, HostT] = {}
         super().__init__(plan, random)
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule; returns its figures."""
+        """Run the schedule, and return its counts by name."""
         try:
             return super().run()
         finally:
@@ -70,7 +73,7 @@ class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
 
     @abstractmethod
     def _new_host(self, node: Broker) -> HostT:
-        """Make the host of a broker that begins a life."""
+        """Make the coordinator's host for a broker whose process has just started."""
 
     def _born(self, node: Broker) -> None:
         self._hosts[node.node_id] = self._new_host(node)
@@ -88,13 +91,13 @@ class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
         self._bury()
 
     def _bury(self) -> None:
-        """Remove the coordinators of dead brokers."""
+        """Remove the hosts of brokers whose processes have ended."""
         for node_id, node in self.nodes.items():
             if not node.lives and node_id in self._hosts:
                 self._hosts.pop(node_id).die()
 
     def _work(self) -> None:
-        """Step one task of a coordinator: the load of its log, for one."""
+        """Step one task of a random broker's coordinator, for example the load of its log."""
         if self._hosts:
             self._work_at(self.random.choice(list(self._hosts.values())))
 
@@ -102,7 +105,7 @@ class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
         host.work(self.random)
 
     def _replicate(self) -> None:
-        """Let all replicas fetch all that is written, so that it is committed."""
+        """Let all replicas fetch up to the log end, so that all records are committed."""
         for node in self.nodes.values():
             self._apply_all(node)
             self._fetches.ask(node)

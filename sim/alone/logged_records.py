@@ -1,4 +1,4 @@
-"""The records of a log, one by one, for the checks of parts that are simulated alone. PURE."""
+"""Readers of the records in a simulated partition's log, for the checks. PURE."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ NO_VALUE, SOME_VALUE = b"\x00", b"\x01"
 
 @attrs.frozen
 class LoggedRecord:
-    """A record in a log."""
+    """A record of a log, with its leader epoch."""
 
     key: bytes
     value: bytes | None
     next_offset: int
-    """The offset behind its batch."""
+    """The offset after the last record of its batch."""
     leader_epoch: int
 
     @property
     def data(self) -> bytes:
-        """Key and value in one, from which `decoded` gets both back."""
+        """Key and value as one byte string, which `decoded` splits again."""
         value = NO_VALUE if self.value is None else SOME_VALUE + self.value
         return len(self.key).to_bytes(4, "big") + self.key + value
 
 
 def logged_records(log: PartitionLog, start: int, end: int) -> dict[int, LoggedRecord]:
-    """Read each record from `start` to below `end`, by its offset."""
+    """Read all records from offset `start` to before `end`, by offset."""
     found: dict[int, LoggedRecord] = {}
     offset = max(start, log.log_start_offset)
     while offset < end:
@@ -55,7 +55,9 @@ def logged_records(log: PartitionLog, start: int, end: int) -> dict[int, LoggedR
 
 
 def decoded(data: bytes) -> tuple[Message | None, Message | None]:
-    """Decode key and value of a coordinator's record; a key of an unknown kind is None, and so is an absent value."""
+    """Decode a coordinator's record into (key, value). The key is None if its kind is unknown, the value None for a
+    tombstone.
+    """
     size = int.from_bytes(data[:4], "big")
     key, value = decode_key(data[4 : 4 + size]), data[4 + size :]
     if key is None or value[:1] == NO_VALUE:

@@ -1,4 +1,4 @@
-"""The parts of the product that run alone, and how many of their schedules a campaign runs beside each cluster."""
+"""The parts of the product that can be simulated alone, and how many schedules of each a campaign runs per seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTS: Mapping[str, Callable[[int], object]] = {
     "consumers": consumers_alone.run,
     "transactions": transactions_alone.run,
 }
-"""Parts by the word that `python -m sim --alone` takes: a function that runs the schedule of a seed."""
+"""By the name that `python -m sim --alone` takes: the function that runs one schedule from a seed."""
 SCHEDULES: Mapping[str, int] = {
     "raft": 16,
     "quorum": 10,
@@ -36,14 +36,16 @@ SCHEDULES: Mapping[str, int] = {
     "consumers": 16,
     "transactions": 16,
 }
-"""Schedules that belong to a seed of a campaign: about six seconds of CPU time beside the ten of the cluster."""
+"""How many schedules of each part a campaign runs per seed. Together they take about 6 s of CPU time, the cluster run
+about 10 s.
+"""
 
 __all__ = ["PARTS", "SCHEDULES", "FailedSchedule", "knobs_of", "run_part", "run_schedules", "schedules_of"]
 
 
 @attrs.frozen
 class FailedSchedule:
-    """A schedule of a part that failed: `verdict` is `safety`, `liveness` or `crash`."""
+    """A failed schedule of one part. `verdict` is `safety`, `liveness` or `crash`."""
 
     part: str
     seed: int
@@ -52,30 +54,32 @@ class FailedSchedule:
 
     @property
     def command(self) -> str:
-        """The command that repeats the schedule."""
+        """The shell command that repeats the schedule."""
         return f"python -m sim --alone {self.part} --seed {self.seed}"
 
 
 def knobs_of(part: str, seed: int) -> dict[str, int]:
-    """Draw the constants of a schedule that differ from the usual ones, and their values."""
+    """Draw tuning constants for a schedule from its seed. Return only those that differ from their defaults, by name."""
     return draw_knobs(Random(f"{seed}/knobs of {part}"))
 
 
 def run_part(part: str, seed: int, knobs: Mapping[str, int] | None = None) -> object:
-    """Run one schedule, with the knobs that its seed draws unless others are given."""
+    """Run one schedule and return its counts. Tuning constants are drawn from the seed, unless `knobs` gives them."""
     with turned(knobs_of(part, seed) if knobs is None else knobs):
         return PARTS[part](seed)
 
 
 def schedules_of(seed: int) -> Iterator[tuple[str, int]]:
-    """Yield (part, seed) of all schedules that belong to a seed of a campaign; no two seeds share one."""
+    """Yield (part, schedule seed) for each schedule that a campaign runs for `seed`. Different seeds never share a
+    schedule.
+    """
     for part, count in SCHEDULES.items():
         for each in range(count):
             yield part, seed * count + each
 
 
 def run_schedules(seed: int) -> FailedSchedule | None:
-    """Run all schedules of a seed, until one fails."""
+    """Run all schedules that belong to a seed. Return the first that fails; None if all pass."""
     for part, each in schedules_of(seed):
         try:
             run_part(part, each)

@@ -1,12 +1,13 @@
-"""The metadata quorum alone, from a seed: Raft cores under a schedule, without nodes, bytes or a scheduler. PURE.
+"""Schedules for Raft cores, drawn from a seed, without nodes, encoded bytes or a task scheduler. PURE.
 
-`run(seed)` draws voters, observers and a schedule of steps. Letters arrive in any order, late, twice or never. Nodes
-die between any two effects and come back with what was synced. Time passes for some. Voters are added and removed.
-Snapshots take the place of the log. `sim.alone.raft_cluster` holds Raft's promises (figure 3 of the paper) against
-each step. In the end the network heals, and a leader must come and commit on every node.
+`run(seed)` draws voters, observers and the steps of a schedule. Messages arrive in any order, late, twice or never.
+Nodes crash between any two effects, and restart with what was synced. Nodes see time advance at different steps.
+Voters are added and removed. Snapshots replace the log. `sim.alone.raft_cluster` checks Raft's safety properties
+(figure 3 of the paper) after each step. At the end the network heals; then a leader must be elected and its records
+committed on every node.
 
-It sees less than a whole cluster: bytes and lying disks are left out. It runs thousands of schedules a minute, so it
-finds what depends on an unlucky order of few events.
+It covers less than a simulated cluster, since it has neither bytes nor disks. It runs thousands of schedules per
+minute, so it finds faults that need a rare order of few events.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["RaftPlan", "run"]
 
 @attrs.frozen
 class RaftPlan:
-    """The make-up of a schedule: weights of the steps, and the probability that a node dies between two effects."""
+    """Parameters of a schedule: the weights of its steps, and the probability that a node crashes between two effects."""
 
     voters: int = 3
     observers: int = 0
@@ -70,7 +71,7 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 
 def run(seed: int, plan: RaftPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule; returns its figures. Raises `SafetyViolation`, and the errors of the cores."""
+    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the cores' exceptions."""
     random = Random(f"{seed}/raft")
     return _Run(RaftPlan.draw(random) if plan is None else plan, random).run()
 
@@ -83,7 +84,7 @@ class _Run:
         self._cluster = Cluster.of(ids[: plan.voters], ids[plan.voters :])
         self._ids = list(ids)
         self._cut_off: frozenset[int] = frozenset()
-        """Nodes that reach only each other."""
+        """Ids of nodes that reach only each other."""
 
     def run(self) -> Mapping[str, int]:
         random, plan, cluster = self._random, self._plan, self._cluster
@@ -108,7 +109,7 @@ class _Run:
     # --- steps
 
     def _deliver(self, *, keep: bool = False) -> None:
-        """Deliver some messages, mostly old ones first. Messages that cross the cut are lost."""
+        """Deliver one to eight messages, mostly the oldest. A message between separated nodes is lost."""
         cluster, random = self._cluster, self._random
         for _ in range(random.randint(1, 8)):
             if not cluster.letters:
@@ -137,7 +138,9 @@ class _Run:
         self._cluster.flush(self._node())
 
     def _quiet(self) -> None:
-        """Give the cluster a quiet moment: most schedules would never elect a leader without a few of them."""
+        """Deliver messages in order and advance time for a while. Without such phases most schedules would elect no
+        leader.
+        """
         if self._cut_off:
             for _ in range(10):
                 self._deliver()
@@ -147,7 +150,7 @@ class _Run:
             self._cluster.settle(0.3)
 
     def _append(self) -> None:
-        """Append by any leader, perhaps a stale one."""
+        """Append a batch at a random node that considers itself the leader; it may be deposed."""
         leaders = self._cluster.all_leaders()
         if leaders:
             leader = self._random.choice(leaders)
@@ -167,7 +170,7 @@ class _Run:
         self._cluster.write_snapshot(self._node())
 
     def _voters(self) -> None:
-        """Add an observer, or remove a voter: the leader, too."""
+        """Let the leader add a random node as a voter or, if it is one, remove it. The leader may remove itself."""
         cluster = self._cluster
         leader = cluster.leader()
         if leader is None or leader.core is None:
@@ -186,14 +189,14 @@ class _Run:
             self._cluster.tick(leader.key.node_id, 0.0)
 
     def _isolate(self) -> None:
-        """Isolate some nodes, or reconnect all."""
+        """Cut up to two random nodes off from the others, or reconnect all."""
         count = self._random.choice((0, 0, 1, 1, 2))
         self._cut_off = frozenset(self._random.sample(self._ids, min(count, len(self._ids) - 1)))
 
     # --- the end
 
     def _heal(self) -> None:
-        """Start all nodes on a healthy network: one of them must lead, and its records must be committed everywhere."""
+        """Start all nodes on a healthy network. A leader must be elected, and its records committed on every node."""
         cluster = self._cluster
         for node_id, node in cluster.nodes.items():
             if node.core is None:

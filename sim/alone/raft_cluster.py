@@ -1,10 +1,12 @@
-"""A cluster of Raft cores with a network and disks under control; every step checks Raft's promises. PURE.
+"""A simulated cluster of Raft cores, whose caller controls network and disks. Raft's safety properties are checked at
+every step. PURE.
 
-Each entry of a log is one batch with a unique value, so that "the same entry" can be compared. A crash takes unsynced
-entries; saved states are durable at once, as the driver promises. A node may also die between two effects of one step
-(`dies`): then only the effects before that have left it.
+Each log entry is one batch with a unique value, so that entries can be compared. A crash loses unsynced entries. A
+saved vote is durable at once, as the driver ensures. `dies` may crash a node between two effects of one step; then
+only the effects before the crash take place.
 
-A broken promise is a `SafetyViolation`. `sim.alone.raft_alone` drives this from a seed, Hypothesis does in the tests.
+A violated property raises `SafetyViolation`. `sim.alone.raft_alone` drives the cluster from a seed, and tests drive
+it with Hypothesis.
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ def _never() -> bool:
 
 
 def must(holds: bool, promise: str) -> None:
-    """Raise `SafetyViolation` unless the promise holds."""
+    """Raise `SafetyViolation` with the text `promise`, unless `holds`."""
     if not holds:
         raise SafetyViolation(promise)
 
 
 @attrs.frozen
 class Question:
-    """A request on its way, with its sender and the sender's life: a node that restarted wants no answer to it."""
+    """A request on its way. `life` is the sender's process run: after a restart the sender ignores the answer."""
 
     sender: int
     life: int
@@ -79,7 +81,7 @@ class Snapshot:
 
 @attrs.define
 class Node:
-    """A replica: its disk (synced and not), its core while it runs."""
+    """A replica: its disk, and its Raft core while its process runs. `core` is None while it is down."""
 
     key: ReplicaKey
     core: RaftCore | None = None
@@ -88,22 +90,22 @@ class Node:
     base: int = 0
     entries: list[Batch] = attrs.field(factory=list)
     synced: int = 0
-    """The number of entries that a crash leaves on the disk."""
+    """How many entries at the start of `entries` survive a crash."""
 
     snapshot: Snapshot | None = None
     to_append: bool = False
-    """True while a new leader has not appended its LeaderChange yet."""
+    """True while a new leader has yet to append its LeaderChange record."""
 
     questions: dict[int, Question] = attrs.field(factory=dict)
     committed: int = 0
-    """The largest high watermark that this node has seen."""
+    """The last high watermark of this node."""
 
     highest_epoch: int = 0
 
 
 @attrs.define
 class Cluster:
-    """Nodes by id, messages on their way, and all facts ever seen."""
+    """A simulated cluster: the nodes by id, messages on their way, and everything that was ever elected or committed."""
 
     nodes: dict[int, Node]
     initial: VoterSet
@@ -111,17 +113,18 @@ class Cluster:
     now: float = 0.0
     letters: list[Letter] = attrs.field(factory=list)
     leaders: dict[int, int] = attrs.field(factory=dict)
-    """Epoch -> its leader."""
+    """By epoch: the id of its leader."""
 
     committed: dict[int, Batch] = attrs.field(factory=dict)
-    """Offset -> the batch committed there."""
+    """By base offset: the batch that was committed there."""
 
     serial: int = 0
     unanswered: list[Question] = attrs.field(factory=list)
-    """Requests that a node had not answered when it died. Their senders learn of it at their next tick."""
+    """Requests that a node had received but not answered when it crashed. Each sender gets an error at its next tick.
+    """
 
     dies: Callable[[], bool] = _never
-    """Called before each effect: true if the node dies there."""
+    """Called before each effect of a step: True crashes the node there."""
 
     @classmethod
     def of(cls, voters: Sequence[int], observers: Sequence[int] = ()) -> Cluster:
@@ -132,10 +135,10 @@ class Cluster:
             cluster.start(node_id)
         return cluster
 
-    # -- what a test does -------------------------------------------------------------------------------------
+    # -- steps ------------------------------------------------------------------------------------------------
 
     def start(self, node_id: int) -> None:
-        """Start a node from its disk."""
+        """Start a node's process from its disk."""
         node = self.nodes[node_id]
         assert node.core is None
         node.life += 1
@@ -152,7 +155,7 @@ class Cluster:
         self._perform(node)
 
     def crash(self, node_id: int) -> None:
-        """Kill a process and cut the power: unsynced entries are gone."""
+        """Crash a node: its process ends, and unsynced entries are lost."""
         node = self.nodes[node_id]
         node.core = None
         del node.entries[node.synced :]
@@ -161,14 +164,16 @@ class Cluster:
         node.to_append = False
 
     def replace_disk(self, node_id: int) -> None:
-        """Give a dead node an empty disk: a new directory without a vote."""
+        """Give a stopped node an empty disk, with a new directory id and without a saved vote."""
         old = self.nodes[node_id]
         assert old.core is None
         directory_id = bytes([node_id]) * 15 + bytes([old.life])
         self.nodes[node_id] = Node(ReplicaKey(node_id, directory_id), life=old.life)
 
     def tick(self, node_id: int, seconds: float) -> None:
-        """Advance the time for all nodes. This node then sees its unanswered requests and its deadlines."""
+        """Advance time by `seconds`. Let this node handle its deadlines, and fail its requests that crashed nodes had
+        received.
+        """
         self.now += seconds
         node = self.nodes[node_id]
         for question in [each for each in self.unanswered if each.sender == node_id]:
@@ -179,13 +184,13 @@ class Cluster:
             self._perform(node)
 
     def give_up(self, node_id: int) -> None:
-        """Let a node's requests to dead nodes run out of time: no connection has broken."""
+        """Let a node's requests to crashed nodes time out, without a broken connection."""
         for question in [each for each in self.unanswered if each.sender == node_id]:
             self.unanswered.remove(question)
             self._refuse(question, broken=False)
 
     def flush(self, node_id: int) -> None:
-        """Sync all written entries of this node's disk."""
+        """Sync all entries of this node's log."""
         node = self.nodes[node_id]
         if node.core is not None:
             node.synced = len(node.entries)
@@ -193,7 +198,9 @@ class Cluster:
             self._perform(node)
 
     def append(self, node_id: int, count: int = 1, voters: VoterSet | None = None) -> None:
-        """Append a decision, as the leader's driver does."""
+        """Append one batch of `count` records at this leader, as its driver does. With `voters` the batch has a voters
+        record.
+        """
         node = self.nodes[node_id]
         core = node.core
         assert core is not None
@@ -205,7 +212,7 @@ class Cluster:
         self._perform(node)
 
     def deliver(self, at: int, *, keep: bool = False) -> None:
-        """Deliver a letter; with `keep` a copy stays under way."""
+        """Deliver the message at this index; with `keep` a copy of it remains on its way."""
         letter = self.letters[at] if keep else self.letters.pop(at)
         if isinstance(letter, Question):
             node = self.nodes[letter.receiver]
@@ -225,7 +232,9 @@ class Cluster:
         self._perform(node)
 
     def drop(self, at: int, *, broken: bool = False) -> None:
-        """Lose a message; its sender learns of a time-out, or that the connection broke."""
+        """Lose the message at this index. The sender of the request sees a timeout or, with `broken`, a broken
+        connection.
+        """
         letter = self.letters.pop(at)
         self._refuse(letter if isinstance(letter, Question) else letter.question, broken=broken)
 
@@ -236,7 +245,7 @@ class Cluster:
             self._perform(node)
 
     def write_snapshot(self, node_id: int) -> None:
-        """Replace committed entries by a snapshot, and drop them from the log."""
+        """Write a snapshot of the committed entries that are synced, and drop them from the log."""
         node = self.nodes[node_id]
         core = node.core
         if core is None:
@@ -257,7 +266,7 @@ class Cluster:
         del node.entries[: len(taken)]
 
     def settle(self, seconds: float = 60.0) -> None:
-        """Settle a quiet network: deliver everything in order, sync everything, let the time pass."""
+        """Run a healthy network for this many virtual seconds: deliver in order, sync at once."""
         until = self.now + seconds
         while self.now < until:
             for _ in range(20):
@@ -269,15 +278,15 @@ class Cluster:
             for node_id in self.nodes:
                 self.tick(node_id, 0.01)
 
-    # -- what a test asks -------------------------------------------------------------------------------------
+    # -- questions about the state ----------------------------------------------------------------------------
 
     def leader(self) -> Node | None:
-        """Find the leader of the newest epoch that has one now."""
+        """Return the leader of the newest epoch that has one now, or None."""
         leading = self.all_leaders()
         return max(leading, key=lambda node: node.core.epoch if node.core else -1, default=None)
 
     def all_leaders(self) -> list[Node]:
-        """List the replicas that take themselves for the leader. At most one of them can still commit."""
+        """List the nodes that consider themselves the leader. At most one of them can still commit."""
         return [
             node
             for node in self.nodes.values()
@@ -341,7 +350,7 @@ class Cluster:
             must(request.offset <= synced, "a replica promised what it had not synced")
 
     def _check_vote(self, node: Node, request: Request, response: Response) -> None:
-        """Check Raft, figure 2: a vote is on stable storage before it is given."""
+        """Check that a vote is saved before it is granted (Raft, figure 2)."""
         if isinstance(request, Vote) and not request.pre_vote:
             assert isinstance(response, VoteAnswer)
             stored = node.stored or QuorumState()
@@ -380,10 +389,10 @@ class Cluster:
         node.core.snapshot_installed(source.end, source.voters, self.now)
         self._perform(node)
 
-    # -- Raft's promises (figure 3 of the paper) --------------------------------------------------------------
+    # -- Raft's safety properties (figure 3 of the paper) -----------------------------------------------------
 
     def _commit(self, node: Node, high_watermark: int) -> None:
-        """Check state machine safety: no node ever applies another entry at the same offset."""
+        """Check state machine safety: no two nodes ever apply different entries at the same offset."""
         node.committed = high_watermark
         for batch in self.whole_log(node):
             if batch.last_offset < high_watermark:
@@ -391,13 +400,13 @@ class Cluster:
                 must(known == batch, f"state machine safety at offset {batch.base_offset}")
 
     def _check_completeness(self, node: Node) -> None:
-        """Check leader completeness: a committed entry is in the log of every later leader."""
+        """Check leader completeness: the new leader's log has every committed entry."""
         mine = {batch.base_offset: batch for batch in self.whole_log(node)}
         for offset, batch in self.committed.items():
             must(mine.get(offset) == batch, f"leader completeness at offset {offset}")
 
     def check_log_matching(self) -> None:
-        """Check log matching: two logs with the same entry agree in all entries before it."""
+        """Check log matching: if two logs share an entry, all earlier entries are equal too."""
         logs = [self.whole_log(node) for node in self.nodes.values()]
         for at, first in enumerate(logs):
             for second in logs[at + 1 :]:

@@ -1,17 +1,16 @@
-"""Partition replication alone, from a seed: three replicas of one partition without nodes, sockets or a scheduler.
-
+"""Schedules for the replication of one partition, drawn from a seed: three replicas without whole nodes or sockets.
 PURE.
 
 The parts are the product's: `Partition`, its log on a simulated disk, both ends of fetch sessions, and truncation
-(`sim.alone.replication_broker`). Between them is a schedule. Requests and answers arrive late, twice over several
-connections, or never. Each broker gets metadata at any time. Processes die and keep their page cache, or lose power
-while another in-sync replica lives (the fault model of `sim.storm.storm`). Leaders are elected, pause, and learn late
-that they lead no more.
+(`sim.alone.replication_broker`). Requests and answers arrive late, twice over several connections, or never. Each
+broker learns new metadata at any time. Processes crash and keep their page cache, or lose power while another
+in-sync replica is up (the fault model of `sim.storm.storm`). Leaders are elected, pause, and learn late that they
+were deposed.
 
-Two idempotent producers send batches with acks=all, one under way each, and repeat unacknowledged ones. Every
-schedule is checked (`sim.alone.replication_checks`): synced records survive. Records that a consumer may read stay,
-on every replica. In the end no acknowledged record is lost, moved, doubled or out of order. The replicas are equal,
-and all are in sync again.
+Two idempotent producers send batches with acks=all. Each has one batch in flight and repeats it until it is
+acknowledged. `sim.alone.replication_checks` checks every step: synced records survive, and records that a consumer
+could read stay on every replica. At the end no acknowledged record is lost, moved, duplicated or out of order. The
+replicas are equal, and all are in sync again.
 """
 
 from __future__ import annotations
@@ -38,18 +37,22 @@ __all__ = ["PartitionRun", "ReplicationPlan", "run"]
 
 @attrs.frozen
 class ReplicationPlan:
-    """The make-up of a schedule: weights of its steps. `min_isr` is the topic's `min.insync.replicas`."""
+    """Parameters of a schedule: the weights of its steps, and settings of the topic. `min_isr` is
+    `min.insync.replicas`.
+    """
 
     steps: int = STEPS_DEFAULT
     min_isr: int = 2
     weights: Mapping[str, float] = attrs.Factory(dict)
     segment_bytes: int = 600
     index_interval_bytes: int = 4096
-    """The bytes between two index entries. With 0 each batch except a segment's first has an entry, so that indexes
-    are used.
+    """The bytes of log between two index entries. With 0 each batch except a segment's first has an entry, so that
+    lookups use the index.
     """
     remembers: bool = False
-    """True if brokers keep recovery points: a start reads only later bytes, and old snapshots of producers."""
+    """True if brokers write recovery points: then a start reads only the bytes after them, and a saved state of
+    producers.
+    """
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ReplicationPlan:
@@ -65,7 +68,7 @@ class ReplicationPlan:
         )
 
     def log_config(self) -> LogConfig:
-        """Make the topic's configuration."""
+        """Return the topic's configuration."""
         return LogConfig(
             segment_bytes=self.segment_bytes,
             index_interval_bytes=self.index_interval_bytes,
@@ -93,13 +96,13 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 
 def run(seed: int, plan: ReplicationPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule; returns its figures. Raises `SafetyViolation`, and the errors of all parts."""
+    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the product's exceptions."""
     random = Random(f"{seed}/replication")
     return PartitionRun(ReplicationPlan.draw(random) if plan is None else plan, random).run()
 
 
 class PartitionRun:
-    """One schedule: brokers that live and die, proposals on their way."""
+    """A schedule at work: brokers that crash and restart, and the leaders' ISR proposals to the controller."""
 
     def __init__(self, plan: ReplicationPlan, random: Random) -> None:
         self.plan = plan
@@ -120,7 +123,7 @@ class PartitionRun:
         return Promises(self.plan.min_isr)
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule; returns its figures."""
+        """Run the schedule, and return its counts by name."""
         random, plan = self.random, self.plan
         for node_id in NODES:
             self._begin_life(node_id)
@@ -154,18 +157,18 @@ class PartitionRun:
         self._apply_all(node)
 
     def _born(self, node: Broker) -> None:
-        """Do nothing: a hook for subclasses, called when a broker has its partition and no metadata yet."""
+        """Called when a broker's process has started, before it gets any metadata. Subclasses override it."""
 
     def _apply(self, node: Broker) -> None:
-        """Apply the newest metadata that a broker has received."""
+        """Apply the newest metadata that the broker has received to its partition."""
         node.partition.apply(self.images[node.images_seen - 1][0], node.node_id)
 
     def propose(self, node: Broker) -> None:
-        """Send a leader's proposal."""
+        """Send the leader's pending ISR change to the controller."""
         self.proposals.append(Proposal.of(node))
 
     def _decide(self) -> None:
-        """Let the controller answer a proposal, or deliver its answer."""
+        """Let the controller decide a random ISR proposal, or deliver its decision to the leader."""
         if not self.proposals:
             return
         asked = self.random.choice(self.proposals)
@@ -197,7 +200,7 @@ class PartitionRun:
         return [node for node in self.nodes.values() if node.lives]
 
     def _learn(self) -> None:
-        """Give a broker the next change of the metadata, or all changes."""
+        """Let a random broker receive the next metadata change, or all that it has not seen."""
         node = self.random.choice(list(self.nodes.values()))
         if node.lives and node.images_seen < len(self.images):
             behind = len(self.images) - node.images_seen
@@ -224,7 +227,7 @@ class PartitionRun:
         self._producers.produce(self._living(), self.now_ms)
 
     def _time(self) -> None:
-        """Advance the time; leaders look for lagging followers."""
+        """Advance time by 10 to 1500 ms. Leaders then remove lagging followers from the ISR."""
         self.now_ms += self.random.choice((10, 100, 600, 1500))
         for node in self._living():
             if node.partition.is_leader:
@@ -240,7 +243,7 @@ class PartitionRun:
         self._kill(power=True)
 
     def _stop(self) -> None:
-        """Stop a broker cleanly, with the controller's knowledge."""
+        """Shut a random broker down cleanly; the controller fences it."""
         node = self.random.choice(list(self.nodes.values()))
         if node.lives:
             self.deaths += 1
@@ -249,7 +252,9 @@ class PartitionRun:
             self._controller.fence(node.node_id)
 
     def _kill(self, *, power: bool) -> None:
-        """Kill a process. Power fails only while another in-sync replica lives, and the controller knows at once."""
+        """Crash a random broker's process or cut its power. Power is cut only while another in-sync replica keeps all
+        data.
+        """
         node = self.random.choice(list(self.nodes.values()))
         if not node.lives:
             return
@@ -265,7 +270,7 @@ class PartitionRun:
             self._controller.fence(node.node_id)
 
     def _has_lost_power(self, node: Broker) -> bool:
-        """True if another in-sync replica is dead: its page cache may be all that is left."""
+        """True if another in-sync replica is down: this broker's page cache may then hold the only copy."""
         return any(not self.nodes[each].lives for each in self._controller.state.isr if each != node.node_id)
 
     def _start(self) -> None:
@@ -277,7 +282,7 @@ class PartitionRun:
         self._controller.elect(self.random)
 
     def _fence(self) -> None:
-        """Fence a broker that lives; it will be unfenced soon."""
+        """Fence and unfence a random living broker."""
         node = self.random.choice(self._living() or list(self.nodes.values()))
         if node.lives and len(self._controller.state.isr) > 1:
             self._controller.fence(node.node_id)
@@ -295,7 +300,7 @@ class PartitionRun:
     # --- the end
 
     def _heal(self) -> None:
-        """Start and reconnect all: the replicas must become equal and all be in sync."""
+        """Start and reconnect all brokers. Raise `SafetyViolation` unless the replicas become equal and all in sync."""
         self._fetches.mend()
         for node_id, node in self.nodes.items():
             if not node.lives:

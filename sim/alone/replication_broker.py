@@ -1,9 +1,7 @@
-"""One broker with its one replica, for schedules of replication alone: it does what the product's shells do.
-
-PURE.
+"""A broker with one replica of the simulated partition, without the product's IO layers. PURE.
 
 `Partition`, the log on its simulated disk and both ends of fetch sessions are the product's. This module has the
-steps between them, of `LeaderFetcher` and of the handler of Fetch.
+steps that the product's `LeaderFetcher` and Fetch handler make between them.
 """
 
 from __future__ import annotations
@@ -42,29 +40,29 @@ BATCH_BYTES_MAX = 1 << 20
 __all__ = ["BATCH_BYTES_MAX", "START_MS", "Answer", "Broker", "Fetching", "Image", "Surroundings"]
 
 Image = tuple[PartitionImage, Mapping[int, tuple[int, bool]]]
-"""The partition, and for each broker its epoch and whether it is unfenced."""
+"""The partition's metadata, and by broker id: its broker epoch and whether it is unfenced."""
 
 
 class Surroundings(Protocol):
-    """The parts of the schedule that a broker calls."""
+    """The parts of the schedule that a broker uses."""
 
     random: Random
     now_ms: int
     config: LogConfig
     """The topic's configuration."""
     remembers: bool
-    """Whether brokers keep a checkpoint of recovery points, and so begin with old snapshots of their producers."""
+    """True if brokers keep a checkpoint of recovery points, so that a start loads older producer snapshots."""
     images: list[Image]
-    """The images that the controller has published, oldest first."""
+    """The metadata images that the controller has published, oldest first."""
     nodes: dict[int, Broker]
 
     def propose(self, node: Broker) -> None:
-        """Send a leader's proposal."""
+        """Send the leader's pending ISR change to the controller."""
 
 
 @attrs.define(eq=False)
 class Fetching:
-    """A fetch: on its way to the leader, at the leader, or answered."""
+    """A Fetch request of a follower: on its way to the leader, at the leader, or answered."""
 
     follower: int
     life: int
@@ -73,12 +71,13 @@ class Fetching:
     request: FetchRequest
     told: Position | None
     answer: tuple[ErrorCode, Answer | None, int] | None = None
-    """The session's error, its part about the partition (None: unchanged), and its id. None before the answer."""
+    """(session error, answer for the partition or None if unchanged, session id); None before the leader has answered.
+    """
 
 
 @attrs.frozen
 class Answer:
-    """A partition's part of an answer to a follower."""
+    """A leader's answer for one partition to a follower's Fetch."""
 
     error: ErrorCode = ErrorCode.NONE
     diverging: tuple[int, int] | None = None
@@ -88,7 +87,9 @@ class Answer:
 
 
 class _LogDir:
-    """`odradek.data_plane.log.log_types.LogOwner` of a broker's log: it keeps the recovery point in memory, as a checkpoint."""
+    """`odradek.data_plane.log.log_types.LogOwner` of a broker's log. It keeps the recovery point in memory, in place
+    of a checkpoint file.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -97,19 +98,19 @@ class _LogDir:
     def change(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Do the work at once: no device hangs here."""
+        """Do the work at once, since simulated disks of these schedules never hang."""
         end(work())
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """Called when synced bytes will be rewritten from this offset on."""
+        """Called when synced bytes from this offset on will be rewritten. Lowers the recovery point in the checkpoint."""
         broker = self._broker
         broker.recovery_point_kept = min(broker.recovery_point_kept, offset)
 
     def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
-        """Do nothing: no schedule has a cleaner."""
+        """Do nothing: these schedules have no log cleaner."""
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
-        """Remove files, at once."""
+        """Remove the files at once."""
         for name in names:
             directory.remove(name)
 
@@ -119,20 +120,20 @@ class _LogDir:
     flush_failed = disk_refused = disk_failed
 
     def resources_short(self) -> None:
-        """Do nothing: resources are never short here."""
+        """Do nothing: these schedules have no shortage of resources."""
 
     def log_start_raised(self) -> None:
-        """Do nothing: records are never deleted here."""
+        """Do nothing: no record is deleted in these schedules."""
 
     def log_rolled(self, topic: str, partition: int) -> None:
-        """Do nothing: a finished segment is flushed with the rest."""
+        """Do nothing: a finished segment is flushed with the whole log."""
 
     def sync_entry(self) -> None:
-        """Do nothing: the directory is a root, whose entry is durable."""
+        """Do nothing: the log is in a root directory, whose own entry is durable."""
 
 
 class Broker:
-    """A broker with its one replica: the contents of its disk, and its state while it lives."""
+    """A broker with one replica: its disk and, while its process runs, its log and partition."""
 
     def __init__(self, node_id: int, around: Surroundings) -> None:
         self.node_id = node_id
@@ -144,17 +145,17 @@ class Broker:
         self.broker_epoch = -1
         self.images_seen = 0
         self.synced = 0
-        """The least log end offset that a loss of power has left."""
+        """The log end offset that must have survived the last power loss."""
         self.high_watermark_kept = 0
-        """The high watermark in the checkpoint, which may be older than the real one."""
+        """The high watermark in the checkpoint; it may be older than the real one."""
         self.recovery_point_kept = 0
-        """The recovery point in the checkpoint, which may be older than the real one."""
+        """The recovery point in the checkpoint; it may be older than the real one."""
         self.stopped_cleanly = False
         self.fetching: Fetching | None = None
         self.connection = 0
 
     def start(self) -> None:
-        """Begin a new life with the present contents of the disk."""
+        """Start a process on the present contents of the disk. Raises `SafetyViolation` if synced records are missing."""
         self.life += 1
         self.lives = True
         options = LoadOptions(
@@ -181,7 +182,7 @@ class Broker:
         self.images_seen = 0
 
     def die(self, *, power: bool) -> None:
-        """End the process. With `power`, unsynced bytes may be gone."""
+        """End the process. With `power` the machine loses power and perhaps unsynced bytes."""
         self.lives = False
         if self._around.random.random() < 0.7:
             self.high_watermark_kept = self._around.random.randint(
@@ -194,12 +195,12 @@ class Broker:
         self.disk.crash("random" if power else "all")
 
     def keep_recovery_point(self) -> None:
-        """Write the checkpoint of recovery points, now and then."""
+        """Write the recovery point to the checkpoint, with probability 0.5 if the plan has checkpoints."""
         if self._around.remembers and self._around.random.random() < 0.5:
             self.recovery_point_kept = self.log.recovery_point
 
     def stop(self) -> None:
-        """Stop cleanly: the log is closed, and the next start does not recover it."""
+        """Shut down cleanly: close the log, so that the next start skips its recovery."""
         self.lives = False
         self.partition.resign()
         self.log.close()
@@ -210,7 +211,7 @@ class Broker:
         self.stopped_cleanly = True
         self.disk.crash("all")
 
-    # --- what a partition asks (PartitionCluster), answered from the newest metadata that this broker has heard of
+    # -- PartitionCluster: answers from the newest metadata that this broker has received ----------
 
     @property
     def lag_ms_max(self) -> int:
@@ -239,17 +240,17 @@ class Broker:
         self._around.propose(self)
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Ignore a suspicion: all bytes here are sound."""
+        """Ignore the suspicion: all replicas of these schedules are sound."""
 
     def sync(self, partition: Partition, ended: Callable[[], None]) -> None:
-        """Flush the log, at once."""
+        """Flush the log at once."""
         partition.log.flush()
         ended()
 
     # --- the follower's side
 
     def next_fetch(self) -> Fetching | None:
-        """Make the next Fetch to its leader; None while it waits, or has no leader."""
+        """Make the next Fetch to the leader. Returns None while a Fetch is unanswered, or if there is no other leader."""
         image = self.partition.image
         if self.fetching is not None or image is None or self.partition.is_leader or image.leader < 0:
             return None
@@ -278,13 +279,13 @@ class Broker:
         return self.fetching
 
     def break_off(self) -> None:
-        """Drop the connection to the leader, and the session with it."""
+        """Drop the connection to the leader, and start a new fetch session."""
         self.connection += 1
         self.session.begin()
         self.fetching = None
 
     def take(self, fetching: Fetching, answer: Answer | None, session_id: int, code: ErrorCode) -> None:
-        """Take the answer to a Fetch as `LeaderFetcher` does."""
+        """Apply the answer to a Fetch, as `LeaderFetcher` does."""
         self.fetching = None
         if code:
             self.session.begin()
@@ -308,7 +309,9 @@ class Broker:
             partition.follow(answer.high_watermark, answer.log_start_offset)
 
     def _fetch_offset_and_truncate(self, leader: int) -> None:
-        """Truncate the log as Kafka's `fetchOffsetAndTruncate` does, without using virtual time."""
+        """Truncate the log as Kafka's `fetchOffsetAndTruncate` does. The requests to the leader take no virtual time
+        here.
+        """
         there = self._around.nodes[leader]
         if there.lives and there.partition.leader_error(self.followed_epoch) is ErrorCode.NONE:
             if there.log.log_end_offset < self.log.log_end_offset:
@@ -319,8 +322,8 @@ class Broker:
     # --- the leader's side
 
     def serve(self, fetching: Fetching) -> tuple[ErrorCode, Answer | None, int]:
-        """Serve a Fetch: the session's error, this partition's part of the answer (None: nothing new), the
-        session's id.
+        """Answer a Fetch as the leader. Returns (session error, answer for the partition or None if unchanged, session
+        id).
         """
         request = fetching.request
         plan = self.sessions.plan(request, by_id=True, now_ms=START_MS + self.now_ms())
@@ -331,7 +334,9 @@ class Broker:
         return ErrorCode.NONE, None, plan.session_id
 
     def _read(self, fetched: FetchedPartition, replica: ReplicaState) -> Answer:
-        """Answer a follower's fetch of the partition as the handler of Fetch does, in its order of checks."""
+        """Answer a follower's fetch of the partition, with the checks of the product's Fetch handler in the same
+        order.
+        """
         partition, log = self.partition, self.log
         code = partition.leader_error(fetched.current_leader_epoch)
         if code:

@@ -1,4 +1,4 @@
-"""Rules for a partition's replicas, at every moment of a schedule and at its end. PURE."""
+"""Safety checks of a partition's replicas, after every step of a schedule and at its end. PURE."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Promises", "contents"]
 
 
 class Promises:
-    """The records that were acknowledged or seen committed, and the check that they stay.
+    """All records that were acknowledged or seen committed; checks that none of them is lost or changed.
 
     All methods raise `SafetyViolation`.
     """
@@ -26,16 +26,18 @@ class Promises:
         self._seen: dict[int, bytes] = {}
         self._checked: dict[tuple[int, int], int] = {}
         self._led: dict[int, tuple[tuple[int, int] | None, int]] = {}
-        """The life and term in which each broker led at the last look, and its high watermark then."""
+        """By broker id, from the previous check: (process run, leader epoch) if it led, else None; and its high
+        watermark.
+        """
 
     def acknowledge(self, base_offset: int, values: Iterable[bytes]) -> None:
-        """Note that a producer's records were acknowledged at these offsets."""
+        """Record that a producer's records were acknowledged, at offsets from `base_offset` on."""
         for offset, value in enumerate(values, base_offset):
             if self.acknowledged.setdefault(offset, value) != value:
                 raise SafetyViolation(f"offset {offset} was acknowledged twice, for different records")
 
     def look(self, living: Iterable[Broker]) -> None:
-        """Check that the records below every high watermark are what they have always been."""
+        """Check that each committed record equals what was committed at its offset before, on every living broker."""
         for node in living:
             key = (node.node_id, node.life)
             checked = self._checked.get(key, 0)
@@ -63,7 +65,7 @@ class Promises:
         return len(partition.isr_state.isr) >= self._min_isr
 
     def check(self, nodes: Mapping[int, Broker]) -> None:
-        """Check at the end that the replicas are equal, and hold all that was promised, once and in order."""
+        """Check at the end that the replicas are equal and hold each acknowledged record once and in order."""
         log = self._check_replicas(nodes)
         there = list(log.values())
         if len(dict.fromkeys(there)) != len(there):
@@ -82,7 +84,9 @@ class Promises:
                 )
 
     def _check_replicas(self, nodes: Mapping[int, Broker]) -> dict[int, bytes]:
-        """Check that the replicas are equal and hold all that was ever seen; their records."""
+        """Check that the replicas are equal and have every record that was acknowledged or seen committed. Return
+        their values by offset.
+        """
         logs = [self._contents(node.log, 0, node.log.log_end_offset) for node in nodes.values()]
         if not logs[0] == logs[1] == logs[2]:
             raise SafetyViolation("the replicas differ")
@@ -94,5 +98,5 @@ class Promises:
 
 
 def contents(log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
-    """Read offset and value of each record from `start` to below `end`."""
+    """Read the values of all records from offset `start` to before `end`, by offset."""
     return {offset: record.value or b"" for offset, record in logged_records(log, start, end).items()}

@@ -1,6 +1,4 @@
-"""The controller in a schedule of replication alone: it knows the leader, the in-sync replicas and the unfenced
-brokers. PURE.
-"""
+"""The simulated controller of one partition: it has the leader, the ISR and the unfenced brokers. PURE."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ __all__ = ["NODES", "Controller", "Proposal"]
 
 @attrs.define(eq=False)
 class Proposal:
-    """An AlterPartition on its way to the controller, or back with its answer."""
+    """An AlterPartition request on its way to the controller, or its answer on the way back."""
 
     leader: int
     life: int
@@ -28,14 +26,14 @@ class Proposal:
     leader_epoch: int
     partition_epoch: int
     isr: tuple[tuple[int, int], ...]
-    """Broker ids with the broker epochs under which they fetched."""
+    """(broker id, broker epoch) of each proposed in-sync replica; the epoch is the one with which it fetched."""
     broker_epoch: int
     code: ErrorCode | None = None
     state: PartitionImage | None = None
 
     @classmethod
     def of(cls, node: Broker) -> Proposal:
-        """Make the present proposal of this leader."""
+        """Make the AlterPartition request for this leader's pending ISR change."""
         partition = node.partition
         proposal = partition.isr_state
         assert not isinstance(proposal, CommittedIsr)
@@ -55,13 +53,13 @@ class Proposal:
 
 
 class Controller:
-    """The metadata of one partition, and all images of it so far, oldest first."""
+    """The metadata of one partition. `images` has all versions of it so far, oldest first."""
 
     def __init__(self) -> None:
         self.state = PartitionImage(-1, 0, 0, NODES, NODES, (bytes(16),) * len(NODES))
         self.images: list[Image] = []
         self._brokers: dict[int, tuple[int, bool]] = {}
-        """Broker epoch, and whether it is unfenced."""
+        """By broker id: its broker epoch, and whether it is unfenced."""
         self._next_epoch = 100
 
     def _change(self, **fields: object) -> None:
@@ -76,10 +74,9 @@ class Controller:
         return self._brokers.get(node_id, (0, False))[1]
 
     def register(self, node_id: int) -> int:
-        """Register a broker: it leaves every ISR that has other members (KIP-966), and may lead a leaderless
-        partition.
+        """Register a broker and return its new broker epoch. It is removed from the ISR if others are in it (KIP-966).
 
-        Returns its epoch.
+        If the partition has no leader and the broker is in the ISR, the broker becomes the leader.
         """
         self._next_epoch += 1
         if self.images:
@@ -92,7 +89,9 @@ class Controller:
         return self._next_epoch
 
     def fence(self, node_id: int) -> None:
-        """Fence a broker, which stops leading. It stays in sync only if it is the last in-sync replica."""
+        """Fence a broker: another in-sync replica becomes the leader if it led. It stays in the ISR only if no other
+        replica is in it.
+        """
         if node_id in self._brokers:
             self._brokers[node_id] = (self._brokers[node_id][0], False)
         state = self.state
@@ -111,17 +110,17 @@ class Controller:
         self._tell()
 
     def elect(self, random: Random) -> None:
-        """Elect any in-sync replica that may lead, if there is one."""
+        """Make a random unfenced in-sync replica the leader, if there is one."""
         alive = [each for each in self.state.isr if self._is_unfenced(each)]
         if alive:
             self._change(leader=random.choice(alive), leader_epoch=self.state.leader_epoch + 1)
 
     def decide(self, asked: Proposal) -> None:
-        """Answer a proposal."""
+        """Decide an ISR proposal: set its error code and the resulting state."""
         asked.code, asked.state = self._alter(asked), self.state
 
     def _alter(self, asked: Proposal) -> ErrorCode:
-        """Perform Kafka's checks in its order."""
+        """Perform Kafka's checks of AlterPartition, in Kafka's order. Apply the new ISR and return NONE if all pass."""
         state = self.state
         if self._brokers.get(asked.leader, (-1, False))[0] != asked.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH

@@ -1,4 +1,4 @@
-"""The fetches of a schedule of replication alone: asked, on their way, answered late, or lost. PURE."""
+"""The simulated network for Fetch requests between brokers: they arrive late, or are lost. PURE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Fetches"]
 
 
 class Fetches:
-    """Fetches and their answers between the brokers, and the two brokers that do not reach each other."""
+    """Fetch requests and answers on their way. At times two brokers cannot reach each other."""
 
     def __init__(self, random: Random, nodes: Mapping[int, Broker]) -> None:
         self._random = random
@@ -21,19 +21,19 @@ class Fetches:
         self._silent: tuple[int, int] | None = None
 
     def ask(self, node: Broker) -> None:
-        """Let a follower fetch from its leader."""
+        """Let a follower send a Fetch to its leader, unless one is unanswered."""
         fetching = node.next_fetch()
         if fetching is not None:
             self._under_way.append(fetching)
 
     def deliver_one(self) -> None:
-        """Deliver a fetch to the leader, or its answer to the follower: mostly the oldest."""
+        """Deliver one Fetch to its leader, or one answer to its follower: mostly the oldest."""
         if self._under_way:
             at = self._random.choice((0, 0, self._random.randrange(len(self._under_way))))
             self._deliver(self._under_way[at])
 
     def deliver_all(self) -> None:
-        """Move each fetch under way one step on."""
+        """Deliver each Fetch that is on its way, or its answer if the leader has answered."""
         for fetching in list(self._under_way):
             if fetching in self._under_way:
                 self._deliver(fetching)
@@ -49,7 +49,8 @@ class Fetches:
                 return
             fetching.answer = leader.serve(fetching)
             if not self._is_awaited(node, fetching):
-                self._under_way.remove(fetching)  # the fetch was given up, but the leader has counted it
+                # The follower no longer waits, but the leader has recorded the fetch.
+                self._under_way.remove(fetching)
             return
         self._under_way.remove(fetching)
         if self._is_awaited(node, fetching):
@@ -66,7 +67,7 @@ class Fetches:
             node.break_off()
 
     def lose_one(self) -> None:
-        """Break a follower's connection: its fetch may still arrive."""
+        """Break the connection of a random follower; its Fetch may still arrive."""
         if self._under_way:
             fetching = self._random.choice(self._under_way)
             node = self._nodes[fetching.follower]
@@ -76,12 +77,12 @@ class Fetches:
                 self._under_way.remove(fetching)
 
     def lose_all_of(self, leader: int) -> None:
-        """Lose all fetches to this leader, which has died."""
+        """Lose all Fetches to this leader, since its process has ended."""
         for fetching in [each for each in self._under_way if each.leader == leader]:
             self._lose(fetching)
 
     def cut(self) -> None:
-        """Cut two brokers off from each other for a while."""
+        """Cut two random brokers off from each other, or end such a cut."""
         pair = sorted(self._random.sample(NODES, 2))
         self._silent = self._random.choice((None, (pair[0], pair[1])))
 

@@ -1,4 +1,4 @@
-"""The producers of a schedule of replication alone: one batch each under way, sent again until it is acknowledged. PURE."""
+"""Simulated idempotent producers: each has one batch in flight, and sends it again until it is acknowledged. PURE."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Producers"]
 
 @attrs.define(eq=False)
 class _Batch:
-    """A batch that a producer waits for."""
+    """A batch that its producer has not seen acknowledged yet."""
 
     producer: int
     sequence: int
@@ -27,7 +27,7 @@ class _Batch:
 
 @attrs.define(eq=False)
 class _Waiter:
-    """Waits for the acknowledgement of a batch (`odradek.data_plane.replication.waiting_requests.AckWaiter`)."""
+    """`odradek.data_plane.replication.waiting_requests.AckWaiter` for a batch: it waits for the acknowledgement."""
 
     producers: Producers
     batch: _Batch
@@ -42,7 +42,7 @@ class _Waiter:
 
 
 class Producers:
-    """Two idempotent producers with acks=all."""
+    """Two simulated idempotent producers with acks=all."""
 
     def __init__(self, random: Random, promises: Promises) -> None:
         self._random = random
@@ -52,7 +52,9 @@ class Producers:
         self._serial = 0
 
     def produce(self, living: Sequence[Broker], now_ms: int) -> None:
-        """Send a producer's next batch, or the last one again, to the broker that it takes for the leader."""
+        """Send the unacknowledged batch of a random producer, or its next one, to a broker that considers itself the
+        leader.
+        """
         producer = self._random.choice((1, 2))
         batch = self._batches[producer]
         if batch is not None and batch.is_waiting:
@@ -70,7 +72,7 @@ class Producers:
             self._append(self._random.choice(leading), batch, now_ms)
 
     def _append(self, node: Broker, batch: _Batch, now_ms: int) -> None:
-        """Append a batch as the handler of Produce does with acks=all."""
+        """Append a batch to the leader's log, as the Produce handler does with acks=all."""
         partition = node.partition
         if not partition.has_min_isr:
             return
@@ -82,7 +84,7 @@ class Producers:
         try:
             result = partition.append_as_leader(memoryview(builder.build()), START_MS + now_ms)
         except KafkaError:
-            return  # an earlier batch of this producer is missing here: this leader will not last
+            return  # the leader lacks an earlier batch of this producer: it will be deposed
         batch.is_waiting = True
         if node.log.high_watermark > result.last_offset:
             self.settled(batch, result.base_offset)
@@ -90,7 +92,7 @@ class Producers:
             partition.waiting.wait_for_acks(_Waiter(self, batch, result.base_offset, result.last_offset))
 
     def settled(self, batch: _Batch, base_offset: int | None) -> None:
-        """Settle a producer's batch: it was acknowledged at an offset, or was not."""
+        """Called when the wait for a batch ends. `base_offset` is where it was acknowledged; None after an error."""
         batch.is_waiting = False
         if base_offset is not None:
             self._promises.acknowledge(base_offset, batch.values)
@@ -98,7 +100,7 @@ class Producers:
                 self._batches[batch.producer] = None
 
     def time_out(self) -> None:
-        """End the waits of both producers: they send again."""
+        """Let both producers stop waiting, so that they send their batches again."""
         for batch in self._batches.values():
             if batch is not None:
                 batch.is_waiting = False

@@ -1,1 +1,3 @@
-"""Many runs of the simulator: side by side, recorded, grouped, made smaller and reported. Start with `command.py`."""
+"""Campaigns of the simulator: many runs side by side, whose failures are grouped, minimised and reported. Entry point:
+`command.py`.
+"""

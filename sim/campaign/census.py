@@ -1,7 +1,8 @@
-"""`python -m sim --census DIR`: prints the named states of the product that the runs of a campaign have reached. SHELL.
+"""`python -m sim --census DIR`: prints the named states of the product that the runs of a campaign have reached.
+SHELL.
 
-Exit status 4: a certain state was missed, or 2,000 seeds have missed a state that has neither a driver nor a reason.
-64: the command was not understood. Otherwise 0.
+Exit status 4: a certain state was missed, or 2,000 seeds have missed a state that has neither a driver nor a
+reason. 64: the command line was wrong. Otherwise 0.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from sim.census.tally import ALL_SEEDS, CERTAIN_SEEDS, Tally, report_of, screen_
 
 USAGE = 64
 UNREACHED = 4
-"""The exit status where runs have missed a state that they should have reached."""
+"""The exit status if runs have missed a state that they should have reached."""
 
 __all__ = ["UNREACHED", "main", "missed_by"]
 
 
 def missed_by(results: Results, commit: str) -> list[str]:
-    """List the certain states that a commit's seeds of the default profile have missed."""
+    """List the named states marked as certain that the runs of a commit with the default profile have missed."""
     outcomes = results.outcomes.values()
     return Tally.of(
         each for each in outcomes if each.commit == commit and each.profile == "default"

@@ -1,8 +1,9 @@
-"""`python -m sim --campaign`: seeds side by side until the time is over; failures are grouped, made smaller and
+"""`python -m sim --campaign`: runs seeds side by side until the time is over; failures are grouped, minimised and
 reported.
 
-Everything is in one directory: `results.jsonl`, `report.md`, and for each group of failures `timeline-SEED.html`. The same
-command with the same directory goes on behind the last seed, after those seeds that failed with other code.
+All results are in one directory: `results.jsonl`, `report.md`, and for each group of failures `timeline-SEED.html`.
+The same command with the same directory continues after the last seed. First it repeats the seeds that failed with
+other code.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ USAGE = 64
 INTERRUPTED = 130
 PROGRESS_SECONDS = 30.0
 GROUPS_EXPLAINED_MAX = 20
-"""Groups of failures that are made smaller: with more of them something else is wrong."""
+"""The largest number of failure groups that are minimised. More groups have most likely a common cause."""
 WORST_FIRST = ("safety", "crash", "liveness")
 
 
@@ -46,9 +47,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str]) -> int:
-    """Run a campaign. The exit status is that of the worst run since the command began.
+    """Run a campaign, and return the exit status of the worst run of this session.
 
-    It is 4 if all went well, and there were enough seeds to expect a named state that none of them has reached.
+    The status is 4 if no run failed, but a named state was missed although the seeds were enough to expect it.
     """
     parser = _Parser(prog="python -m sim --campaign", description=__doc__.partition("\n")[0])
     parser.add_argument("--hours", type=float, default=1 / 6, help="how long to run (default: ten minutes)")
@@ -73,7 +74,7 @@ def main(arguments: list[str]) -> int:
         "--tries",
         type=int,
         default=TRIES_MAX,
-        help="largest number of runs that make a failure smaller (default: %(default)s)",
+        help="largest number of runs to minimise one failure (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
     if given.workers < 1 or given.hours <= 0 or (given.nodes is not None and given.nodes < 3):
@@ -91,7 +92,9 @@ def _read(path: Path) -> Results:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Cut off an unfinished last line, which a killed campaign has left and the next line would continue."""
+    """Remove an incomplete last line, which a killed campaign may have left. Otherwise the next line would be appended
+    to it.
+    """
     if path.exists():
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1
@@ -101,7 +104,7 @@ def _cut_torn_line(path: Path) -> None:
 
 
 class Campaign:
-    """One session of a campaign; `results` has those of earlier sessions, too."""
+    """One session of a campaign. `results` includes those of earlier sessions."""
 
     def __init__(self, given: argparse.Namespace, results: Results) -> None:
         self._out: Path = given.out
@@ -119,7 +122,7 @@ class Campaign:
         for worker in self._workers:
             self._idle.put(worker)
         self._fresh: list[Worker] = []
-        """Workers that replay runs that were made smaller."""
+        """Workers that replay a minimised run in a new process."""
         self._explained = dict.fromkeys(results.shrunk)
         self._session: list[Outcome] = []
         self._guide = Guide.read(self._out / "coverage.json")
@@ -128,7 +131,7 @@ class Campaign:
         self._next_progress = self._began + PROGRESS_SECONDS
 
     def run(self) -> int:
-        """Run until the time is over and every failure is explained."""
+        """Run seeds until the time is over and every new failure is minimised. Return the exit status."""
         known = len(self._results.outcomes)
         print(f"campaign: commit {self._commit}, profile {self._profile}, {known} seeds known in {self._out}")
         if threading.current_thread() is threading.main_thread():
@@ -137,12 +140,12 @@ class Campaign:
         try:
             self._run(pool)
         except KeyboardInterrupt:
-            # Once is enough: the report is still to be written.
+            # One interrupt is enough: the report must still be written.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
             for worker in (*self._workers, *self._fresh):
                 worker.stop()
-            print("campaign: interrupted; the same command goes on behind the last seed that was finished")
+            print("campaign: interrupted; repeat the command to continue after the last finished seed")
             return INTERRUPTED
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -194,9 +197,7 @@ class Campaign:
         return True
 
     def _note(self, outcome: Outcome) -> bool:
-        """Record a run's outcome. Return True if it is the first of its group of failures, which is then
-        explained.
-        """
+        """Record a run's outcome. Return True if it is the first of its failure group and must be minimised."""
         self._session.append(outcome)
         self._rare.add(outcome)
         if outcome.verdict == "ok":
@@ -211,7 +212,7 @@ class Campaign:
         return RunOptions.draw(seed, self._profile, nodes=self._nodes)
 
     def _added(self, seed: int) -> tuple[str, ...]:
-        """Choose the options that are added to those of the seed; for a repeated seed the same as before."""
+        """Choose the options to add to those that the seed draws. A repeated seed gets the same ones again."""
         known = self._results.outcomes.get(seed)
         if known is not None:
             return known.added
@@ -231,7 +232,7 @@ class Campaign:
             self._idle.put(worker)
 
     def _explain(self, outcome: Outcome) -> Shrunk:
-        """Make a failure smaller, and run the smallest in yet another process."""
+        """Reduce a failure to the smallest options that still fail, and replay that run in a new process."""
         seed = outcome.seed
         worker = self._idle.get()
         digests = {"": outcome.digest}

@@ -1,8 +1,8 @@
-"""Coverage of the product by a run: lines, branches, buggify points. SHELL.
+"""Code coverage of the product in one simulated run: lines, branches, buggify points. SHELL.
 
-`sys.settrace` follows each line of the packages in `PACKAGES`. A branch is a pair of lines: a conditional jump, and
-where it goes. Jumps that stay within a line are not told apart. The run has the same
-events and the same digest as without this. It takes more real time.
+`sys.settrace` follows each line of the packages in `PACKAGES`. A branch is a pair of lines: a conditional jump and
+its target. Jumps within one line are not distinguished. The run has the same events and the same digest as without
+coverage, but takes more real time.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Branch = tuple[int, int]
 
 @attrs.define
 class Coverage:
-    """Lines and branches by file, as seen; points that fired, with how often."""
+    """Executed lines and branches by file. `points` has how often each buggify point fired."""
 
     lines: dict[str, set[int]] = attrs.Factory(dict)
     branches: dict[str, set[Branch]] = attrs.Factory(dict)
     points: dict[str, int] = attrs.Factory(dict)
 
     def merge(self, other: Coverage) -> int:
-        """Add the coverage of another run; returns how many lines, branches and points of it are new."""
+        """Add the coverage of another run. Return how many of its lines, branches and points were new."""
         new = 0
         for file, lines in other.lines.items():
             there = self.lines.setdefault(file, set())
@@ -69,7 +69,7 @@ class Coverage:
 
 
 def covered_run(seed: int, options: RunOptions) -> tuple[RunResult, Coverage]:
-    """Run, and record the executed code."""
+    """Run a seed with these options, and record the coverage."""
     found = Coverage()
 
     def on_line(word: str, line: str) -> None:
@@ -80,7 +80,7 @@ def covered_run(seed: int, options: RunOptions) -> tuple[RunResult, Coverage]:
     with _following() as arcs:
         result = run(seed, options, trace=on_line)
     for code, pairs in arcs.items():
-        # A package of ours is imported by way of a link: odradek/wire is the folder wire.
+        # A package is imported by way of a symbolic link: odradek/wire is the folder wire.
         file = Path(code.co_filename).resolve().relative_to(_REPOSITORY).as_posix()
         lines = found.lines.setdefault(file, set())
         lines |= {line for _, line in pairs}
@@ -90,14 +90,16 @@ def covered_run(seed: int, options: RunOptions) -> tuple[RunResult, Coverage]:
 
 
 def _imported_from(package: str) -> Path:
-    """Return the folder of a package's code: a link in `odradek/`, where there is one."""
+    """Return the folder from which a package is imported: its symbolic link in `odradek/`, if there is one."""
     link = _REPOSITORY / "odradek" / package
     return link if link.is_symlink() else _REPOSITORY / package
 
 
 @contextmanager
 def _following() -> Iterator[dict[CodeType, set[Branch]]]:
-    """Follow lines while the context lasts: pairs of lines that were executed one after the other, by function."""
+    """Trace the followed packages while the context lasts. Yields by code object: pairs of lines that were executed in
+    sequence.
+    """
     arcs: dict[CodeType, set[Branch]] = {}
     prefixes = tuple(f"{_imported_from(package)}/" for package in PACKAGES)
     is_followed: dict[CodeType, bool] = {}
@@ -132,7 +134,7 @@ def _following() -> Iterator[dict[CodeType, set[Branch]]]:
 
 
 def branches_of(code: CodeType) -> set[Branch]:
-    """Find the branches of one function: from each conditional jump to both lines that may follow it."""
+    """Find the branches of one function: from each conditional jump to each of the two lines that may follow."""
     instructions = list(dis.get_instructions(code))
     line_at: dict[int, int] = {}
     line = code.co_firstlineno
@@ -153,7 +155,7 @@ def branches_of(code: CodeType) -> set[Branch]:
 
 
 def lines_of(path: Path) -> tuple[set[int], set[Branch]]:
-    """Find all lines and branches of a file's functions; code that runs when a module is loaded is left out."""
+    """Find all lines and branches of the functions in a file. Code that runs at import time is left out."""
     lines: set[int] = set()
     branches: set[Branch] = set()
     waiting = [compile(path.read_text(), str(path), "exec")]

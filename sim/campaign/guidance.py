@@ -1,11 +1,11 @@
-"""Options that lead to rare states are drawn more often: which ones a campaign adds to what a seed has drawn. PURE.
+"""Guided choice of options: a campaign adds options that have led to rare states or new code. PURE.
 
-An option is a word: "trouble links", "workload group" or "duty moves". The added options are recorded beside the
-outcome, so that the run can be made again.
+An option is named by two words: "trouble links", "workload group" or "duty moves". The added options are recorded
+with the outcome, so that the run can be repeated.
 
-Two things weigh alike. One run in twenty shows how many new lines and branches its options have reached. Every run shows
-which named states of the product (`sim/census`) it has reached. A state that few runs reach counts for more, and states
-that one run in five reaches count for nothing.
+Two measures have equal weight. One run in twenty shows how many new lines and branches its options have reached.
+Every run shows which named states of the product (`sim/census`) it has reached. The fewer runs reach a state, the
+more it counts; a state that one run in five reaches does not count.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from sim.options import GUARDED_DUTIES, RunOptions
 GUIDED_PROBABILITY = 0.25
 ADDED_MAX = 2
 _NEEDS_MORE = ("trouble upgrade",)
-"""Options that do nothing without another one."""
+"""Options that have no effect without another option."""
 
 RARE_SHARE = 0.2
-"""A state is rare while a smaller share of the runs than this has reached it."""
+"""A state is rare if fewer than this share of the runs have reached it."""
 
 __all__ = ["RareStates", "added_for", "options_named", "with_added"]
 
 
 def options_named(options: RunOptions) -> tuple[str, ...]:
-    """List the words of all options that a run has."""
+    """List the names of all options that a run has, such as "workload group"."""
     return (
         *(f"trouble {kind}" for kind in dict.fromkeys(options.storm.kinds)),
         *(f"workload {name}" for name in options.workloads),
@@ -41,26 +41,26 @@ def options_named(options: RunOptions) -> tuple[str, ...]:
 
 @attrs.define
 class RareStates:
-    """The named states that runs with each option have reached."""
+    """Counts of how often runs with each option have reached each named state."""
 
     runs: int = 0
     reached: dict[str, int] = attrs.Factory(dict)
-    """The runs that have reached each state."""
+    """By state: the number of runs that reached it."""
     runs_with: dict[str, int] = attrs.Factory(dict)
-    """The runs that had each option."""
+    """By option: the number of runs that had it."""
     reached_with: dict[str, dict[str, int]] = attrs.Factory(dict)
-    """By option, then by state: the runs that had the one and have reached the other."""
+    """By option, then by state: the number of runs that had the option and reached the state."""
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> RareStates:
-        """Count these runs."""
+        """Count the given runs."""
         found = cls()
         for outcome in outcomes:
             found.add(outcome)
         return found
 
     def add(self, outcome: Outcome) -> None:
-        """Count a run. Parts alone have no options, so their states are left out."""
+        """Count a run. States that parts alone have reached are left out, since these have no options."""
         self.runs += 1
         for name in outcome.states:
             self.reached[name] = self.reached.get(name, 0) + 1
@@ -71,7 +71,9 @@ class RareStates:
                 counts[name] = counts.get(name, 0) + 1
 
     def weights(self) -> dict[str, float]:
-        """Compute for each option how many rare states a run with it reaches; a state weighs 1 / its runs."""
+        """Compute the weight of each option: the rare states per run with it. A state that n runs have reached adds
+        1/n.
+        """
         rare = {name: 1 / runs for name, runs in self.reached.items() if runs < RARE_SHARE * self.runs}
         return {
             option: sum(runs * rare.get(name, 0.0) for name, runs in counts.items()) / self.runs_with[option]
@@ -80,7 +82,7 @@ class RareStates:
 
 
 def _options_of(outcome: Outcome) -> tuple[str, ...]:
-    """List the words of all options that a run had, as `options_named` does."""
+    """List the names of all options that a run had, in the words of `options_named`."""
     return (
         *(f"trouble {kind}" for kind in outcome.kinds),
         *(f"workload {name}" for name in outcome.workloads),
@@ -91,9 +93,10 @@ def _options_of(outcome: Outcome) -> tuple[str, ...]:
 def added_for(
     seed: int, options: RunOptions, news: Mapping[str, int], rare: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """Choose options to add to those of a seed.
+    """Choose at most `ADDED_MAX` options to add to those that a seed draws; for most seeds none.
 
-    `news` has how much new code each option has reached, `rare` the weight of the rare states behind it.
+    `news` has by option how much new code its runs have reached, `rare` the weight of the rare states that they
+    reached.
     """
     random = Random(f"{seed}/guided")
     if random.random() >= GUIDED_PROBABILITY or options.profile != "default":
@@ -110,13 +113,13 @@ def added_for(
 
 
 def _shares(weights: Mapping[str, float]) -> dict[str, float]:
-    """Scale weights to a sum of 1."""
+    """Scale the weights so that their sum is 1. Returns an empty dict if all are 0."""
     whole = sum(weights.values())
     return {name: weight / whole for name, weight in weights.items()} if whole else {}
 
 
 def with_added(options: RunOptions, added: Sequence[str]) -> RunOptions:
-    """Return the options with some more of these words."""
+    """Return the options with these named options added."""
     for name in added:
         kind, _, word = name.partition(" ")
         match kind:

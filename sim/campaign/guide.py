@@ -1,6 +1,6 @@
-"""The code that a campaign has executed so far, and the options that reached new code. SHELL.
+"""The code coverage of all campaigns in one directory, and how much of it each option was first to reach. SHELL.
 
-`coverage.json` in the campaign's directory keeps both, so that the next campaign continues from there.
+`coverage.json` in the campaign's directory keeps both, so that the next campaign continues with them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sim.campaign.guidance import added_for, options_named
 from sim.options import RunOptions
 
 COVERED_EVERY = 20
-"""One of `COVERED_EVERY` runs records its coverage."""
+"""The coverage of one run in this many is recorded."""
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 __all__ = ["COVERED_EVERY", "Guide", "everything"]
@@ -25,27 +25,30 @@ __all__ = ["COVERED_EVERY", "Guide", "everything"]
 
 @attrs.define
 class Guide:
-    """Coverage of all campaigns in one directory. Workers' threads share it."""
+    """Coverage of all campaigns in one directory. Threads share it."""
 
     path: Path
     coverage: Coverage = attrs.Factory(Coverage)
     news: dict[str, int] = attrs.Factory(dict)
-    """The number of lines and branches that runs with each option were the first to reach."""
+    """By option: how many lines, branches and points its runs were the first to reach."""
     runs: int = 0
     _lock: Lock = attrs.Factory(Lock)
 
     @classmethod
     def read(cls, path: Path) -> Guide:
-        """Read the file that `learn` wrote; an empty guide if there is none. Raises `ValueError`, `KeyError`."""
+        """Read the file that `learn` writes; return an empty guide if there is no file. Raises `ValueError`,
+        `KeyError`.
+        """
         if not path.exists():
             return cls(path)
         given = json.loads(path.read_text())
         return cls(path, Coverage.from_json(given), dict(given["news"]), int(given["runs"]))
 
     def learn(self, file: Path, options: RunOptions) -> int:
-        """Add the coverage that a run has written into a file, and remove the file; returns how much of it was new.
+        """Add the coverage that a run has written to `file`, and delete the file. Return how many lines, branches and
+        points were new.
 
-        A run whose process died has written none.
+        Returns 0 if there is no file, because the run's process died.
         """
         if not file.exists():
             return 0
@@ -61,13 +64,15 @@ class Guide:
         return new
 
     def added_for(self, seed: int, options: RunOptions, rare: Mapping[str, float]) -> tuple[str, ...]:
-        """Choose options to add to those that a seed draws; `rare` weighs options by the rare states behind them."""
+        """Choose options to add to those that a seed draws. `rare` has the weight of each option by the rare states it
+        reached.
+        """
         with self._lock:
             return added_for(seed, options, dict(self.news), rare)
 
 
 def everything() -> dict[str, tuple[set[int], set[Branch]]]:
-    """Find all existing lines and branches, by file of the followed packages."""
+    """Find all lines and branches that the product's followed packages have, by file."""
     return {
         path.relative_to(_REPOSITORY).as_posix(): lines_of(path)
         for package in PACKAGES

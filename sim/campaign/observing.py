@@ -1,8 +1,8 @@
-"""One run, watched from outside for its timeline: messages, faults, elections, high watermarks. SHELL.
+"""One run, observed for its timeline: messages, faults, elections, high watermarks. SHELL.
 
-The trace of a run has sizes and checksums, no contents. So the ends of connections, partitions and the world are
-watched. Some of their methods are wrapped while this one run lasts (in a process of its own: `sim.campaign.worker`).
-Watching neither draws nor waits, so the run is the same, and its digest shows it.
+The trace of a run has only sizes and checksums, without contents. So this module wraps methods of connections,
+partitions and the simulated cluster for this one run, in a process of its own (`sim.campaign.worker`). The wrappers
+neither draw random numbers nor wait, so the run and its digest stay the same.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["observe", "write_timeline"]
 
 
 def write_timeline(seed: int, options: RunOptions, commit: str, path: str) -> RunResult:
-    """Run, and write the timeline of the run as one HTML file."""
+    """Run a seed, and write the run's timeline as one HTML file."""
     result, timeline = observe(seed, options)
     Path(path).write_text(timeline.to_html(result, replay_command(seed, options), commit))
     return result
 
 
 def observe(seed: int, options: RunOptions) -> tuple[RunResult, Timeline]:
-    """Run, and record the events."""
+    """Run a seed, and record its timeline."""
     timeline = Timeline()
 
     def on_line(word: str, line: str) -> None:
@@ -55,13 +55,13 @@ def observe(seed: int, options: RunOptions) -> tuple[RunResult, Timeline]:
 
 @attrs.define
 class _Stream:
-    """One direction of a connection: bytes sent, and frames of it that have not arrived whole."""
+    """One direction of a connection: counts of bytes, and the frames that have not arrived completely."""
 
     sent: int = 0
     received: int = 0
     buffer: bytearray = attrs.Factory(bytearray)
     under_way: list[tuple[int, float, int, int]] = attrs.Factory(list)
-    """End of the frame in the stream, when it was sent, its API (-1: unknown), its size."""
+    """For each frame: (end position in the stream, virtual time sent, API key or -1 if unknown, size in bytes)."""
 
 
 class _Observer:
@@ -70,7 +70,7 @@ class _Observer:
         self._fabric: Fabric | None = None
         self._streams: dict[SimConn, _Stream] = {}
         self._asked: dict[SimConn, dict[int, int]] = {}
-        """The API of each correlation id, by the client's end."""
+        """By the client's end of a connection, then by correlation id: the API key of the request."""
         self._owners: dict[Partition, tuple[str, int]] = {}
         self._high_watermarks = 0
 
@@ -80,7 +80,7 @@ class _Observer:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch while the context lasts."""
+        """Record events while the context lasts."""
         with ExitStack() as stack:
             for owner, name, after in (
                 (SimConn, "send", self._sent),
@@ -115,7 +115,9 @@ class _Observer:
             del buffer[:size]
 
     def _api_of(self, conn: SimConn, frame: bytearray) -> int:
-        """Find the API of a frame: of a request by its header; of a response by the correlation id of a request."""
+        """Return the API key of a frame. A request names it in its header, a response has the correlation id of its
+        request.
+        """
         if conn.name.endswith(">"):
             api = int.from_bytes(frame[4:6], "big")
             correlation_id = int.from_bytes(frame[8:12], "big")
@@ -194,7 +196,7 @@ class _Observer:
 
 @contextmanager
 def _wrapped(owner: type, name: str, after: Callable[..., None]) -> Iterator[None]:
-    """Call `after(self, result, *arguments)` after each call of a method."""
+    """Wrap a method while the context lasts: `after(self, result, *arguments)` is called after each call."""
     original = owner.__dict__[name]
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,8 @@
-"""The progress of a campaign, as a part of its report and as a screen of the terminal. PURE but for the sources that
-it reads.
+"""The progress of a campaign, as a part of its report and as lines for the terminal. PURE, except that it reads the
+sources to count their lines.
 
-Seeds, virtual time, records, faults by kind, named states, coverage, the answers of nodes, and news since the campaign before.
+It covers seeds, virtual time, records, faults by kind, named states, coverage, the answers of nodes, and news since
+the previous campaign.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["Standing", "page", "screen"]
 
 @attrs.define
 class Standing:
-    """The state of a campaign at one moment."""
+    """Totals of a campaign at one moment."""
 
     seeds: int
     virtual_seconds: float
@@ -37,11 +38,11 @@ class Standing:
     points: dict[str, int]
     covered_runs: int
     tally: Tally = attrs.Factory(Tally)
-    """The named states that were reached."""
+    """Which named states were reached, and how often."""
 
     @classmethod
     def of(cls, results: Results, guide: Guide) -> Standing:
-        """Compute the present standing."""
+        """Compute the totals of all results so far."""
         faults: dict[str, int] = {}
         answers = AnswerCounts()
         for outcome in results.outcomes.values():
@@ -65,7 +66,7 @@ class Standing:
         )
 
     def seen(self) -> dict[str, None]:
-        """List each API, version and error code that was answered, as one word."""
+        """List each combination of API, version and error code that nodes have answered, such as "Fetch 4 NONE"."""
         return {
             f"{key} {code}": None
             for key, codes in self.answers.counts.items()
@@ -75,7 +76,7 @@ class Standing:
 
 
 def page(now: Standing, before: Standing) -> str:
-    """Write the part of the report, in Markdown."""
+    """Write this part of the report, in Markdown."""
     lines = ["", "## What befell the clusters", "", "| fault | times |", "| --- | ---: |"]
     lines += [f"| {name} | {times} |" for name, times in sorted(now.faults.items())]
     lines += ["", "## Named states", "", *report_of(now.tally)]
@@ -87,7 +88,7 @@ def page(now: Standing, before: Standing) -> str:
 
 
 def screen(now: Standing, before: Standing, session: Sequence[Outcome]) -> list[str]:
-    """Write a screen for the terminal."""
+    """Format the lines for the terminal at the end of a session."""
     seconds = sum(outcome.virtual_seconds for outcome in session)
     records = sum(outcome.statistics.get("acknowledged", 0) for outcome in session)
     failed = sum(outcome.verdict != "ok" for outcome in session)
@@ -109,7 +110,7 @@ def screen(now: Standing, before: Standing, session: Sequence[Outcome]) -> list[
 
 
 def news(now: Standing, before: Standing) -> list[str]:
-    """List the things that the last campaign was the first to reach."""
+    """List what was reached since `before` for the first time."""
     found = []
     failures = [each for each in now.failures if each not in before.failures]
     if failures:
@@ -186,7 +187,7 @@ def _answers(now: Standing) -> list[str]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Write numbers in ascending order, as in `0-3, 5`."""
+    """Format ascending numbers as ranges, such as `0-3, 5`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:

@@ -18,7 +18,7 @@ __all__ = ["report"]
 def report(
     results: Results, commit: str, workers: int, real_seconds: float, session: Sequence[Outcome]
 ) -> str:
-    """Write the page on all seeds so far, and on the speed of the last session (`session`, `real_seconds` long)."""
+    """Write the report on all seeds so far. `session` has the outcomes of the last session, which took `real_seconds`."""
     outcomes = list(results.outcomes.values())
     failures = results.failures()
     failed = sum(map(len, failures.values()))
@@ -55,7 +55,7 @@ def _speed(commit: str, workers: int, real_seconds: float, session: Sequence[Out
 
 
 def _coverage(outcomes: Sequence[Outcome]) -> list[str]:
-    """Count the runs that had each kind of trouble and each workload, and the failed ones among them."""
+    """Write a table of how many runs had each trouble, workload and operator duty, and how many of them failed."""
     rows: dict[str, list[int]] = {}
     for outcome in outcomes:
         for name in (

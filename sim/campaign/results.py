@@ -1,7 +1,7 @@
-"""The file of a campaign's results: JSON lines, one for each run and each failure that was made smaller. PURE.
+"""The file of a campaign's results: JSON lines, one for each run and one for each minimised failure. PURE.
 
-A line is written when its run has ended. So a campaign that is killed loses only the runs under way. A torn last line
-is ignored. If two lines have the same seed, the later line counts.
+A line is written when its run has ended. So a campaign that is killed loses only the runs that have not ended. An
+incomplete last line is ignored. If two lines have the same seed, the later line counts.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["Outcome", "Results", "Shrunk", "line_of"]
 
 @attrs.frozen
 class Outcome:
-    """The end of a seed's run.
+    """The result of a seed's run.
 
-    `commit` is the commit of the code. Only failures have `message` and the options of the run.
+    `commit` is that of the code. Only failures have a `message`.
     """
 
     seed: int
@@ -38,31 +38,33 @@ class Outcome:
     virtual_seconds: float
     real_seconds: float
     kinds: tuple[str, ...]
-    """The kinds of trouble, each once."""
+    """The kinds of trouble in the storm, each once."""
     workloads: tuple[str, ...]
     statistics: Mapping[str, int]
     added: tuple[str, ...] = ()
     """Options that the campaign added to those of the seed (`sim.campaign.guidance`)."""
     duties: tuple[str, ...] = ()
     covered: bool = False
-    """Whether its coverage was recorded: then it was slow, and does not count in the pace."""
+    """True if its coverage was recorded. Such a run is slow, so the report leaves it out of the speed."""
     faults: Mapping[str, int] = attrs.Factory(dict)
-    """How often each kind of fault befell the cluster."""
+    """By kind of fault: how often it was inflicted on the cluster."""
     answers: Mapping[str, Mapping[str, int]] = attrs.Factory(dict)
     served: Mapping[str, Sequence[int]] = attrs.Factory(dict)
-    """The nodes' answers, and their served versions: see `sim.machine.answer_counts`."""
+    """`answers` counts the nodes' answers, `served` has the API versions that they offer
+    (`sim.machine.answer_counts`).
+    """
     schedules: int = 0
-    """Schedules of parts alone that were run after the cluster."""
+    """How many schedules of parts alone were run after the cluster."""
     alone: str = ""
-    """The command for the schedule that failed, where it was not the cluster."""
+    """The command that repeats the failed schedule of a part; empty if none failed."""
     states: Mapping[str, int] = attrs.Factory(dict)
-    """How often the cluster came to each named state of the product."""
+    """By named state of the product: how often the cluster reached it."""
     alone_states: Mapping[str, int] = attrs.Factory(dict)
-    """The same for the schedules of parts alone."""
+    """By named state: how often the schedules of parts alone reached it."""
 
     @classmethod
     def of(cls, result: RunResult, commit: str) -> Outcome:
-        """Extract the facts that are kept of a run."""
+        """Extract from a run's result what the results file keeps."""
         options = result.options
         return cls(
             result.seed,
@@ -87,7 +89,9 @@ class Outcome:
         )
 
     def with_schedules(self, failed: FailedSchedule | None, states: Mapping[str, int]) -> Outcome:
-        """Return the outcome after the seed's schedules of parts alone, of which one may have failed."""
+        """Return the outcome with the results of the seed's schedules of parts alone. `failed` is the first failed
+        schedule or None.
+        """
         outcome = attrs.evolve(self, schedules=sum(SCHEDULES.values()), alone_states=states)
         if failed is None:
             return outcome
@@ -101,7 +105,7 @@ class Outcome:
 
     @classmethod
     def lost(cls, seed: int, options: RunOptions, commit: str, why: str, real_seconds: float) -> Outcome:
-        """Make the outcome of a run whose process died, or was killed because it did not end."""
+        """Make the outcome of a run whose process died, or was killed because the run did not end."""
         return cls(
             seed,
             options.profile,
@@ -120,7 +124,7 @@ class Outcome:
 
 @attrs.frozen
 class Shrunk:
-    """The first failure of a group, made smaller. `replays`: another process gave the same digest."""
+    """The first failure of a group, minimised. `replays` is True if another process gave the same digest."""
 
     seed: int
     signature: str
@@ -131,20 +135,20 @@ class Shrunk:
     replays: bool
     command: str
     timeline: str
-    """Name of the file."""
+    """The file name of the timeline."""
 
 
 @attrs.define
 class Results:
-    """Everything that a campaign has found so far."""
+    """All results of a campaign so far."""
 
     outcomes: dict[int, Outcome] = attrs.Factory(dict)
     shrunk: dict[str, Shrunk] = attrs.Factory(dict)
-    """Smaller runs by their signature."""
+    """Minimised failures by their signature."""
 
     @classmethod
     def parse(cls, lines: Iterable[str]) -> Results:
-        """Read lines of `line_of`. Raises `ValueError` for anything else, except a torn last line."""
+        """Read lines that `line_of` wrote. Raises `ValueError` for any other line, except an incomplete last one."""
         results = cls()
         pending: ValueError | None = None
         for line in lines:
@@ -157,7 +161,7 @@ class Results:
         return results
 
     def add(self, found: Outcome | Shrunk) -> None:
-        """Add a result; a later one of the same seed or group replaces the earlier."""
+        """Add a result. It replaces an earlier one of the same seed or failure group."""
         if isinstance(found, Outcome):
             self.outcomes.pop(found.seed, None)
             self.outcomes[found.seed] = found
@@ -165,7 +169,7 @@ class Results:
             self.shrunk[found.signature] = found
 
     def failures(self) -> dict[str, list[Outcome]]:
-        """Collect failing runs by signature, the largest group first."""
+        """Collect the failed runs by signature, the largest group first."""
         groups: dict[str, list[Outcome]] = {}
         for outcome in sorted(self.outcomes.values(), key=lambda each: each.seed):
             if outcome.verdict != "ok":
@@ -173,8 +177,8 @@ class Results:
         return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
 
     def next_seeds(self, first: int, commit: str) -> Iterator[int]:
-        """Yield seeds to run: first those that failed with other code, then all from `first` on that have no result
-        yet. It never ends.
+        """Yield the seeds to run, without end: first those that failed with another commit, then all from `first` on
+        that have yet to run.
         """
         again = [
             outcome.seed
@@ -191,7 +195,7 @@ class Results:
 
 
 def line_of(found: Outcome | Shrunk) -> str:
-    """Encode a line of the file, with its end."""
+    """Encode a result as a line of the file, including the newline."""
     kind = "run" if isinstance(found, Outcome) else "shrunk"
     return json.dumps({"kind": kind, **attrs.asdict(found)}) + "\n"
 

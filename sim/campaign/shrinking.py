@@ -1,7 +1,8 @@
-"""A failing run made smaller: options are removed one by one as long as it still fails in the same way. PURE.
+"""Minimisation of a failing run: options are removed one by one as long as the run still fails in the same way. PURE.
 
-Greedy, after delta debugging (Zeller, 2002): each step of `RunOptions.simpler` is tried, and kept if the failure
-stays. A step that removed the failure is not tried again: it rarely depends on other steps, and each try costs a run.
+The search is greedy, after delta debugging (Zeller, 2002): each step of `RunOptions.simpler` is tried, and kept if
+the failure remains. A step that removed the failure is not tried again: it rarely depends on other steps, and each
+try costs a run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ __all__ = ["Shrinking", "shrink"]
 
 @attrs.frozen
 class Shrinking:
-    """`options` fail as the first ones did; `taken_away` are the names of the steps, `runs` the number of attempts."""
+    """The result: the smallest options that still fail in the same way, the names of the steps that led there, and the
+    number of runs.
+    """
 
     options: RunOptions
     taken_away: tuple[str, ...]
@@ -29,7 +32,7 @@ class Shrinking:
 def shrink(
     options: RunOptions, still_fails: Callable[[RunOptions], bool], tries_max: int = TRIES_MAX
 ) -> Shrinking:
-    """Remove the options that the failure does not need."""
+    """Remove options as long as the failure remains, with at most `tries_max` runs."""
     taken: list[str] = []
     needed: dict[str, None] = {}
     runs = 0

@@ -1,7 +1,7 @@
 """The events of a run as one self-contained HTML file: a row for each machine, time from left to right. PURE.
 
-The page (`timeline.html`) draws the visible part on a canvas; the data is one JSON object in it. Times are in
-microseconds there, rows and names are indexes.
+The page (`timeline.html`) draws the visible part on a canvas. Its data is one JSON object. There, times are in
+microseconds, and machines and APIs are indexes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ __all__ = ["Timeline"]
 
 @attrs.define
 class Timeline:
-    """Collects the events of a run. Times are virtual seconds, `who` is a machine's name."""
+    """Collects the events of a run. Times are virtual seconds; `who` is the name of a machine."""
 
     messages: list[tuple[float, float, str, str, str, int, bool]] = attrs.Factory(list)
-    """Sent, received, from, to, API, bytes, whether it is an answer."""
+    """(time sent, time received, source, target, API name, bytes, True if it is a response) of each message."""
     events: list[tuple[float, str, str, str]] = attrs.Factory(list)
     spans: list[tuple[float, float, str, str, str]] = attrs.Factory(list)
-    """Rows of: from, to, machine, kind, text."""
+    """(begin, end, machine, kind, text) of each fault or down time."""
     high_watermarks: dict[str, dict[str, list[tuple[float, int]]]] = attrs.Factory(dict)
-    """High watermarks by partition and machine."""
+    """By partition, then by machine: (time, high watermark) of each change."""
     _open: dict[tuple[str, str, str], float] = attrs.Factory(dict)
 
     def event(self, time: float, who: str, kind: str, text: str) -> None:
-        """Add an event without a duration. A machine is down from `crash` or `exit` to the next `boot`."""
+        """Add an event without a duration. From `crash` or `exit` to the next `boot` the machine counts as down."""
         self.events.append((time, who, kind, text))
         if kind == "boot":
             self.end(time, who, "down", "down")
@@ -43,21 +43,21 @@ class Timeline:
     def message(
         self, sent: float, received: float, source: str, target: str, api: str, size: int, *, is_answer: bool
     ) -> None:
-        """Add a whole frame that has arrived."""
+        """Add a frame that has arrived completely."""
         self.messages.append((sent, received, source, target, api, size, is_answer))
 
     def begin(self, time: float, who: str, kind: str, text: str) -> None:
-        """Begin a trouble, unless it goes on already."""
+        """Begin a fault or down time, unless the same one has already begun."""
         self._open.setdefault((who, kind, text), time)
 
     def end(self, time: float, who: str, kind: str, text: str) -> None:
-        """End a trouble, if there is one."""
+        """End a fault or down time, if it has begun."""
         since = self._open.pop((who, kind, text), None)
         if since is not None and time > since:
             self.spans.append((since, time, who, kind, text))
 
     def high_watermark(self, time: float, who: str, partition: str, offset: int) -> bool:
-        """Add a replica's high watermark; returns False if it is known."""
+        """Add a replica's high watermark. Returns False if it has not changed."""
         points = self.high_watermarks.setdefault(partition, {}).setdefault(who, [])
         if points and points[-1][1] == offset:
             return False
@@ -65,7 +65,7 @@ class Timeline:
         return True
 
     def to_html(self, result: RunResult, command: str, commit: str) -> str:
-        """Write the page. It needs no network."""
+        """Write the page as a self-contained HTML text."""
         data = json.dumps(self._data(result, command, commit), separators=(",", ":"))
         page = files("sim.campaign").joinpath("timeline.html").read_text()
         return page.replace(_PLACE, data.replace("</", "<\\/"), 1)
@@ -107,7 +107,7 @@ class Timeline:
         }
 
     def _lanes(self) -> list[str]:
-        """List the storm first, then controllers, brokers, and all other names with events."""
+        """List the names of the rows: the storm first, then controllers, brokers, and all other machines."""
         names = {who for _, who, _, _ in self.events}
         names |= {each for message in self.messages for each in message[2:4]}
         rank = {"storm": 0, "controller": 1, "node": 2}

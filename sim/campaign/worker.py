@@ -1,9 +1,9 @@
-"""`python -m sim.campaign.worker`: runs the jobs on its standard input, a JSON line for each, until that ends.
+"""`python -m sim.campaign.worker`: runs the jobs on its standard input, one JSON line each, until the input ends.
 
-A job is `{"seed", "options", "commit"}`. With `"timeline"` it has the name of a file for `sim.campaign.observing`,
-with `"coverage"` that of a file for what the run executed (`sim.campaign.coverage`). With `"parts"` the seed's
-schedules of parts alone are run, too (`sim.alone.parts`). The answer is a line that `results.line_of` makes. Output
-of the nodes goes to standard error.
+A job is `{"seed", "options", "commit"}`. `"timeline"` is the name of an output file for `sim.campaign.observing`,
+`"coverage"` is the name of an output file for `sim.campaign.coverage`. With `"parts"` the seed's schedules of parts
+alone are run as well (`sim.alone.parts`). The answer is a line as `results.line_of` makes it. Output of the nodes
+goes to standard error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sim.run import run
 
 
 def main() -> None:
-    """Serve jobs."""
+    """Run jobs from standard input until it ends."""
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         job = json.loads(line)

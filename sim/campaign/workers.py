@@ -1,8 +1,8 @@
 """Processes that run seeds side by side. SHELL.
 
-A worker is a process that runs one job after the other (`sim.campaign.worker`). Starting Python and loading a node
-costs as much as a tenth of a run. It is replaced by a new one from time to time, and also when it has died or does
-not end. Each worker has its own hash seed: a run that depended on the order of a set would not replay.
+A worker is a process that runs one job after the other (`sim.campaign.worker`). To start Python and load a node
+costs a tenth of a run. The process is replaced after `JOBS_MAX` jobs, and also when it dies or does not end. Each
+worker has its own hash seed: a run that depends on the order of a set does not replay.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from sim.campaign.results import Outcome, Results
 from sim.options import RunOptions
 
 JOBS_MAX = 50
-"""Jobs of one process, which bounds its leaks."""
+"""How many jobs a process runs before it is replaced, since it may leak memory."""
 CPU_SECONDS_MAX = 600.0
-"""The seconds of CPU time that a run may take, and the real seconds that may pass without any CPU time. Most
-runs take some seconds.
+"""The most CPU time in seconds that a run may take, and the most real seconds without any CPU time. Most runs take
+some seconds.
 """
 LOOK_SECONDS = 5.0
 COVERAGE_FACTOR = 4
-"""The factor by which a run may take longer if its coverage is recorded."""
+"""How many times longer a run may take if its coverage is recorded."""
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 __all__ = ["Worker"]
 
 
 class Worker:
-    """A child process that runs seeds, replaced by a new one when it dies. Only `stop` may come from another thread."""
+    """A child process that runs seeds; a new one replaces it when it dies. Only `stop` may be called from another
+    thread.
+    """
 
     def __init__(self, number: int, commit: str, cpu_seconds_max: float = CPU_SECONDS_MAX) -> None:
         self._number = number
@@ -46,7 +48,7 @@ class Worker:
         self._generation = 0
         self._received = b""
         self._is_endless = False
-        """True if the last run came to no end."""
+        """True if the last run was ended because it took too long."""
         self._stopped = False
 
     def run(
@@ -58,9 +60,9 @@ class Worker:
         *,
         parts: bool = False,
     ) -> Outcome:
-        """Run a seed, and write its timeline or its coverage into a file if asked to.
+        """Run a seed. `timeline` and `coverage` are names of files to write, if given.
 
-        `parts`: its schedules of parts alone follow. A process that dies is an outcome, too.
+        With `parts` the seed's schedules of parts alone follow. If the process dies, the outcome is a crash.
         """
         began = time.monotonic()
         job: dict[str, Any] = {"seed": seed, "options": options.to_json(), "commit": self._commit}
@@ -75,7 +77,7 @@ class Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         line = None
-        with suppress(BrokenPipeError):  # its exit shows why
+        with suppress(BrokenPipeError):  # the exit status of the process shows why
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
             line = self._line(process, seconds_max)
@@ -101,14 +103,14 @@ class Worker:
                 stderr=subprocess.DEVNULL,
                 cwd=_REPOSITORY,
                 env=os.environ | {"PYTHONHASHSEED": hash_seed},
-                start_new_session=True,  # an interrupt from the keyboard is for the campaign alone
+                start_new_session=True,  # an interrupt from the keyboard must reach only the campaign
             )
         return self._process
 
     def _line(self, process: subprocess.Popen[bytes], seconds_max: float) -> str | None:
-        """Read the answer; None if the process died, or the time is over.
+        """Read the worker's answer. Returns None if the process died, or its time is over.
 
-        CPU time counts: on a busy machine a sound run takes many times as long.
+        The limit is CPU time, since a correct run may take much longer in real time on a busy machine.
         """
         assert process.stdout is not None
         began = known = _cpu_seconds(process.pid)
@@ -151,19 +153,19 @@ class Worker:
                     pipe.close()
 
     def stop(self) -> None:
-        """End the process; a job that is under way is lost."""
+        """Kill the process; the outcome of its present job is lost."""
         self._stopped = True
         if self._process is not None:
             self._process.kill()
 
     def close(self) -> None:
-        """End the process, after the last job."""
+        """End the process after its last job."""
         self._stopped = True
         self._end()
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Read the CPU time of a process; the real time where the system does not provide it."""
+    """Read the CPU time of a process in seconds; the real time if the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

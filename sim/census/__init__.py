@@ -1,1 +1,1 @@
-"""Named states of the product, and the census of those that runs have reached."""
+"""Named states of the product, and the census: how often runs have reached each of them."""

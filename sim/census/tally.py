@@ -1,4 +1,4 @@
-"""How many runs have reached each named state, and which states they should have reached. PURE."""
+"""Counts of how many runs have reached each named state, and the states that they should have reached. PURE."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import attrs
 from sim.census.states import CERTAIN, DRIVEN, STATES, UNREACHABLE
 
 CERTAIN_SEEDS = 40
-"""The seeds after which each certain state must have been reached: fewer than ten minutes of two quiet cores run."""
+"""After so many seeds each certain state must have been reached. Two idle cores run more seeds in ten minutes."""
 CERTAIN_SHARE = 0.5
-"""A state may be marked as certain where this share of the seeds reaches it.
+"""A state may be marked as certain if at least this share of the seeds reaches it.
 
-At half of that, the chance that 40 seeds miss one of 50 certain states is below 1 : 1,000.
+Even at half this share, 40 seeds miss one of 50 certain states with a probability below 1 : 1,000.
 """
 ALL_SEEDS = 2000
-"""The seeds after which each state must have been reached, unless it has a mark that says otherwise."""
+"""After so many seeds each state must have been reached, unless it is in `DRIVEN` or `UNREACHABLE`."""
 SELDOM_SHARE = 0.02
 NAMES_ON_SCREEN_MAX = 12
 
@@ -25,7 +25,7 @@ __all__ = ["ALL_SEEDS", "CERTAIN_SEEDS", "CERTAIN_SHARE", "Counted", "Tally", "r
 
 
 class Counted(Protocol):
-    """The part of a run's outcome that is counted."""
+    """The part of a run's outcome that is counted: how often a cluster and the parts alone reached each state."""
 
     @property
     def states(self) -> Mapping[str, int]: ...
@@ -36,25 +36,25 @@ class Counted(Protocol):
 
 @attrs.define
 class Tally:
-    """The seeds that reached each state: by a cluster, by parts alone, by either of them."""
+    """How many seeds reached each state: in the cluster, in the parts alone, in either of them."""
 
     seeds: int = 0
     by_cluster: dict[str, int] = attrs.Factory(dict)
     by_parts: dict[str, int] = attrs.Factory(dict)
     by_either: dict[str, int] = attrs.Factory(dict)
     times: dict[str, int] = attrs.Factory(dict)
-    """How often all of them came to each state."""
+    """By state: how often all runs together reached it."""
 
     @classmethod
     def of(cls, outcomes: Iterable[Counted]) -> Tally:
-        """Count these runs."""
+        """Count the given runs."""
         tally = cls()
         for outcome in outcomes:
             tally.add(outcome)
         return tally
 
     def add(self, outcome: Counted) -> None:
-        """Count one run. A name that the table no longer has is left out."""
+        """Count one run. A name that is no longer in the table is ignored."""
         self.seeds += 1
         either: dict[str, None] = {}
         for counts, states in ((self.by_cluster, outcome.states), (self.by_parts, outcome.alone_states)):
@@ -71,26 +71,26 @@ class Tally:
         return [name for name in STATES if name not in self.by_either]
 
     def certain_missing(self) -> list[str]:
-        """List the certain states that were missed, if there were enough seeds to judge that."""
+        """List the certain states that no run has reached; empty while there are fewer than `CERTAIN_SEEDS` seeds."""
         return [name for name in self.missing() if name in CERTAIN] if self.seeds >= CERTAIN_SEEDS else []
 
     def unexplained(self) -> list[str]:
-        """List the missed states that neither have a driver nor a reason."""
+        """List the unreached states that are neither in `DRIVEN` nor in `UNREACHABLE`."""
         return [name for name in self.missing() if name not in DRIVEN and name not in UNREACHABLE]
 
     def may_be_certain(self) -> list[str]:
-        """List the states that so many seeds reach that they may be marked as certain."""
+        """List the states that enough seeds have reached to mark them as certain."""
         return [name for name in STATES if self.by_either.get(name, 0) >= CERTAIN_SHARE * self.seeds > 0]
 
     def seldom(self) -> list[tuple[str, int]]:
-        """List the states that few seeds have reached, with how many, the rarest first."""
+        """List the states that at most 2 % of the seeds have reached, each with the number of seeds, rarest first."""
         most = max(1, int(SELDOM_SHARE * self.seeds))
         found = [(name, seeds) for name, seeds in self.by_either.items() if seeds <= most]
         return sorted(found, key=lambda each: (each[1], each[0]))
 
 
 def screen_of(tally: Tally) -> list[str]:
-    """Write the lines of a campaign's screen."""
+    """Format the lines about named states that a campaign prints at its end."""
     seldom = [f"{name} {seeds}" for name, seeds in tally.seldom()]
     unexplained = tally.unexplained()
     lines = [
@@ -105,7 +105,7 @@ def screen_of(tally: Tally) -> list[str]:
 
 
 def report_of(tally: Tally) -> list[str]:
-    """Write the part of a report that has all states, the rarest first."""
+    """Write the section of a report with all states, rarest first, in Markdown."""
     rows = sorted(STATES, key=lambda name: (tally.by_either.get(name, 0), name))
     return [
         f"Seeds that reached each of {len(STATES)} named states of the product, of {tally.seeds}.",

@@ -1,1 +1,1 @@
-"""The checks of a run: at every moment, and at its end."""
+"""Checks of a simulated cluster: during a run, and at its end."""

@@ -1,14 +1,15 @@
-"""The rights that each broker grants to users, against the rules and the passwords that it has replayed. PURE.
+"""Check of authorization: each broker's answers to users against the ACLs and passwords that it has replayed. PURE.
 
-The images of a broker are recorded as it replays them. An answer must follow an image that the broker had between the
-request and the answer. So a removed right is gone with the replay, and a new right is never refused after it. Three
-rules go further:
+The images of each broker are recorded as it replays them. An answer must agree with an image that the broker had
+between the request and the answer. So a removed right ends with the replay of its removal, and a new right holds
+from its replay on. Three rules go further:
 
-* A fetch that waited gets no record that was appended after its right had gone.
-* Rights of super users alone are always refused to users, also when a broker asks the controller in the user's place.
-* A login with a limit is over at that time, unless it was renewed.
+* A fetch that waited returns no record that was appended after the user had lost READ.
+* Rights that only super users have are always refused to users, also if a broker forwards the request to the
+  controller.
+* A login with a time limit ends at that time, unless it was renewed.
 
-The rules are judged one by one here, as KIP-11 and KIP-290 have them, and not by the product's index.
+The ACLs are evaluated one by one here, as in KIP-11 and KIP-290, without the product's index.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ if TYPE_CHECKING:
 
 _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-"""Answers that do not reveal whether the client has the right."""
+"""Error codes that hide whether the client has the right."""
 _ADMITTED = (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 CALM_SECONDS_MAX = 1.0
-"""The longest time from the first node that replays a rule to the last one, without trouble."""
+"""Without faults, the longest time in seconds from the first node that replays a rule to the last one."""
 
 __all__ = ["Access", "is_allowed"]
 
 
 def is_allowed(rules: Sequence[Acl], principal: str, operation: Operation, topic: str) -> bool:
-    """True if the rules grant an operation on a topic to a principal: some rule allows it, and none denies it."""
+    """True if the rules grant a principal an operation on a topic: at least one allows it, and none denies it."""
     found = {
         rule.permission_type
         for rule in rules
@@ -73,15 +74,15 @@ def _is_about(rule: Acl, topic: str) -> bool:
 
 @attrs.define(eq=False)
 class _Replayed:
-    """The images of one process, each with the time from which it has held."""
+    """The images of one process, each with the virtual time from which it was in force."""
 
     node: Node
     images: list[tuple[float, AccessImage]] = attrs.Factory(list)
     gone: dict[tuple[str, str], dict[int, int]] = attrs.Factory(dict)
-    """The end of each partition of a topic when a user lost READ, until the right comes back."""
+    """By (user, topic) without READ: the end offset of each partition when the user lost it."""
 
     def during(self, since: float) -> list[AccessImage] | None:
-        """Return the images that have held since a time; None if it was before the first known image."""
+        """Return the images that were in force at or after time `since`; None if that is before the first known image."""
         if since < self.images[0][0]:
             return None
         first = max(at for at, (began, _) in enumerate(self.images) if began <= since)
@@ -90,7 +91,7 @@ class _Replayed:
 
 @attrs.define(eq=False)
 class _Login:
-    """The known state of the login of one connection."""
+    """The login on one connection, as far as it was observed."""
 
     password: str
     began_at: float
@@ -98,7 +99,7 @@ class _Login:
 
 
 class Access:
-    """The check of requests of users, whom `watch` names."""
+    """The authorization check for requests of the users that `watch` names."""
 
     def __init__(self, processes: Processes, session_ms: int) -> None:
         self._processes = processes
@@ -110,20 +111,20 @@ class Access:
         self._replayed: dict[str, _Replayed] = {}
         self._logins: dict[SimConn, _Login] = {}
         self._first_seen: dict[int, float] = {}
-        """By offset of the metadata log: the time at which the first node had replayed up to it."""
+        """By offset of the metadata log: the virtual time at which the first node had replayed up to it."""
         self.slowest_seconds = 0.0
-        """The longest time from then until another node had replayed as far."""
+        """The longest time in seconds from the first replay of an offset to its replay by another node."""
         self.judged = {"let in": 0, "denied": 0, "logged in": 0, "login refused": 0, "lost while waiting": 0}
-        """How many answers of each kind were held against the rules."""
+        """How many answers of each kind were checked."""
 
     def watch(self, users: Sequence[str], topics: Sequence[str], passwords: Passwords) -> None:
-        """Hold answers to these users from now on; each is on a machine of its name."""
+        """Check answers to these users from now on. The machine of each user has the user's name."""
         self._users, self._topics, self._passwords = tuple(users), tuple(topics), passwords
 
     # --- images
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Follow the images of processes that are new."""
+        """Record the images of processes that have started since the last call."""
         for member, node in self._processes.living():
             known = self._replayed.get(member.name)
             if (known is None or known.node is not node) and node.metadata is not None:
@@ -132,10 +133,12 @@ class Access:
                 self._see(fresh, node.metadata.committed_image)
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Do nothing: answers are looked at as they are sent."""
+        """Do nothing: answers are checked when they are sent."""
 
     def must_be_prompt(self) -> None:
-        """Hold a run without any trouble to `CALM_SECONDS_MAX`. Raises `SafetyViolation`."""
+        """Check, in a run without faults, that every node has replayed each rule within `CALM_SECONDS_MAX`. Raises
+        `SafetyViolation`.
+        """
         if self.slowest_seconds > CALM_SECONDS_MAX:
             raise SafetyViolation(
                 f"without any trouble a rule came to a node {self.slowest_seconds:.3f} s late"
@@ -149,7 +152,7 @@ class Access:
             self._see(process, image)
 
     def _catch_up(self, process: _Replayed) -> None:
-        """Record an image now: listeners that ran before this one may have answered requests that waited for it."""
+        """Record the process's present image now. Listeners that run earlier may already have answered requests by it."""
         metadata = process.node.metadata
         if metadata is not None and metadata.committed_image.access is not process.images[-1][1]:
             self._see(process, metadata.committed_image)
@@ -168,7 +171,7 @@ class Access:
     # --- answers
 
     def asked(self, exchange: Exchange) -> bool:
-        """Note a user's request; returns False for other clients."""
+        """Record a user's request. Returns False if its sender is not watched."""
         conn = exchange.conn
         if conn.host_name not in self._users or self._passwords is None:
             return False
@@ -182,14 +185,14 @@ class Access:
         return True
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check an answer to a user against the images of its broker. Raises `SafetyViolation`."""
         serving = self._processes.at(exchange.conn.peer)
         if serving is None:
             return
         member, node = serving
         process = self._replayed.get(member.name)
         if process is None or process.node is not node:
-            # Nobody has looked at this process yet, so nothing is known of its logins.
+            # This process has not been recorded yet, so its logins are unknown.
             self._logins.pop(exchange.conn, None)
             return
         self._catch_up(process)
@@ -258,7 +261,7 @@ class Access:
     def _judge_records(
         self, process: _Replayed, exchange: Exchange, topic: str, part: Any, told: str
     ) -> None:
-        """Check that no record was sent that was appended after the right had gone."""
+        """Check that the answer has no record that was appended after the user had lost READ."""
         gone = process.gone.get((exchange.conn.host_name, topic))
         if gone is None:
             return
@@ -308,7 +311,7 @@ class Access:
 
 
 def _ends(node: Node, topic: str) -> dict[int, int]:
-    """Read the ends of a topic's partitions on a broker."""
+    """Return the log end offset of each of a topic's partitions on a broker."""
     hosted = None if node.broker is None else node.broker.topics.get(topic)
     return (
         {}

@@ -1,18 +1,19 @@
-"""Avoidable outages: of leaders of the quorum and of partitions, and of coordinators. PURE.
+"""Check of availability: no avoidable outage of a quorum leader, partition leader or coordinator lasts too long. PURE.
 
-An outage is avoidable if some node could serve by the state of the world (`sim.checks.fitness`): it lives, and
-reaches the nodes that it needs. Time counts from the outage, and anew from each fault that begins or ends at a node
-that could serve, or between two of them. When it exceeds the bound (`sim.checks.bounds`), the verdict is `liveness`.
+An outage is avoidable if some node could serve: it is up, and reaches the nodes that it needs. `sim.checks.fitness`
+has the state of machines and links. Time counts from the start of the outage. It restarts with each fault that
+begins or ends at a node that could serve, or between two of them. When it exceeds the bound (`sim.checks.bounds`),
+the verdict is `liveness`.
 
-* **Quorum.** A majority of the voters is fit, with all links between them. Then one of the voters leads, and reaches
-  a majority.
-* **Partition.** The quorum has led without a break, and its leader is fit, with links to a majority. A replica in sync
-  (without one, an eligible replica) is fit, with a link to that leader. Then the leader that the metadata name leads,
-  in the epoch that they name. It is awake, and in reach of the quorum's leader.
-* **Coordinator.** The leader of a partition of `__consumer_offsets` is fit. Then it has read the log.
+* **Quorum.** If a majority of the voters is fit, with all links between them, then one of the voters leads and
+  reaches a majority.
+* **Partition.** Suppose that the quorum's leader is fit, did not change, and has links to a majority. Suppose also
+  that an in-sync replica (or, without one, an ELR member) is fit, with a link to that leader. Then the leader named
+  by the metadata leads, in the epoch named there. It is not paused, and reaches the quorum's leader.
+* **Coordinator.** If the leader of a partition of `__consumer_offsets` is fit, then it has loaded the log.
 
-Left out are two cases. A broker that an operator has unregistered stays away, as in Kafka. A quorum's leader with a
-disk that hangs is not fit. Whether it decides, or hands its lead over, depends on the disks of the others.
+Two cases are left out. A broker that an operator has unregistered does not serve, as in Kafka. A quorum leader
+whose disk hangs is not fit: whether it decides or resigns depends on the disks of the other voters.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ __all__ = ["Availability"]
 
 @attrs.frozen(eq=False)
 class _Controller:
-    """The leader of the quorum, which reaches a majority."""
+    """The quorum's leader that reaches a majority of the voters."""
 
     member: Member
     node: Node
@@ -56,7 +57,7 @@ class _Controller:
 
 
 class Availability:
-    """The check that no leader or coordinator is missing for too long. It looks four times a second."""
+    """The check that no leader or coordinator is missing for too long. It runs every `LOOK_SECONDS`."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -67,7 +68,9 @@ class Availability:
         self.longest = self._outages.longest
         self._quorum: Outage | None = None
         self._voters: dict[tuple[tuple[int, bytes], ...], None] = {}
-        """The sets of voters that living nodes know: only one, unless an operator has just changed the voters."""
+        """The voter sets that living nodes have in force. There is only one, unless an operator has just changed the
+        voters.
+        """
         self._voters_since = 0.0
         self._controller: _Controller | None = None
         self._last_controller: _Controller | None = None
@@ -79,7 +82,7 @@ class Availability:
         self.groups = GroupAvailability(self, self.fitness, self._outages)
 
     def begin(self) -> None:
-        """Look from now on, until the run ends."""
+        """Start the check; it repeats until the run ends."""
         self._look_later()
 
     def _look_later(self) -> None:
@@ -93,7 +96,7 @@ class Availability:
             self._world.refute(error)
 
     def look(self) -> None:
-        """Look for outages. Raises `Liveness`."""
+        """Check for outages that last too long. Raises `Liveness`."""
         self.fitness.look()
         living = {
             member.config.node_id: (member, node)
@@ -136,7 +139,7 @@ class Availability:
             self._controller = self._last_controller = known
 
     def _find_controller(self, living: Mapping[int, tuple[Member, Node]]) -> tuple[Member, Node, int] | None:
-        """Find the leader of the newest epoch, if it is awake and reaches a majority."""
+        """Return (member, node, epoch) of the leader of the newest epoch; None if it is paused or reaches no majority."""
         newest: tuple[Member, Node, int] | None = None
         for member, node in living.values():
             assert node.metadata is not None
@@ -161,13 +164,12 @@ class Availability:
         if last is None:
             return "other"
         if last.env.lost_power:
-            # The broker reports that as soon as it is back, unless it ends again, or a link is cut, before
-            # that.
+            # After a restart the broker reports the power loss at once, unless it stops again or a link is cut first.
             return "without power"
         return self._why(last.member, last.node, has_lost_reach=True)
 
     def _why(self, member: Member, node: Node, *, has_lost_reach: bool) -> str:
-        """Name the trouble of a process that served, by the world."""
+        """Name the fault that has hit a process which served before."""
         wrong = self.fitness.wrong_with(member.name)
         if wrong in ("dead", "without power", "paused", "stopping"):
             return wrong
@@ -202,7 +204,9 @@ class Availability:
         )
 
     def _largest_group(self, names: Sequence[str], majority: int) -> tuple[float, Sequence[str]]:
-        """Find the majority that has been fit for longest, and since when."""
+        """Find the majority of these voters that has been fit and connected for longest. Return (since when, their
+        names).
+        """
         fit = [name for name in names if self.fitness.since(name) != NEVER]
         groups = ((self.fitness.together_since(each), each) for each in combinations(fit, majority))
         return min(groups, default=(NEVER, ()))
@@ -210,7 +214,7 @@ class Availability:
     # --- partitions
 
     def _newest_image(self, living: Mapping[int, tuple[Member, Node]]) -> MetadataImage | None:
-        """Find the newest committed metadata of all living processes."""
+        """Return the newest committed metadata image of all living processes, or None."""
         newest: MetadataImage | None = None
         for _, node in living.values():
             assert node.metadata is not None
@@ -220,7 +224,9 @@ class Availability:
         return newest
 
     def _controller_since(self, living: Mapping[int, tuple[Member, Node]]) -> float:
-        """Compute since when there has been a single leader of the quorum, fit, with fit links to a majority."""
+        """Return the time since which one quorum leader has been fit, with links to a majority; `NEVER` if there is
+        none.
+        """
         controller = self._controller
         if controller is None or controller.node.metadata is None:
             return NEVER
@@ -258,7 +264,7 @@ class Availability:
                     ):
                         self._servers[key] = Server(key, member, broker, partition, now)
                     if image.brokers[partition.leader].fenced:
-                        # The broker has restarted, and serves no client until the controller unfences it.
+                        # The broker has restarted, and serves no clients until the controller unfences it.
                         self._loading.pop(key, None)
                     elif topic.name == OFFSETS_TOPIC:
                         self._look_at_coordinator(key)
@@ -284,10 +290,11 @@ class Availability:
         image: MetadataImage,
         living: Mapping[int, tuple[Member, Node]],
     ) -> Broker | None:
-        """Find the broker that leads a partition by the metadata, if it is awake and can reach the quorum's leader.
+        """Return the broker that leads a partition according to the metadata; None if it does not lead, is paused or
+        cannot reach the quorum's leader.
 
-        A new process of that broker has to be registered: with other disks it waits for the session of the former
-        one.
+        After a restart the broker counts only once it is registered. With new disks it must wait until its former
+        session has expired.
         """
         found = living.get(partition.leader)
         if found is None:
@@ -311,8 +318,8 @@ class Availability:
     def _is_led_by_a_bad_disk(
         self, outage: Outage, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]
     ) -> bool:
-        """True if the leader's disk has hung or been full since the last look, or was so when it became leader.
-        Reporting this takes a while.
+        """True if the leader's disk now hangs or is full, and the outage has another reason so far. A broker reports
+        such a disk after a delay.
         """
         if partition.leader not in living:
             return False
@@ -369,8 +376,8 @@ class Availability:
             )
 
     def _leader_since(self, partition: PartitionImage) -> float:
-        """Compute the time since which the leader that the metadata name is in its present state, such as dead.
-        A slow leader may still serve.
+        """Return since when the leader named by the metadata is in its present state, such as dead. `NEVER` if it is
+        slow, since it may still serve.
         """
         member = self._members.get(partition.leader)
         if member is None:
@@ -380,7 +387,7 @@ class Availability:
     def _able(
         self, outage: Outage, image: MetadataImage, living: Mapping[int, tuple[Member, Node]]
     ) -> Iterator[tuple[float, str]]:
-        """Yield the machines of the brokers that may be elected, each with the time since when it may."""
+        """Yield (since when, machine name) for each broker that may be elected."""
         for broker_id, since in outage.able.items():
             found = living.get(broker_id)
             if found is None:
@@ -406,7 +413,7 @@ class Availability:
             self._outages.judge("coordinator", outage, since, what, f"{server.member.name} leads it")
 
     def coordinator_of(self, group: str) -> Server | None:
-        """Find the process that leads the partition of a group."""
+        """Return the process that leads the `__consumer_offsets` partition of a group, or None."""
         topic = self._offsets_topic
         if topic is None:
             return None
@@ -415,7 +422,7 @@ class Availability:
         )
 
     def in_sync_since(self, server: Server) -> float:
-        """Compute since when the in-sync replicas of a led partition are fit, with their links to its leader."""
+        """Return since when all in-sync replicas of a coordinator's partition are fit, with their links to its leader."""
         topic = self._offsets_topic
         partition = None if topic is None else topic.partitions.get(server.key.partition)
         if partition is None:

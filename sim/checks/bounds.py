@@ -1,6 +1,6 @@
-"""Bounds of outages: the time that each fault may cost, from the configured timeouts. PURE.
+"""Bounds of outages: how many seconds each fault may cost, by the configured timeouts. PURE.
 
-docs/simulation.md has the table for readers, with what sound runs need.
+docs/simulation.md has the table for readers, with the times that correct runs need.
 """
 
 from __future__ import annotations
@@ -15,45 +15,47 @@ from sim.machine.weather import Weather
 
 Subject = Literal["quorum", "partition", "coordinator", "group"]
 LOST_SECONDS = 1.4
-"""The seconds until a TCP segment arrives that is lost three times in a row."""
+"""The seconds until a TCP segment arrives that was lost three times in a row."""
 TURNS = 4
-"""The long turns of loops, of several processes, that may follow each other in a few steps."""
+"""How many long turns of event loops, over several processes, may delay a few steps one after another."""
 WORK_PIECES = 2
-"""The pieces of slow disk work that may follow each other in an election or in the load of a log."""
+"""How many pieces of slow disk work may follow each other in an election or in the load of a log."""
 
 JOIN_GRACE_SECONDS = 5.0
-"""A member gives up a JoinGroup this long after the rebalance timeout (Kafka's rule). On a connection that the
-network has forgotten it waits that long; then it finds the coordinator over another connection, within a request
+"""The seconds after the rebalance timeout at which a member gives up a JoinGroup (Kafka's rule). On a connection that
+was silently lost it waits that long. Then it finds the coordinator over another connection, within a request
 timeout.
 """
 
 HANGS = "with a disk that hangs"
-"""The new leader cannot make its log: its disk hung before it was named."""
+"""Reason of an outage: the new leader cannot create its log, because its disk hung before the election."""
 FULL = "with a full disk"
-"""The new leader cannot make its log, or store the metadata that name it: its disk was full before."""
+"""Reason of an outage: the new leader's disk was full before the election. So it cannot create its log, or store the
+metadata.
+"""
 
 __all__ = ["BOUNDS", "FULL", "GROUP_BOUNDS", "HANGS", "GroupTimeouts", "Subject", "Timeouts"]
 
 
 @attrs.frozen
 class Timeouts:
-    """The longest of each timeout among the nodes of a cluster, in seconds."""
+    """For each timeout, its largest value among the nodes of a cluster, in seconds."""
 
     session: float
     election: float
     fetch: float
     hung: float
-    """The time after which a broker gives up the partitions of a disk that hangs."""
+    """The time after which a broker gives up the partitions of a hung disk."""
     full: float
     """The time after which a broker reports that a disk is full."""
     weather: float
-    """The time that the weather may add to a few steps in a row."""
+    """The delay that the weather (network and scheduling noise) may add to a few successive steps."""
     unnoticed: float
-    """The time for which followers may not notice that the leader's process has closed its connections."""
+    """How many seconds followers may take to notice that the leader's process has closed its connections."""
 
     @classmethod
     def of(cls, configs: Iterable[NodeConfig], weather: Weather) -> Timeouts:
-        """Read the timeouts in these files."""
+        """Read the timeouts from the nodes' configurations."""
         files = list(configs)
 
         def longest(key: str) -> float:
@@ -66,7 +68,7 @@ class Timeouts:
             longest(DISK_HUNG),
             longest(DISK_FULL),
             _mishaps(weather),
-            # The notice may be late. Then a follower asks again once its request has run out of time.
+            # The notice may be delayed. Then a follower sends again after its request timeout.
             min(weather.late_seconds, longest("controller.quorum.request.timeout.ms"))
             if weather.late_probability
             else 0.0,
@@ -75,17 +77,19 @@ class Timeouts:
 
 @attrs.frozen
 class GroupTimeouts:
-    """The longest timeouts of a group's members, in seconds."""
+    """The largest timeouts of a group's members, in seconds."""
 
     session: float
     rebalance: float
-    """`max.poll.interval.ms`: the time for which a rebalance waits for members."""
+    """`max.poll.interval.ms`: how long a rebalance waits for members."""
     request: float
     """The members' request timeout."""
 
 
 def _mishaps(weather: Weather) -> float:
-    """Compute the seconds by which a spike, a lost segment and slow disk work each may delay a few steps."""
+    """Compute how many seconds network spikes, a lost segment, long turns and slow disk work may add to a few
+    successive steps.
+    """
     seconds = 0.0
     if weather.spike_probability:
         seconds += weather.spike_seconds
@@ -121,11 +125,11 @@ BOUNDS: Mapping[tuple[Subject, str], Callable[[Timeouts], float]] = {
     ("partition", FULL): lambda times: times.full + _session(times),
     ("coordinator", "loading"): lambda times: 1.0 + times.weather,
 }
-"""The seconds, by the kind of outage and the trouble of the process that served before."""
+"""The longest outage in seconds, by its kind and by the fault of the process that served before."""
 GROUP_BOUNDS: Mapping[str, Callable[[Timeouts, GroupTimeouts], float]] = {
     "rebalance": lambda times, group: max(group.session, group.rebalance) + 2.0 + times.weather,
     "members": lambda times, group: (
         max(group.session, group.request) + group.rebalance + JOIN_GRACE_SECONDS + 2.0 + times.weather
     ),
 }
-"""The same for groups."""
+"""The longest outage of a group in seconds, by its kind."""

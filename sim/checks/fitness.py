@@ -1,17 +1,17 @@
-"""The state of the machines and links of a cluster, as the world knows it: the fit ones, and since when. PURE.
+"""The state of a cluster's machines and links: which ones are fit, and since when. PURE.
 
-It uses nothing of the product: it looks at the effects of a storm on processes, disks and links. A fault that begins
-or ends restarts the time: of its machine, or of the two ends of its link.
+It is read from the simulated machines, disks and links, without the product. A fault that begins or ends restarts
+the time: of its machine, or of the two ends of its link.
 
 These are unfit:
 
-* a process that is dead, frozen or asked to stop. A new process is fit from its launch;
-* a machine that is slow, until the work is done that it has begun;
+* a process that is dead, paused or asked to stop. A new process is fit from its launch;
+* a machine that is slow, until its started work is done;
 * a machine whose disk hangs, is full, has died or reports errors;
-* a link that is cut, slow, narrow or closed, in either direction. Connections that the network has forgotten count as
-  a fault of that moment: the product's timeouts have to end them.
+* a link that is cut, slow, narrow or closed, in either direction. The silent loss of connections counts as a fault
+  of that moment: the product detects it by timeouts.
 
-Wrong clocks leave a machine fit: nothing may depend on them.
+A machine with a wrong clock is fit, since nothing may depend on clocks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["NEVER", "Fitness"]
 
 @attrs.define(eq=False)
 class _Machine:
-    """A machine at the last look. `wrong` names its trouble; empty: none."""
+    """A machine at the last look. `wrong` names its fault; "" means that it has none."""
 
     env: object = None
     wrong: str = "not started"
@@ -45,21 +45,21 @@ class _Machine:
 
 
 class Fitness:
-    """The fit machines and links, and since when. `look` first."""
+    """Which machines and links are fit, and since when. `look` updates the state."""
 
     def __init__(self, world: World, members: Sequence[Member]) -> None:
         self._world = world
         self._members = members
         self._machines = {member.name: _Machine() for member in members}
         self._wrong: dict[tuple[str, str], bool] = {}
-        """Pairs of hosts with a link that is unfit, each with whether a direction is cut."""
+        """By pair of hosts whose link is unfit: True if a direction is cut."""
         self._changed: dict[tuple[str, str], float] = {}
         self._severed: dict[tuple[str, str], float] = {}
         self.faults: deque[str] = deque(maxlen=FAULTS_KEPT)
-        """The last faults that began or ended."""
+        """The last faults that began or ended, in words."""
 
     def look(self) -> None:
-        """Update the state since the last look."""
+        """Update the state of all machines and links."""
         now = self._world.now
         for member in self._members:
             running = member.running
@@ -119,37 +119,37 @@ class Fitness:
     # --- machines
 
     def wrong_with(self, name: str) -> str:
-        """Name the trouble of a machine in a word; empty: none."""
+        """Return the fault of a machine in a word; "" if it has none."""
         return self._machines[name].wrong
 
     def changed(self, name: str) -> float:
-        """Return the time at which a fault of this machine last began or ended."""
+        """Return the virtual time at which a fault of this machine last began or ended."""
         return self._machines[name].changed
 
     def since(self, name: str) -> float:
-        """Return the time since which this machine has been fit; `NEVER` if it is not."""
+        """Return the virtual time since which this machine has been fit; `NEVER` if it is unfit."""
         machine = self._machines[name]
         return NEVER if machine.wrong else machine.changed
 
     # --- links
 
     def is_cut(self, one: str, other: str) -> bool:
-        """True if a direction between the two is cut."""
+        """True if the link between the two is cut in a direction."""
         return self._wrong.get(_pair(one, other), False)
 
     def link_changed(self, one: str, other: str) -> float:
-        """Return the time at which a fault of this link last began or ended."""
+        """Return the virtual time at which a fault of this link last began or ended."""
         return self._changed.get(_pair(one, other), 0.0)
 
     def link_since(self, one: str, other: str) -> float:
-        """Return the time since which the link between the two has been fit; `NEVER` if it is not."""
+        """Return the virtual time since which this link has been fit; `NEVER` if it is unfit."""
         if one == other:
             return 0.0
         pair = _pair(one, other)
         return NEVER if pair in self._wrong else self._changed.get(pair, 0.0)
 
     def together_since(self, names: Sequence[str]) -> float:
-        """Compute the time since which all of these have been fit, with the links between them."""
+        """Return the virtual time since which all these machines and the links between them have been fit."""
         latest = max(self.since(name) for name in names)
         for place, one in enumerate(names):
             for other in names[place + 1 :]:

@@ -1,7 +1,7 @@
-"""High watermarks against `min.insync.replicas`: with fewer in-sync replicas, no record is committed (KIP-966). PURE.
+"""Check of `min.insync.replicas`: with fewer in-sync replicas, no record is committed (KIP-966). PURE.
 
-The minimum is the one of the leader's own image. Two looks that follow each other must both find the in-sync replicas
-too few, in the same partition epoch and with the same minimum. Then the high watermark may not have moved between them.
+The minimum is that of the leader's own image. Two successive looks must both find too few in-sync replicas, in the
+same partition epoch and with the same minimum. Then the high watermark must not have advanced between them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ KEY = "min.insync.replicas"
 
 @attrs.frozen
 class _Short:
-    """A leader with too few replicas in sync. Two such moments are one state if all but the last field is equal."""
+    """A leader with too few in-sync replicas. Two looks saw the same state if `term` is equal."""
 
     term: tuple[object, int, int, int, tuple[int, ...]]
-    """The log, the leader epoch, the partition epoch, the minimum, and the in-sync replicas."""
+    """(log, leader epoch, partition epoch, minimum, in-sync replicas)."""
     high_watermark: int
 
 
 class MinIsr:
-    """The check that no leader commits records with too few replicas in sync."""
+    """The check that a leader with too few in-sync replicas commits no record."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -38,7 +38,7 @@ class MinIsr:
         self.short_seen = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Check the leaders that accept records with too few replicas in sync. Raises `SafetyViolation`."""
+        """Check the leaders that have too few in-sync replicas. Raises `SafetyViolation`."""
         for each in moved_of(hosted):
             partition = each.partition
             image = partition.image
@@ -69,7 +69,7 @@ class MinIsr:
 
     @staticmethod
     def _minimum(each: Hosted) -> int:
-        """Find the value in force by the newest image that the broker has."""
+        """Return `min.insync.replicas` of the partition by the broker's newest image."""
         broker = each.node.broker
         assert broker is not None
         image = broker.image

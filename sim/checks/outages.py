@@ -1,4 +1,4 @@
-"""Outages, and the bounds that they are held against. PURE."""
+"""Outages, and the check of their duration against the table of bounds. PURE."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ class Server:
 
 @attrs.define(eq=False)
 class Outage:
-    """An outage: its begin, and its reason (the trouble of the process that served before)."""
+    """When an outage began, and its reason: the fault of the process that served before."""
 
     since: float
     why: str
     able: dict[int, float] = attrs.Factory(dict)
-    """Nodes that may take over by the committed state, and since when: an operator may have named one late."""
+    """Brokers that may be elected by the committed metadata, with the time since when. An operator may add one late."""
 
 
 class Outages:
-    """Holds outages against the bounds of the table. `longest` has the longest wait of each row, with its bound."""
+    """The check of outages against the table of bounds. `longest` has for each row the longest outage and its bound,
+    in seconds.
+    """
 
     def __init__(self, world: World, members: Sequence[Member], fitness: Fitness) -> None:
         self.world = world
@@ -54,7 +56,7 @@ class Outages:
         self.longest: dict[tuple[Subject, str], tuple[float, float]] = {}
 
     def timeouts(self) -> Timeouts:
-        """Compute the timeouts of the nodes' present files."""
+        """Return the timeouts of the nodes' present configurations."""
         configs = [member.config for member in self._members]
         if self._timeouts is None or configs != self._configs:
             self._configs = list(configs)
@@ -70,7 +72,9 @@ class Outages:
         could: str,
         group: GroupTimeouts | None = None,
     ) -> None:
-        """Raise `Liveness` if an outage exceeds its bound. It counts from `since`, when the nodes that could serve were healthy."""
+        """Raise `Liveness` if an outage exceeds its bound. It counts from `since`, the time from which the nodes that
+        could serve were fit.
+        """
         begins = max(outage.since, since)
         waited = self.world.now - begins
         if group is None:

@@ -1,16 +1,19 @@
-"""Promises of nodes to each other, against the contents of their disks at that moment. PURE.
+"""Check of Vote and Fetch between nodes: what a message implies about its sender's disk is true when the message is
+sent. PURE.
 
-1. A voter asks for votes in an epoch, or gives its vote, only when its vote is on the platter (Raft, figure 2).
-2. A node of the quorum that fetches the metadata log from an offset has all below it on the platter (KIP-595). Everything below the end that its core counts as flushed is there too. A Fetch may wait in a connection while a leader has the log cut.
-   If its offset is beyond the log's present end, it was decided before, and the platter must have held all of it
-   then.
-3. A follower that fetches a partition from an offset has all below it in its page cache. It need not be on the
-   platter, except as `flush.messages` demands. A Fetch of an earlier leader epoch may have waited in a connection, while
-   the log was cut; leaders refuse it. It needs nothing below its log start. The start of an empty log may
-   lie inside its only segment, above the offset in the segment's name. A follower sends the log start that a restart would
-   find: from the checkpoint, or from the name of its first segment.
+1. A voter requests votes in an epoch, or grants its vote, only after its own vote is synced to disk (Raft, figure
+   2).
+2. A node that fetches the metadata log from an offset has synced the whole log below that offset (KIP-595). So is
+   everything that its core counts as flushed. A Fetch may wait in a connection while the log is truncated. If its
+   offset is beyond the log's present end, the Fetch was decided before that. Then the whole log below it must have
+   been synced at that time.
+3. A follower that fetches a partition from an offset has all records below that offset in its page cache. They need
+   not be synced, except as `flush.messages` demands. A Fetch of an earlier leader epoch is left out. It may have
+   waited in a connection while the log was truncated, and leaders reject it. Records below the log start are not
+   needed. The start of an empty log may be higher than the offset in its segment's name. The log start in a Fetch
+   must be that after a restart: from the checkpoint, or from the name of the first segment.
 
-Promises are looked at when their last byte is sent.
+A message is checked when its last byte is sent.
 """
 
 from __future__ import annotations
@@ -43,18 +46,18 @@ __all__ = ["Promises"]
 
 
 class Promises:
-    """The check of Vote and Fetch."""
+    """The check of Vote and Fetch between nodes."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._durable = StoredLogs(is_durable=True)
         self._cached = StoredLogs(is_durable=False)
         self._cut: dict[str, tuple[Node, int]] = {}
-        """Each node's process, and how far the platter had its metadata log before any of it was cut."""
+        """By machine: the process, and the offset up to which its metadata log was synced before a truncation."""
         self.votes_seen = self.quorum_fetches_seen = self.fetches_seen = 0
 
     def watch_cuts(self) -> None:
-        """Check each metadata log before synced data is cut: afterwards the bound of synced bytes is lower."""
+        """Record how far each metadata log is synced before a truncation of synced data, since that lowers the offset."""
         for member in self._processes.cluster.members:
             self._watch_disk(member, self._processes.world.machine(member.name).disk)
 
@@ -74,20 +77,20 @@ class Promises:
         disk.on_operation = on_operation
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Compare the end that each core takes for flushed with the platter. Raises `SafetyViolation`."""
+        """Check that the end offset which each core counts as flushed is synced to disk. Raises `SafetyViolation`."""
         for member, node in self._processes.living():
             metadata = node.metadata
             if metadata is not None and metadata.quorum.is_open:
                 self._check_durable(member, metadata.quorum.core.log.flushed_offset, "takes for flushed")
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Check all hosted partitions, as `look` checks those that changed."""
+        """Check as `look` does."""
         self.look(hosted)
 
     # --- messages
 
     def asked(self, exchange: Exchange) -> bool:
-        """Check a request. Raises `SafetyViolation`."""
+        """Check a Vote or Fetch request. Returns True if the answer must be checked too. Raises `SafetyViolation`."""
         asking = self._processes.at(exchange.conn)
         request = exchange.request
         if exchange.api == ApiKey.VOTE:
@@ -108,7 +111,7 @@ class Promises:
         return False
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Check the answer to a request for a vote. Raises `SafetyViolation`."""
+        """Check a granted vote. Raises `SafetyViolation`."""
         voter = self._processes.at(exchange.conn.peer)
         if voter is None or not answer.topics:
             return
@@ -121,7 +124,7 @@ class Promises:
     # --- disks
 
     def _check_vote(self, member: Member, epoch: int, candidate: int, directory: str | None) -> None:
-        """Check that the vote, or a later epoch, is on the platter."""
+        """Check that the vote, or a later epoch, is synced to disk."""
         self.votes_seen += 1
         disk = self._processes.world.machine(member.name).disk
         inode = disk.on_platter(_metadata_path(member)).get(QUORUM_STATE)
@@ -135,7 +138,7 @@ class Promises:
             )
 
     def _check_durable(self, member: Member, offset: int, what: str) -> None:
-        """Check that all of the metadata log below `offset` is on the platter, or a snapshot in its place."""
+        """Check that the metadata log below `offset` is synced to disk, in segments or in a snapshot."""
         disk = self._processes.world.machine(member.name).disk
         end_offset = self._durable.end_offset(disk, _metadata_path(member))
         if end_offset < offset and offset > 0:
@@ -144,7 +147,9 @@ class Promises:
             )
 
     def _is_of_before_a_cut(self, asking: tuple[Member, Node], offset: int) -> bool:
-        """True if a Fetch from this offset was decided before the log was cut, and kept its promise at that time."""
+        """True if a Fetch from this offset was decided before the log was truncated, and all below the offset was
+        synced then.
+        """
         member, node = asking
         process, end_offset = self._cut.get(member.name, (None, -1))
         if process is not node or end_offset < offset or node.metadata is None:
@@ -180,7 +185,7 @@ class Promises:
         self._check_start(member, partition, part.log_start_offset)
 
     def _check_start(self, member: Member, partition: Partition, log_start_offset: int) -> None:
-        """Check that the log begins there, and would after a restart."""
+        """Check that the log begins at or after this offset, now and after a restart."""
         log = partition.log
         disk = self._processes.world.machine(member.name).disk
         found = self._cached.segments(disk, log.directory.path)

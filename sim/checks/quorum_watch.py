@@ -1,4 +1,6 @@
-"""The watch over the quorum: it repeatedly reads the committed records, and compares them with earlier reads. PORTED."""
+"""A client that asks for the quorum's committed offset every second, so that the committed records are compared with
+earlier ones. PORTED.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["watch_quorum"]
 
 LOOK_AGAIN_SECONDS = 1.0
-"""The pause between two questions. `sim.checks.watch` checks each voter's committed records far more often."""
+"""The pause between two requests in seconds. `sim.checks.watch` checks each voter's committed records far more often.
+"""
 ANSWER_MS_MAX = 2000
 
 
 async def watch_quorum(cluster: Cluster, committed: Committed) -> None:
-    """Ask for the leader and the committed offset, and show both to `committed`, without end."""
+    """Send DescribeQuorum again and again, and pass the leader's log and committed offset to `committed`. Never
+    returns.
+    """
     ask = DescribeQuorumRequest(
         [DescribeQuorumRequestTopicData("__cluster_metadata", [DescribeQuorumRequestPartitionData(0)])]
     )

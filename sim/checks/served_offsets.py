@@ -1,15 +1,15 @@
-"""Answers of ListOffsets, against the offsets that were committed and deleted before the question. PURE.
+"""Check of ListOffsets: answers agree with the offsets that were committed and deleted before the request. PURE.
 
-1. The latest offset lies at or above every high watermark that a leader had before the question was asked. So it never
-   falls, and all that was acknowledged lies below it (KIP-207). Leaders of later epochs than the answer's do not count:
-   until a leader hears of its successor, it answers by what it knows.
-2. The earliest offset lies at or above what DeleteRecords was said to have deleted before the question was asked, over
-   restarts and elections too. Leaders of earlier epochs than that answer's do not count.
-3. An offset by time is the first one of the final log with that timestamp or a later one. It is
-   looked for at the end.
+1. The latest offset is at or above every high watermark that a leader had before the request. So it never
+   decreases, and all acknowledged records are below it (KIP-207). Leaders of later epochs than that of the answer
+   do not count. A deposed leader answers by its own state until it learns of the election.
+2. The earliest offset is at or above each offset below which DeleteRecords has reported records as deleted before
+   the request, even after restarts and elections. Leaders of earlier epochs than that report do not count.
+3. An offset by time is that of the first record with this timestamp or a later one. This is checked at the end,
+   against the final log.
 
-A question counts when its last byte is sent, an answer too. The leader epoch of an answer is known where the node was in
-the same epoch at both moments. Topics that are made anew under a name are told apart by their ids.
+The time of a request or an answer is when its last byte is sent. The leader epoch of an answer is known if the node
+was in the same epoch at both moments. Topics with the same name are distinguished by their ids.
 """
 
 from __future__ import annotations
@@ -41,14 +41,12 @@ RECORDS_MAX = 100_000
 BYTES_MAX = 64 << 20
 
 Timestamps = Sequence[tuple[int, int]]
-"""(offset, timestamp) of a log's records, in order."""
+"""(offset, timestamp) of each record of a log, in order of offsets."""
 
 
 @attrs.define
 class _Floors:
-    """The offsets below which an answer about one partition may not be, each by the first leader epoch to which it
-    applies.
-    """
+    """Lower limits for the offsets in answers about one partition. Each limit applies from a leader epoch on, its key."""
 
     committed: dict[int, int] = attrs.Factory(dict)
     deleted: dict[int, int] = attrs.Factory(dict)
@@ -65,7 +63,7 @@ class _Floors:
 
 @attrs.frozen
 class AnswerByTime:
-    """An answer to ListOffsets by timestamp, or by the newest timestamp (-3)."""
+    """An answer to ListOffsets for a timestamp, or for the largest timestamp (-3)."""
 
     who: str
     key: TopicIdPartition
@@ -74,12 +72,12 @@ class AnswerByTime:
     timestamp_ms: int
     offset: int
     committed: int
-    """The committed offset when the question was asked."""
+    """The committed offset at the time of the request."""
     log_start_offset: int
-    """Where the log began when the answer was sent, at the latest."""
+    """The log start offset when the answer was sent, or a later one."""
 
     def check(self, records: Timestamps) -> None:
-        """Hold it against the records that the partition has at the end. Raises `SafetyViolation`."""
+        """Check the answer against the partition's final records. Raises `SafetyViolation`."""
         told = f"{self.name}: {self.who} was asked for timestamp {self.asked_ms} and said {self.offset}"
         there = dict(records)
         if self.offset >= 0 and self.offset in there and there[self.offset] != self.timestamp_ms:
@@ -97,13 +95,13 @@ class AnswerByTime:
 
 @attrs.define
 class _Question:
-    """The knowledge at the moment when a question was sent."""
+    """What was known about the partitions when a request was sent."""
 
     epochs: Mapping[TopicIdPartition, int]
-    """The leader epochs in which the node that is asked leads."""
+    """The leader epochs in which the receiver of the request leads."""
     floors: Mapping[TopicIdPartition, _Floors]
     is_committed_only: bool
-    """True if the question is for offsets up to the last stable one."""
+    """True if the request is for offsets up to the last stable offset."""
 
 
 class ServedOffsets:
@@ -114,14 +112,16 @@ class ServedOffsets:
         self._floors: dict[TopicIdPartition, _Floors] = {}
         self._starts: dict[tuple[TopicIdPartition, int], int] = {}
         self.answers: list[AnswerByTime] = []
-        """The first `ANSWERS_MAX` answers by time."""
+        """The first `ANSWERS_MAX` answers about a timestamp, to be checked at the end."""
         self.times_checked = 0
         self.latest_seen = self.earliest_seen = self.deletions_seen = 0
 
     # --- states
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Note the offsets that leaders report as committed. Raises `SafetyViolation` for a log start that falls."""
+        """Record the high watermarks of leaders. Raises `SafetyViolation` if a log start offset decreases within a
+        leader epoch.
+        """
         for each in moved_of(hosted):
             partition = each.partition
             if partition.is_leader:
@@ -129,7 +129,8 @@ class ServedOffsets:
                 self._commit(each.key, partition.leader_epoch, log.high_watermark)
                 term = (each.key, partition.leader_epoch)
                 if not each.member.serves():
-                    # A broker with a new disk has an empty log, and still leads by the metadata from before.
+                    # A broker with a new disk has an empty log, but still leads according to the metadata from
+                    # before.
                     continue
                 before = self._starts.get(term, 0)
                 if log.log_start_offset < before:
@@ -146,7 +147,7 @@ class ServedOffsets:
     # --- messages
 
     def asked(self, exchange: Exchange) -> bool:
-        """Note the offsets that may not be denied from now on."""
+        """Record the offsets that the answer to this request must reach. Returns False if it need not be checked."""
         if exchange.api == ApiKey.DELETE_RECORDS:
             return True
         if exchange.request.replica_id != CONSUMER:
@@ -173,7 +174,7 @@ class ServedOffsets:
         return bool(epochs)
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the offsets that the answer returns. Raises `SafetyViolation`."""
         serving = self._processes.at(exchange.conn.peer)
         if serving is None:
             return
@@ -226,7 +227,7 @@ class ServedOffsets:
             self.answers.append(answer)
 
     def _deleted(self, serving: tuple[Member, Node], request: Any, answer: Any) -> None:
-        """Note that records were reported as deleted: they stay so, as long as this leader leads."""
+        """Record that records were reported as deleted: leaders from this epoch on must begin at or after that offset."""
         broker = serving[1].broker
         for topic in answer.topics if broker is not None else ():
             hosted = broker.topics.get(topic.name) if broker is not None else None
@@ -248,7 +249,7 @@ class ServedOffsets:
     # --- at the end
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Check the answers by time against the logs of the present leaders. Raises `SafetyViolation`."""
+        """Check the answers about timestamps against the logs of the present leaders. Raises `SafetyViolation`."""
         asked = {answer.key for answer in self.answers}
         logs = {
             each.key: _timestamps(each.partition.log)
@@ -264,7 +265,7 @@ class ServedOffsets:
 
 
 def _timestamps(log: PartitionLog) -> Timestamps | None:
-    """Read (offset, timestamp) of a log's records; None where a disk has damaged them."""
+    """Read (offset, timestamp) of a log's records; None if a disk has damaged them."""
     found: list[tuple[int, int]] = []
     for segment in log.segments:
         assert isinstance(segment.file, SimFile)

@@ -1,7 +1,7 @@
-"""The ends of logs by their bytes: in the page cache, or on the platter. PURE.
+"""End offsets of logs, read from their bytes: in the page cache, or on the disk. PURE.
 
-Files are walked from batch to batch, and a walk goes on where the last one ended. A file that was cut and written
-again is walked from its beginning: the last header read is no longer in its place.
+Files are read from batch to batch, and each read continues where the last one ended. If the header read last is no
+longer in its place, the file was truncated and written again. Then it is read from its beginning.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SUFFIX = ".log"
 
 
 def is_segment(name: str) -> bool:
-    """True if a file of a log's directory is a segment in use."""
+    """True if the file is a segment of a log, and not to be deleted."""
     return name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdigit()
 
 
 def stored_batches(data: bytearray) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield position and header of each whole batch."""
+    """Yield (position, header) of each complete batch."""
     position = 0
     while position + HEADER.size <= len(data):
         header = BatchHeader._make(HEADER.unpack_from(data, position))
@@ -39,7 +39,7 @@ def stored_batches(data: bytearray) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def stored_start(disk: SimDisk, log: PartitionLog) -> int:
-    """Read the start of a log in the checkpoint of the page cache; 0 where that does not name it."""
+    """Read a log's start offset from the checkpoint in the page cache; 0 if the checkpoint does not have it."""
     inode = disk.in_cache(log.directory.path.rpartition("/")[0]).get(LOG_START_FILE)
     if not isinstance(inode, Inode):
         return 0
@@ -48,20 +48,20 @@ def stored_start(disk: SimDisk, log: PartitionLog) -> int:
 
 @attrs.define(eq=False)
 class _Walk:
-    """The progress of a walk over a file: the position behind the last whole batch, and that batch's header."""
+    """How far a file has been read: the position after the last complete batch, and that batch's header."""
 
     position: int = 0
     next_offset: int = -1
-    """The offset behind the last batch; -1 before the first."""
+    """The offset after the last batch; -1 if there is none."""
     last_position: int = 0
     last_header: bytes = b""
     controls: list[tuple[int, int]] = attrs.Factory(list)
-    """Position and size of each control batch."""
+    """(position, size) of each control batch."""
     joined: int = -1
-    """The number of the directory's entries when the log had no gap before this segment."""
+    """How many entries the directory had when no gap was found before this segment."""
 
     def go_on(self, data: bytearray, size: int) -> None:
-        """Walk the whole batches in the first `size` bytes."""
+        """Read on through the complete batches in the first `size` bytes."""
         last = self.last_position
         if self.position > size or data[last : last + len(self.last_header)] != self.last_header:
             self.position, self.next_offset, self.last_position, self.last_header = 0, -1, 0, b""
@@ -87,7 +87,7 @@ class _Walk:
 
 
 class StoredLogs:
-    """Logs by their bytes on the platter (`is_durable`), or in the page cache."""
+    """Reader of logs by their bytes: on the disk (`is_durable`), or in the page cache."""
 
     def __init__(self, *, is_durable: bool) -> None:
         self._is_durable = is_durable
@@ -101,7 +101,7 @@ class StoredLogs:
         return _segments(self.entries(disk, path))
 
     def end_offset(self, disk: SimDisk, path: str) -> int:
-        """Find the offset behind the last batch that has all before it; -1 where there is no segment."""
+        """Return the offset after the last batch of the log, up to the first gap; -1 without a segment."""
         entries = self.entries(disk, path)
         name = max((name for name in entries if name.endswith(_SUFFIX)), default=None)
         last = None if name is None else entries[name]
@@ -117,7 +117,7 @@ class StoredLogs:
         return next_offset if next_offset >= 0 else int(str(name)[: -len(_SUFFIX)])
 
     def _end_before(self, last: Inode, segments: Sequence[tuple[int, Inode]]) -> int | None:
-        """Find the end offset of a log that has a gap before its last segment; None without a gap."""
+        """Return the end offset of a log that has a gap before its last segment; None without a gap."""
         end, whole = -1, True
         for base_offset, inode in segments:
             if end >= 0 and (base_offset > end or not whole):
@@ -130,7 +130,7 @@ class StoredLogs:
         return end
 
     def walk(self, inode: Inode) -> _Walk:
-        """Continue a walk over a file up to its present end."""
+        """Continue to read a file up to its present end, and return how far it has been read."""
         walk = inode.notes.get(self)
         if not isinstance(walk, _Walk):
             walk = inode.notes[self] = _Walk()

@@ -1,11 +1,13 @@
-"""A disk's marks about its logs, against the logs: recovery points, log starts, clean-shutdown markers. PURE.
+"""Check of checkpoints: recovery points, log start offsets and clean-shutdown markers agree with the logs on the same
+disk. PURE.
 
-1. A recovery point, in memory or in the checkpoint, is at most the end on the platter.
+1. A recovery point, in memory or in the checkpoint, is at most the end offset of the synced log.
 2. No log begins below the log start offset in its checkpoint: deleted records stay deleted over a restart.
-3. A clean-shutdown marker is written only when all logs of the directory are on the platter.
+3. A clean-shutdown marker is written only when all logs of the directory are synced.
 
-A marker is looked at when it gets its name, and checkpoints when they have changed and all logs there are loaded. Log starts are looked at when a log
-was opened. Besides, a look goes through all of them at times.
+A marker is checked when it is renamed to its final name. A checkpoint is checked when it has changed and all logs
+of its directory are loaded. A log start is checked when its log was opened. In addition, each look checks all with
+probability `LOOK_ANYWAY`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ MARKER_RENAMED = f"/{CLEAN_SHUTDOWN_FILE}.tmp"
 
 
 class StoredMarks:
-    """The check of a disk's marks: call `watch_markers` once, then `look` again and again."""
+    """The check of checkpoints and markers. Call `watch_markers` once, then `look` again and again."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -49,11 +51,11 @@ class StoredMarks:
     # --- memory and checkpoints
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Check the marks of all logs. Raises `SafetyViolation`."""
+        """Check new and changed checkpoints, recovery points and log starts. Raises `SafetyViolation`."""
         opened = [each for each in moved_of(hosted) if self._look_at_point(each)]
         for member, node in self._processes.living():
             if node.broker is not None:
-                # A start may cut damaged logs; it lowers the checkpoint before it reports that all are
+                # A start may truncate damaged logs; it lowers the checkpoint before it reports that all logs are
                 # loaded.
                 loading = [each.path for each in node.broker.log_dirs if not each.is_loaded]
                 for path in member.config.log_dirs:
@@ -63,13 +65,15 @@ class StoredMarks:
         self._look_at_starts(hosted if self._random.random() < LOOK_ANYWAY else opened)
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Look at all checkpoints and recovery points."""
+        """Check all checkpoints, recovery points and log starts. Raises `SafetyViolation`."""
         self._points.clear()
         self._checkpoints.clear()
         self.look(hosted)
 
     def _look_at_point(self, each: Hosted) -> bool:
-        """Return True if the log was opened since the last look. Raises `SafetyViolation`."""
+        """Check a log's recovery point. Return True if the log was opened since the last look. Raises
+        `SafetyViolation`.
+        """
         log = each.partition.log
         if log.offline:
             return False
@@ -101,8 +105,7 @@ class StoredMarks:
         try:
             offsets = self._offsets(inode)
         except MalformedCheckpoint:
-            # The storm has spoiled the checkpoint, so it has no offsets, and its broker recovers all of its
-            # logs.
+            # A fault has damaged the checkpoint, so it has no offsets. Its broker then recovers all its logs.
             return
         for (topic, partition), offset in offsets.items():
             where = f"{path}/{topic}-{partition}"
@@ -117,14 +120,14 @@ class StoredMarks:
 
     @staticmethod
     def _offsets(inode: Inode | Folder | None) -> Mapping[tuple[str, int], int]:
-        """Read a checkpoint; empty where it is missing."""
+        """Read a checkpoint's offsets; empty if the file is missing."""
         if not isinstance(inode, Inode):
             return {}
         stored = decode_offsets(bytes(inode.data))
         return {(topic, partition): offset for (topic, partition), offset in stored.items()}
 
     def _look_at_starts(self, hosted: Sequence[Hosted]) -> None:
-        """Hold the log start offsets against their checkpoints."""
+        """Check that no log begins below its offset in the log-start checkpoint."""
         stored: dict[tuple[str, str], Mapping[tuple[str, int], int]] = {}
         for each in hosted:
             log = each.partition.log
@@ -145,7 +148,7 @@ class StoredMarks:
     # --- markers
 
     def watch_markers(self) -> None:
-        """Look at each clean-shutdown marker when it gets its name."""
+        """Check each clean-shutdown marker from now on, when it is renamed to its final name."""
         for member in self._processes.cluster.members:
             self._watch_disk(member, self._processes.world.machine(member.name).disk)
 
@@ -164,7 +167,7 @@ class StoredMarks:
         disk.on_operation = on_operation
 
     def check_marker(self, member: Member, disk: SimDisk, path: str) -> None:
-        """Check that all logs in a directory are on the platter. Raises `SafetyViolation`."""
+        """Check that all logs in a directory are synced. Raises `SafetyViolation`."""
         self.markers_seen += 1
         for name, entry in disk.folder_at(path).entries.items():
             key = parse_partition_name(name)

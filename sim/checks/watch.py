@@ -1,17 +1,15 @@
-"""The watch over a run: it compares the state of all living nodes with `sim.checks.invariants`, again and again.
+"""The checks at work during a run: the state of all living nodes is compared with `sim.checks.invariants`, every 0.05
+s. PORTED.
 
-PORTED.
+It reads the nodes' own objects and the bytes on their disks. It leaves messages, disk operations and the run's
+randomness alone, so the run is the same without it. The first violated rule ends the run.
 
-It reads the nodes' own objects and the bytes on their disks. It uses neither messages nor disk operations nor
-randomness. So a run with it is the run without it. The first rule that is broken ends the run.
+A look checks what may have changed since the last one: nodes of which a task has run, and partitions with a changed
+replica.
 
-It looks at what has moved. That is a node of which a task has run since the last look, and a partition of which
-a replica differs. Everything else is as it was at the last look.
-
-Which replicas count as in sync (rule 3): those that the leader counts, under two conditions. The leader knows
-the newest state of the partition that any node knows. The broker is registered as the process that it is now. A
-broker whose machine has just lost its page cache is still in the ISR until it registers. All other members of
-the ISR must have all records.
+Rule 3 counts a replica as in sync if the leader does, under two conditions. The leader has the newest partition
+epoch that any node has. The replica's broker is registered with its present process. A broker whose machine has
+just lost its page cache remains in the ISR until it registers. All other members of the ISR must have all records.
 """
 
 from __future__ import annotations
@@ -73,14 +71,14 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.05
 WAITING_TASKS_MAX = 10_000
-"""The most tasks of one node that may wait."""
+"""The largest number of waiting tasks that a node may have."""
 ANSWER_BYTES_MAX = 16 << 20
-"""The largest answer that the clients of a run request, on top of waiting bytes."""
+"""The size of the largest answer that the clients of a run request, beyond the bytes that already wait."""
 GUARDED_APIS = (
     *(ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.FETCH),
     *(ApiKey.CREATE_TOPICS, ApiKey.CREATE_ACLS),
 )
-"""The APIs that `sim.checks.access` listens to."""
+"""The APIs whose requests and answers `sim.checks.access` checks."""
 _SLOTS_MAX = SLOTS_MAX + FRAMES_PER_TURN
 _HELD_BYTES_MAX = HELD_BYTES_MAX + ANSWER_BYTES_MAX
 _QUEUED_BYTES_MAX = SEND_QUEUE_BYTES_MAX + ANSWER_BYTES_MAX
@@ -91,7 +89,7 @@ __all__ = ["Watch"]
 
 @attrs.define
 class _Cursor:
-    """The place up to which a log has been read: a position in the segment that begins at `base`."""
+    """How far a log has been read: a position in the segment with base offset `base`."""
 
     base: int = -1
     position: int = 0
@@ -100,20 +98,20 @@ class _Cursor:
 
 @attrs.define
 class _Seen:
-    """The last observations of one process."""
+    """What was last seen of one process."""
 
     node: Node
     number: int
-    """The process's place among the processes of the run, in the order in which they were seen first."""
+    """The number of the process in the order in which the processes of the run were first seen."""
     wakes: int = -1
-    """How often tasks of the process had been woken when it was looked at last."""
+    """How often the process's tasks had been woken at the last look."""
     follows_images: bool = False
     cursors: dict[TopicIdPartition, tuple[object, _Cursor]] = attrs.Factory(dict)
     quorum_state: bytes = b""
 
 
 class Watch:
-    """The watch over a run. Call `begin` once the world runs; `looks` counts the looks."""
+    """The checks at work during a run. Call `begin` once the simulation runs; `looks` counts the looks."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -123,7 +121,7 @@ class Watch:
         self.high_watermarks = NeverFalls("high watermark")
         self.committed = CommittedBatches()
         self._compacted: set[bytes] = set()
-        """The ids of topics that were compacted at some time: their replicas need not be equal."""
+        """Ids of topics that were compacted at some time: their replicas may have different batches."""
         self.images = EqualAtOffsets("metadata images")
         self.quorum_leaders = OneForEach("one quorum leader per epoch")
         self.votes = OneForEach("one vote per epoch")
@@ -166,7 +164,7 @@ class Watch:
         self.tap = self._tapped()
 
     def _tapped(self) -> Wiretap:
-        """Make the tap, and register each check for the APIs that it checks."""
+        """Make the tap on connections, and register each check for its APIs."""
         tap = Wiretap(self._world.refute)
         tap.listen(ApiKey.FETCH, self.served_records)
         tap.listen(ApiKey.FETCH, self.promises)
@@ -182,14 +180,14 @@ class Watch:
         return tap
 
     def begin(self) -> None:
-        """Begin to look at nodes and to listen to messages, until the run ends."""
+        """Start to check nodes and messages, until the run ends."""
         self._world.fabric.on_sent = self.tap.sent
         self.stored_marks.watch_markers()
         self.promises.watch_cuts()
         self._look_later()
 
     def end(self) -> None:
-        """Look no more: the metadata log begins anew, and another watch takes over."""
+        """Stop checking: the metadata log is replaced, and another `Watch` continues."""
         self._is_over = True
 
     def _look_later(self) -> None:
@@ -205,7 +203,9 @@ class Watch:
             self._world.refute(error)
 
     def look(self, *, also_unmoved: bool = False) -> None:
-        """Check the present state of all nodes; nodes without a wake only on request. Raises `SafetyViolation`."""
+        """Check all nodes of which a task has run since the last look, or with `also_unmoved` all nodes. Raises
+        `SafetyViolation`.
+        """
         self.looks += 1
         living = [member for member in self._cluster.members if member.is_up() and member.node is not None]
         have_moved = False
@@ -226,7 +226,7 @@ class Watch:
                 check.look(replicas)
 
     def look_at_all(self) -> None:
-        """Check everything once, also the parts of which a look takes samples. Raises `SafetyViolation`."""
+        """Check everything once, including parts of which a look only takes samples. Raises `SafetyViolation`."""
         self.look()
         hosted = self.processes.look(anyway=True)
         for check in self.checks:
@@ -299,7 +299,7 @@ class Watch:
     # --- partitions
 
     def _look_at_partitions(self, replicas: Replicas) -> None:
-        """Check the partitions of which a replica has moved."""
+        """Check the partitions of which a replica has changed."""
         moved: dict[TopicIdPartition, dict[int, tuple[Member, Partition]]] = {}
         for each in replicas:
             if each.key in replicas.moved_keys:
@@ -343,8 +343,8 @@ class Watch:
         there: dict[int, tuple[Member, Partition]],
         limits: dict[int, int],
     ) -> None:
-        """Compare a leader's committed offset with the logs of its in-sync replicas, and their committed batches
-        with its own.
+        """Check that a leader's in-sync replicas have all records below its high watermark. Their batches are compared
+        up to there too.
         """
         leading = self._of(there[leader][0]).node.broker
         assert leading is not None
@@ -429,7 +429,7 @@ def _name(partition: Partition) -> str:
 
 
 def _headers(segments: Sequence[tuple[int, Bytes]], cursor: _Cursor, limit: int) -> Iterator[StoredHeader]:
-    """Yield the batches below offset `limit` that have not been seen; `cursor` moves behind them."""
+    """Yield the batches below offset `limit` that were not read yet, and advance `cursor` past them."""
     for base, data in segments:
         if base < cursor.base:
             continue

@@ -1,4 +1,4 @@
-"""The processes of a cluster as checks see them, and the shape of a check. PURE."""
+"""The living processes of a cluster and their replicas, as checks see them; and the interface of a check. PURE."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 __all__ = ["Check", "Hosted", "Processes", "Replicas", "moved_of", "partition_name"]
 
 LOOKS_PER_ROUND = 20
-"""After this number of looks, one look treats all replicas as moved."""
+"""After so many looks, one look treats all replicas as changed."""
 
 
 class Check(Protocol):
-    """One subject that `sim.checks.watch` looks at. Both methods raise `SafetyViolation`."""
+    """The check of one subject, called by `sim.checks.watch`. Both methods raise `SafetyViolation`."""
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Check the living processes, which host these replicas now: only samples of costly parts."""
+        """Check the living processes. `hosted` has all their replicas; costly parts are only sampled."""
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Look at everything once, at a quiet moment."""
+        """Check everything completely, once all faults have ended."""
 
 
 @attrs.frozen(eq=False)
@@ -43,16 +43,16 @@ class Hosted:
 
 
 class Replicas(list[Hosted]):
-    """All replicas that living brokers host. A check of a replica's state looks at those that have `moved`."""
+    """All replicas that living brokers host. Checks of a replica's state only need those in `moved`."""
 
     __slots__ = ("moved", "moved_keys")
 
     def __init__(self) -> None:
         super().__init__()
         self.moved: list[Hosted] = []
-        """New replicas, and those whose state, or whose broker's image, has changed since the last look."""
+        """New replicas, and replicas whose own state or broker's image has changed since the last look."""
         self.moved_keys: set[TopicIdPartition] = set()
-        """Their partitions, and partitions of which a replica is gone."""
+        """The partitions of `moved`, and partitions of which a replica is gone."""
 
     def note_moved(self, each: Hosted) -> None:
         self.moved.append(each)
@@ -60,7 +60,7 @@ class Replicas(list[Hosted]):
 
 
 def moved_of(hosted: Sequence[Hosted]) -> Sequence[Hosted]:
-    """List the replicas that have changed since the last look, or all if the changed ones are unknown."""
+    """Return the replicas that have changed since the last look; all if that is unknown."""
     return hosted.moved if isinstance(hosted, Replicas) else hosted
 
 
@@ -72,13 +72,13 @@ class Processes:
         self.world = cluster.world
         self._by_name = {member.name: member for member in cluster.members}
         self._known: dict[Partition, tuple[Hosted, _State]] = {}
-        """The replicas of the last look, each with its state then."""
+        """By partition object: the replica, and its state at the last look."""
         self._nodes: dict[str, tuple[object, ...]] = {}
-        """The last state of each broker that its replicas share."""
+        """By machine: the last seen state of a broker that concerns all its replicas."""
         self._looks = 0
 
     def look(self, *, anyway: bool = False) -> Replicas:
-        """Find all replicas, and those that have moved since the last look; `anyway`: take all for moved."""
+        """List all replicas, with those that have changed since the last look; with `anyway` all count as changed."""
         self._looks += 1
         anyway = anyway or self._looks % LOOKS_PER_ROUND == 0
         found = Replicas()
@@ -109,7 +109,7 @@ class Processes:
         return found
 
     def living(self) -> Iterator[tuple[Member, Node]]:
-        """Return the machines whose process lives and has made its node."""
+        """Yield (machine, node) for each machine whose process lives and has created its node."""
         for member in self.cluster.members:
             if member.node is not None and member.is_up():
                 yield member, member.node
@@ -123,7 +123,7 @@ class Processes:
                         yield Hosted(member, node, TopicIdPartition(topic_id, index), partition)
 
     def at(self, conn: SimConn) -> tuple[Member, Node] | None:
-        """Return the machine whose living process holds this end of a connection; None for a client's."""
+        """Return (machine, node) of the living process that holds this end of a connection; None for a client's end."""
         member = self._by_name.get(conn.host_name)
         if member is None or member.node is None or not member.is_up():
             return None
@@ -131,7 +131,7 @@ class Processes:
         return (member, member.node) if running is not None and running.env is conn.node else None
 
     def named(self, host: str) -> tuple[Member, Node] | None:
-        """Return the living node on this machine."""
+        """Return (machine, node) for the living node on this machine; None if there is none."""
         member = self._by_name.get(host)
         if member is None or member.node is None or not member.is_up():
             return None
@@ -142,7 +142,7 @@ _State = tuple[object, ...]
 
 
 def _state(partition: Partition) -> _State:
-    """List all of a replica's state that a look depends on."""
+    """Collect all parts of a replica's state on which checks depend."""
     log = partition.log
     home, durability = log.home, log.durability
     return (
@@ -165,5 +165,5 @@ def _state(partition: Partition) -> _State:
 
 
 def partition_name(partition: Partition) -> str:
-    """Write `topic-number`, for complaints."""
+    """Return `topic-partition` for error texts."""
     return f"{partition.log.topic}-{partition.log.partition}"

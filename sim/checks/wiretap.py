@@ -1,7 +1,8 @@
-"""A tap on all connections of a world: requests and answers as messages, at the moment when they are sent. PURE.
+"""A tap on all simulated connections: it decodes requests and answers at the moment when they are sent. PURE.
 
-Checks name the APIs that they listen to. A listener gets each request when its last byte is sent, and each answer
-when the answer's last byte is sent. Bytes that make no message are left to the node that gets them.
+Checks register for the APIs that they check. A listener is called with each request when its last byte is sent, and
+with each answer when the answer's last byte is sent. Bytes that are no valid message are ignored here; the
+receiving node handles them.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ __all__ = ["Exchange", "Listener", "Wiretap"]
 
 LENGTH_BYTES = 4
 _HEADER_BYTES = 12
-"""Length, API, version and correlation id: the begin of each request."""
+"""Bytes of length, API, version and correlation id, with which each request begins."""
 STREAMS = 256
 _FRAME_BYTES_MAX = 1 << 28
-"""A longer frame is invalid: the stream is not Kafka's."""
+"""A longer frame is invalid: the bytes do not follow Kafka's protocol."""
 
 
 @attrs.define(eq=False)
 class Exchange:
-    """A request under way. `memo` belongs to the listener that heard it."""
+    """A request, and what a listener remembers about it until the answer: `memo`."""
 
     conn: SimConn
-    """The end of the connection at the client."""
+    """The client's end of the connection."""
     api: int
     version: int
     request: Any
@@ -40,10 +41,10 @@ class Exchange:
 
 
 class Listener(Protocol):
-    """A listener to the messages of an API. Both methods raise `SafetyViolation`."""
+    """A check that is called with requests and answers of an API. Both methods raise `SafetyViolation`."""
 
     def asked(self, exchange: Exchange) -> bool:
-        """Note a request that was sent. Return False if its answer need not be checked."""
+        """Called when a request has been sent. Returns False if its answer need not be checked."""
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
         """Called when the answer has been sent."""
@@ -51,7 +52,7 @@ class Listener(Protocol):
 
 @attrs.define(eq=False)
 class _Stream:
-    """The bytes that one end has sent: the beginning of a frame, and the requests whose answers are awaited."""
+    """The bytes that one end has sent: an incomplete frame, and the requests whose answers are awaited."""
 
     rest: bytearray = attrs.Factory(bytearray)
     is_deaf: bool = False
@@ -59,23 +60,23 @@ class _Stream:
 
 
 class Wiretap:
-    """Reads all messages. `sent` is the fabric's `on_sent`; errors of listeners go to `refute`."""
+    """Decodes all messages. `sent` must be the fabric's `on_sent`; errors of listeners are passed to `refute`."""
 
     def __init__(self, refute: Callable[[Exception], None]) -> None:
         self._refute = refute
         self._listeners: dict[int, list[Listener]] = {}
         self._streams: dict[SimConn, _Stream] = {}
         self._streams_max = STREAMS
-        """The number of streams at which those of closed ends are forgotten."""
+        """If there are more streams than this, the streams of closed connections are dropped."""
         self.requests_heard = 0
         self.answers_heard = 0
 
     def listen(self, api: int, listener: Listener) -> None:
-        """Show the messages of this API to a listener."""
+        """Register a listener for the messages of this API."""
         self._listeners.setdefault(api, []).append(listener)
 
     def sent(self, conn: SimConn, data: bytes) -> None:
-        """Read the bytes that an end of a connection has sent."""
+        """Decode the bytes that an end of a connection has sent, and call the listeners."""
         stream = self._streams.get(conn)
         if stream is None:
             stream = self._begin(conn)
@@ -145,7 +146,7 @@ class Wiretap:
         flexible = response_header_version(exchange.api, exchange.version)
         frame = memoryview(data)[position : position + size]
         try:
-            # An answer's header has no tagged fields here, so it ends behind their number.
+            # The header of such an answer has no tagged fields, so it ends after their count.
             answer, _ = decoder(response_class(exchange.api), exchange.version)(frame, 8 + flexible)
         except ProtocolError:
             return

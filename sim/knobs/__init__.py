@@ -1,1 +1,1 @@
-"""Constants of the product that runs draw small, so that their limits are reached."""
+"""Constants of the product that some runs change, mostly to small values, so that their limits are reached."""

@@ -1,7 +1,7 @@
-"""The table of all knobs: constants with their lowest value and the highest drawn value. It also draws the knobs of
-a run. PURE.
+"""The table of all knobs: constants of the product that a run may change, each with the range of drawn values. PURE.
 
-The highest values are so low that the data of a run still reach them. Production has larger values.
+The largest drawn values are so low that the data of a run reach them. The product's own values are larger.
+`draw_knobs` draws the knobs of a run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import attrs
 __all__ = ["KNOBS", "Knob", "draw_knobs"]
 
 TURNED_PROBABILITY = 0.5
-"""The share of runs that have knobs."""
+"""The probability that a run has any knobs."""
 MANY_PROBABILITY = 0.4
-"""The share of the runs with knobs that have many."""
+"""The probability that a run with knobs has many of them."""
 MANY_SHARE = 0.4
-"""The share of all knobs in a run that has many."""
+"""The probability of each knob in a run that has many."""
 FEW_MAX = 5
 LOWEST_PROBABILITY = 0.3
 """The probability that a drawn knob gets its lowest value."""
@@ -26,7 +26,9 @@ LOWEST_PROBABILITY = 0.3
 
 @attrs.frozen
 class Knob:
-    """A constant of the module `odradek.MODULE`, or of a class in it (`CLASS.NAME`). It is drawn from `low` to `high`."""
+    """An integer constant of the module `odradek.MODULE`, or of a class in it (`CLASS.NAME`). Runs draw its value from
+    `low` to `high`.
+    """
 
     module: str
     name: str
@@ -35,7 +37,7 @@ class Knob:
 
     @property
     def path(self) -> str:
-        """The name in the options of a run."""
+        """The knob's name in the options of a run."""
         return f"{self.module}.{self.name}"
 
 
@@ -132,7 +134,7 @@ _CONNECTIONS: Mapping[str, Mapping[str, tuple[int, int]]] = {
         "HELD_SHARE_BYTES": (1, 2_000),
     },
     "node.connections.buffers": {
-        # A tail that is moved into this buffer may be as long as the usual `LARGE_FRAME_BYTES`.
+        # A partial frame that is moved into this buffer may have up to the usual `LARGE_FRAME_BYTES`.
         "SHARED_BYTES": (66_000, 100_000),
         "SCANT_BYTES": (512, 2_048),
         "SMALLEST_BYTES": (16, 512),
@@ -154,7 +156,7 @@ _CONNECTIONS: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "security.doors.door": {"DECISIONS_AT_ONCE": (2, 20)},
     "serving.layered_map": {"_OVERLAY_MIN": (0, 4)},
     "serving.steps": {"SLICE_UNITS": (2, 50), "SCANT_UNITS": (1, 10)},
-    # The requests between nodes have fewer: in a turn of long work each would wait for the weather's slow workers.
+    # Requests between nodes have fewer elements than these values. Workers decode longer requests, and may be slow.
     "wire.codec": {"ELEMENTS_AT_ONCE": (100, 400)},
     "wire.batches.compression": {"CHUNK_BYTES": (64, 2_000), "_GZIP_INPUT_BYTES": (16, 2_000)},
     "wire.framing.connection": {"_LARGE_BYTES": (64, 2_000)},
@@ -185,9 +187,10 @@ KNOBS: Mapping[str, Knob] = {knob.path: knob for knob in _listed()}
 
 
 def draw_knobs(random: Random, *, may_be_many: bool = True) -> dict[str, int]:
-    """Draw which knobs a run has, and their values: none in half of the runs, a few, or many where that is permitted.
+    """Draw the knobs of a run, as values by path: none in half of the runs, otherwise a few, or with `may_be_many`
+    perhaps many.
 
-    Many small limits make each step of a cluster slow, so that it misses the bounds of outages without a bug.
+    Many small limits slow down every step of a cluster, so that it exceeds the bounds of outages without a bug.
     """
     if random.random() >= TURNED_PROBABILITY:
         return {}
@@ -200,7 +203,7 @@ def draw_knobs(random: Random, *, may_be_many: bool = True) -> dict[str, int]:
 
 
 def _draw_value(random: Random, knob: Knob) -> int:
-    """Draw a value: small ones as often as large ones, and the lowest one most of all."""
+    """Draw a value: small values as often as large ones, and the lowest most often."""
     if random.random() < LOWEST_PROBABILITY:
         return knob.low
     return knob.low - 1 + int((knob.high - knob.low + 2) ** random.random())

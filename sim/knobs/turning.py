@@ -1,8 +1,8 @@
 """Replaces constants of the product by the knobs of a run, and restores them afterwards. SHELL.
 
-`from x import NAME` binds a copy. So a constant is replaced in its own module, and in each loaded module that
-imported it from there. Two modules may use one name for different constants. So the import statements in the
-sources decide which modules have the same constant.
+`from x import NAME` binds a second reference. So a constant is replaced in its own module, and in each loaded
+module that imported it from there. Two modules may use the same name for different constants. So the import
+statements in the sources decide which modules share a constant.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from types import ModuleType
 from sim.knobs.knob_table import KNOBS, Knob
 
 _USERS = ("odradek.", "sim.")
-"""The packages whose modules may have imported a constant."""
+"""Prefixes of the packages whose modules may have imported a constant."""
 _places_found: dict[str, tuple[int, tuple[object, ...]]] = {}
-"""The places of each knob, with the number of modules that were loaded when they were found."""
+"""By knob path: how many modules were loaded when its places were found, and those places."""
 
 __all__ = ["described", "places_of", "turned", "usual_value"]
 
 
 def described(knobs: Mapping[str, int]) -> str:
-    """Write the knobs of a run, with their ranges and usual values, for a human."""
+    """Describe the knobs of a run for a human, with their ranges and usual values."""
     texts = []
     for path, value in knobs.items():
         knob = KNOBS[path]
@@ -36,7 +36,7 @@ def described(knobs: Mapping[str, int]) -> str:
 
 @contextmanager
 def turned(knobs: Mapping[str, int]) -> Iterator[None]:
-    """Replace the constants by these values while the context lasts. Raises `ValueError` for an unknown knob."""
+    """Set the constants to these values while the context lasts. Raises `ValueError` for an unknown knob."""
     unknown = [path for path in knobs if path not in KNOBS]
     if unknown:
         raise ValueError(f"no knobs: {', '.join(unknown)}")
@@ -46,13 +46,13 @@ def turned(knobs: Mapping[str, int]) -> Iterator[None]:
             _put(KNOBS[path], value)
         yield
     finally:
-        # Modules that were loaded meanwhile have imported the drawn values.
+        # Modules that were imported in the meantime have the drawn values.
         for path, value in usual.items():
             _put(KNOBS[path], value)
 
 
 def usual_value(knob: Knob) -> int:
-    """Return the present value of a knob."""
+    """Return the present value of a knob's constant."""
     value = getattr(_home(knob), knob.name.rpartition(".")[2])
     assert isinstance(value, int)
     return value
@@ -64,7 +64,7 @@ def _put(knob: Knob, value: int) -> None:
 
 
 def places_of(knob: Knob) -> tuple[object, ...]:
-    """Find the modules, or the class, that have this constant."""
+    """Return the modules that have this constant, or the class."""
     home = _home(knob)
     known = _places_found.get(knob.path)
     if known is None or known[0] != len(sys.modules):
@@ -83,7 +83,7 @@ def places_of(knob: Knob) -> tuple[object, ...]:
 
 
 def _home(knob: Knob) -> object:
-    """Return the module, or the class in it, in which the constant is defined."""
+    """Return the module, or the class in it, that defines the constant."""
     module = import_module(f"odradek.{knob.module}")
     owner = knob.name.rpartition(".")[0]
     return getattr(module, owner) if owner else module

@@ -1,1 +1,1 @@
-"""Clients and operators at work during a run."""
+"""The simulated workload: clients and operators that act during a run."""

@@ -1,6 +1,6 @@
-"""A client that keeps asking where partitions begin and end, and which offset belongs to a time. PORTED.
+"""A client that keeps sending ListOffsets for the start, the end or a timestamp of partitions. PORTED.
 
-It checks nothing itself: `sim.checks.served_offsets` gets the answers of all clients, and checks them.
+It checks nothing itself: `sim.checks.served_offsets` sees the answers to all clients and checks them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Asking"]
 
 
 class Asking:
-    """One client that asks about all partitions of a run."""
+    """One client that sends ListOffsets for all partitions of a run."""
 
     def __init__(self, load: Workload, name: str) -> None:
         self._load = load
@@ -30,7 +30,7 @@ class Asking:
         self._client = load.client(name, CALL_SECONDS)
 
     async def run(self) -> None:
-        """Ask one question after the other, until the load is over. No answer is needed."""
+        """Send one request after another until the workload ends. Errors are ignored."""
         load, random = self._load, self._random
         clock = load.world.node_env(self._name).clock
         began_ms = clock.wall_ms()

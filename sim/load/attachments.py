@@ -1,7 +1,8 @@
-"""The key and the headers that belong to a value, so that a reader can check whether a record is whole. PURE.
+"""The key and headers that belong to a record's value, so that a reader can check whether the record is complete.
+PURE.
 
-A value of `value_with` says in its third part which key and how many headers its record has: `name:serial:k3h2:` and a
-filler. Records of other producers have neither key nor headers.
+The third part of such a value says which key and how many headers its record has: `name:serial:k3h2:`, followed by
+filler. Values of another form belong to records without key and headers.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ _WORDS = re.compile(rb"([^:]*):(\d+):k(\d*)h(\d+):")
 
 
 def value_with(name: str, serial: int, key: int | None, headers: int, filler: bytes = b"") -> bytes:
-    """Make the value of a producer's record, which names its key (a number, or none) and its number of headers."""
+    """Make the value of a record, which states its key number (None: no key) and its number of headers."""
     word = b"" if key is None else b"%d" % key
     return b"%s:%d:k%sh%d:" % (name.encode(), serial, word, headers) + filler
 
 
 def attached_to(value: bytes) -> tuple[bytes | None, tuple[Header, ...]]:
-    """Find the key and the headers of the record with this value."""
+    """Return the key and the headers that the record with this value must have."""
     found = _WORDS.match(value)
     if found is None:
         return None, ()
@@ -33,7 +34,9 @@ def attached_to(value: bytes) -> tuple[bytes | None, tuple[Header, ...]]:
 
 
 def must_be_whole(where: str, key: bytes | None, value: bytes, headers: tuple[Header, ...]) -> None:
-    """Raise `SafetyViolation` unless a record that was read has the key and the headers that it was sent with."""
+    """Raise `SafetyViolation` unless the record has the key and headers that belong to its value. `where` begins the
+    error's text.
+    """
     wanted = attached_to(value)
     if (key, headers) != wanted:
         raise SafetyViolation(

@@ -1,7 +1,7 @@
-"""Topics that come and go in a storm: of several segments, removed by retention, read by time, deleted. PORTED.
+"""Topics that are created and deleted during a storm; they have several segments and are deleted by retention. PORTED.
 
-No client is promised any record written here. The purpose is that segments are rolled, indexed, searched, flushed and
-removed, and that topics are deleted under tasks that use their files.
+Nothing is guaranteed for the records written here. The purpose is that segments are rolled, indexed, searched,
+flushed and removed, and that topics are deleted while tasks use their files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ __all__ = ["Churning"]
 
 
 class Churning:
-    """One client with a topic of its own, which it makes, writes, reads by time, trims and deletes, again and again."""
+    """A client that creates its own topic, writes to it, looks up timestamps, deletes records and deletes the topic,
+    again and again.
+    """
 
     def __init__(self, load: Workload, name: str, replicas: int) -> None:
         self._load = load
@@ -45,10 +47,10 @@ class Churning:
             self._client.core, ProduceConfig(acks=1, batch_bytes_max=BATCH_BYTES_MAX, auto_create=False)
         )
         self.is_over = False
-        """If True, `run` ends after the step under way."""
+        """If set to True, `run` ends after the present step."""
 
     async def run(self) -> None:
-        """Take one step after the other, until it is over. All of them may fail."""
+        """Take one random step after another until `is_over`. Errors of steps are only recorded."""
         world, random = self._load.world, self._random
         steps: tuple[Callable[[], Operation[object]], ...] = (
             self._make,

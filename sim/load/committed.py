@@ -1,4 +1,6 @@
-"""A reader of committed records: a consumer with partitions by hand, for workloads that write transactions. PORTED."""
+"""A consumer with isolation level read_committed that reads assigned partitions, for workloads that write
+transactions. PORTED.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from sim.machine.world import Liveness
 CLOSE_SECONDS = 10.0
 READ_SECONDS_MAX = 120.0
 Take = Callable[[TopicPartition, list[tuple[int, bytes, bytes]]], None]
-"""Called with the records of a partition, in order: offset, key and value."""
+"""Called with a partition and its new records in order: (offset, key, value)."""
 
 __all__ = ["CommittedReader"]
 
 
 class CommittedReader:
-    """Reads partitions from their beginning."""
+    """Reads its partitions from the beginning, with isolation level read_committed."""
 
     def __init__(self, load: Workload, machine: str, keys: Sequence[TopicPartition]) -> None:
         self._load = load
@@ -45,7 +47,7 @@ class CommittedReader:
         self._consumer.seek_to_beginning(*keys)
 
     async def read_some(self, take: Take) -> None:
-        """Poll once."""
+        """Poll once, and pass the records to `take`."""
         world = self._load.world
         try:
             records = await self._consumer.poll(1.0)
@@ -62,14 +64,16 @@ class CommittedReader:
             take(key, each)
 
     async def follow(self, take: Take) -> None:
-        """Read until the load is over."""
+        """Read until the workload ends, then close the consumer."""
         while not self._load.is_over:
             await self.read_some(take)
             await self._load.rest_between_polls()
         await self._consumer.close(CLOSE_SECONDS)
 
     async def read_all(self, take: Take) -> None:
-        """Read all that is committed now. Raises `Liveness` if some of it does not come."""
+        """Read up to the present end offsets, then close. Raises `Liveness` if that takes more than
+        `READ_SECONDS_MAX`.
+        """
         world, consumer, keys = self._load.world, self._consumer, self._keys
         ends = await consumer.end_offsets(list(keys), END_SECONDS_MAX)
         deadline = world.now + READ_SECONDS_MAX

@@ -1,7 +1,7 @@
-"""The product's own consumer in a scenario: alone, near a replica, or in a group. PORTED.
+"""Workload: the product's own consumer, alone, near a replica, or in a group. PORTED.
 
-It must do more than `sim.history` checks: a consumer alone reads every offset once, in order. A group reads every
-acknowledged record at least once. Once all is well, both come to the end.
+In addition to `sim.history`, this module checks two rules. A consumer alone reads every offset once, in order. A
+group reads every acknowledged record at least once. After the faults have ended, both must read to the end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _consumer(load: Workload, name: str, **settings: object) -> AsyncConsumer:
 
 
 async def follow(load: Workload, name: str, rack: str, partitions: Sequence[TopicPartition]) -> None:
-    """Read partitions from the beginning until the end, from a replica in `rack` where there is one.
+    """Read partitions from beginning to end, from a replica in `rack` if there is one.
 
     Raises `SafetyViolation` when an offset is missing or comes twice.
     """
@@ -90,7 +90,7 @@ async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Topi
 
 
 class GroupReading:
-    """Members of one group that commit the offsets that they have read."""
+    """The members of one group, which commit the offsets that they have read."""
 
     def __init__(self, load: Workload) -> None:
         self._load = load
@@ -98,7 +98,7 @@ class GroupReading:
         self._committed: dict[TopicPartition, int] = dict.fromkeys(load.partitions, 0)
 
     def terms(self, members: Sequence[str]) -> GroupTerms:
-        """Return the demands of these members."""
+        """Return the group for `GroupAvailability`, with these members."""
         load = self._load
         session_ms = SLOW_SESSION_MS if load.is_slow else max(SESSION_SECONDS) * 1000
         timeouts = GroupTimeouts(session_ms / 1000, self._rebalance_ms / 1000, REQUEST_SECONDS)
@@ -109,7 +109,7 @@ class GroupReading:
         return SLOW_POLL_INTERVAL_MS if self._load.is_slow else REBALANCE_SECONDS * 1000
 
     async def member(self, name: str) -> None:
-        """Read the partitions that the group gives to this member, until the end."""
+        """Read the partitions that the group assigns to this member, until everything is read."""
         load = self._load
         load.positions[GROUP] = self._committed
         random = Random(f"{load.world.seed}/{name}")
@@ -120,7 +120,7 @@ class GroupReading:
             **{
                 "group.id": GROUP,
                 "session.timeout.ms": str(SLOW_SESSION_MS if load.is_slow else session_ms),
-                # A join over a connection that a firewall has forgotten is given up after this time, as in
+                # A JoinGroup on a connection that a firewall has silently dropped is given up after this time, as in
                 # other clients.
                 "max.poll.interval.ms": str(self._rebalance_ms),
                 "heartbeat.interval.ms": str(SLOW_HEARTBEAT_MS if load.is_slow else HEARTBEAT_MS),
@@ -153,7 +153,9 @@ class GroupReading:
         await consumer.close(CLOSE_SECONDS)
 
     def check(self) -> None:
-        """Check that every acknowledged record was read by some member, unless deleted. Raises `SafetyViolation`."""
+        """Check that every acknowledged record was read by some member, unless it was deleted. Raises
+        `SafetyViolation`.
+        """
         history = self._load.history
         for told in history.acknowledged:
             if told.offset < history.deleted_below.get(told.partition, 0):
@@ -164,7 +166,7 @@ class GroupReading:
                 )
 
     async def check_commits(self, name: str) -> None:
-        """Check that offsets whose commits were acknowledged are committed still. Raises `SafetyViolation`."""
+        """Check that offsets whose commits were acknowledged are still committed. Raises `SafetyViolation`."""
         consumer = _consumer(self._load, name, **{"group.id": GROUP})
         found = await consumer.committed(self._load.partitions, 10 * REQUEST_SECONDS)
         for key, offset in self._committed.items():

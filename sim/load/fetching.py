@@ -1,12 +1,12 @@
-"""A plain reader of assigned partitions, for the simulator and for tests: positions, fetches, long polls. PURE.
+"""A simple reader of assigned partitions, for the simulator and for tests. PURE.
 
-Programs read by `odradek.Consumer`. This reader fetches nothing ahead. So a check that compares records with a
-history knows when they were requested. And the consumer is not checked by itself.
+It fetches nothing in advance, unlike `odradek.Consumer`. So a check that compares records with a history knows when
+they were requested. And the product's consumer is checked by other code than its own.
 
-A `Fetcher` keeps a position (the next offset to read) per partition and at most one Fetch in flight per leader. A
-poll sends the missing fetches and returns as soon as one leader has answered. Later polls take up the other answers,
-so that a quiet leader delays no partition. An answer for an offset that is no longer the position (after a seek) is
-dropped. Data comes as raw batches; `FetchedPartition.records` parses them.
+A `Fetcher` keeps a position (the next offset to read) for each partition, and at most one Fetch in flight per
+leader. A poll sends the missing Fetches and returns as soon as one leader has answered. Later polls process the
+other answers, so that a slow leader delays no other partition. An answer for an offset that is no longer the
+position (after a seek) is dropped. Data are raw batches; `FetchedPartition.records` parses them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["FetchConfig", "FetchedPartition", "Fetcher"]
 
 @attrs.frozen
 class FetchConfig:
-    """Limits of a fetch: bytes, and `max_wait` in seconds that a broker may hold an empty answer back."""
+    """Limits of a fetch: bytes, and `max_wait`, the seconds for which a broker may delay an empty answer."""
 
     min_bytes: int = 1
     max_bytes: int = 50 << 20
@@ -45,14 +45,16 @@ class FetchConfig:
     isolation_level: int = 0
     decompressed_bytes_max: int = 256 << 20
     reset_to: int | None = None
-    """The offset to go on at when the position is out of range: `offsets.EARLIEST`, `offsets.LATEST`; None: raise."""
+    """The offset to continue at if the position is out of range: `offsets.EARLIEST` or `offsets.LATEST`. With None the
+    error is raised.
+    """
     unavailable_timeout: float = 30.0
-    """Seconds to bear with partitions that cannot be read before the error is raised."""
+    """How many seconds partitions may be unreadable before the error is raised."""
 
 
 @attrs.frozen
 class FetchedPartition:
-    """Whole batches of one partition, from the position on: the first may begin below it."""
+    """Complete batches of one partition, from the position on. The first batch may begin before it."""
 
     topic: str
     partition: int
@@ -63,9 +65,7 @@ class FetchedPartition:
     decompressed_bytes_max: int
 
     def records(self) -> list[Record]:
-        """Parse the records from `start_offset` on, without control records. Raises `KafkaError` for damaged
-        batches.
-        """
+        """Parse the records from `start_offset` on, without control records. Raises `KafkaError` for damaged batches."""
         found: list[Record] = []
         for position, header in iter_batches(self.data):
             if header.is_control:
@@ -78,7 +78,7 @@ class FetchedPartition:
 
 
 class Fetcher:
-    """A plain reader. Not for two operations at a time."""
+    """A reader of assigned partitions. Only one operation may run at a time."""
 
     def __init__(self, core: ClientCore, config: FetchConfig) -> None:
         self.config = config
@@ -91,13 +91,13 @@ class Fetcher:
         self._failing_since: float | None = None
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
-        """Read this partition from `offset` on (also: seek)."""
+        """Read this partition from `offset` on; also used to seek."""
         self.positions[TopicPartition(topic, partition)] = offset
 
     def poll(self, *, timeout: float) -> Operation[list[FetchedPartition]]:
-        """Fetch from one or more leaders at the positions, which move on; returns an empty list after `timeout`
-        seconds. May return an empty list earlier, when a broker's long poll ended. Raises `KafkaError` (say
-        OFFSET_OUT_OF_RANGE without `reset_to`) and `ClientError`.
+        """Fetch from the leaders at the present positions, and advance these. Returns an empty list after `timeout`
+        seconds, or earlier if a broker's long poll ends. Raises `KafkaError` (such as OFFSET_OUT_OF_RANGE without
+        `reset_to`) and `ClientError`.
         """
         deadline = self._core.now + timeout
         names = dict.fromkeys(key.topic for key in self.positions)
@@ -128,8 +128,8 @@ class Fetcher:
         return fetched
 
     def _send_fetches(self) -> list[Exception]:
-        """Send a Fetch to each leader that has none in flight; returns errors of partitions without a leader."""
-        # The order of partitions turns, because a broker fills the answer in order and may not reach the last.
+        """Send a Fetch to each leader without one in flight. Return an error for each partition without a leader."""
+        # Rotate the order of partitions: a broker fills its answer in order, and may not reach the last.
         keys = list(self.positions)
         self._turn = (self._turn + 1) % len(keys) if keys else 0
         keys = keys[self._turn :] + keys[: self._turn]
@@ -230,7 +230,7 @@ class Fetcher:
             self.positions[key] = listed.offset
 
     def _recover(self, errors: list[Exception], *, calm: bool) -> Operation[None]:
-        """Raise final errors; else wait a little and find new leaders."""
+        """Raise errors that are final; otherwise wait a little and refresh the metadata."""
         now = self._core.now
         fatal = next((error for error in errors if not is_retriable(error)), None)
         if fatal is not None:

@@ -1,7 +1,7 @@
-"""A user's own workload, beside those of `cluster_scenario`, and its required coroutines. PORTED.
+"""A user's own workload, in addition to those of `cluster_scenario`: the coroutines that it must have. PORTED.
 
-A file of Python says `workload = SomethingWithThreeCoroutines()`, and `python -m sim --seed N --workload FILE` runs it in the
-storm of the seed. docs/simulation.md has an example.
+A Python file defines `workload = SomethingWithThreeCoroutines()`. `python -m sim --seed N --workload FILE` runs it
+in the storm of that seed. docs/simulation.md has an example.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ __all__ = ["OwnWorkload", "found_in"]
 
 
 class OwnWorkload(Protocol):
-    """Uses the cluster by clients that `load.client(name)` makes; `load.is_over` is true after the storm."""
+    """Uses the cluster through clients that `load.client(name)` creates. `load.is_over` is True after the storm."""
 
     async def setup(self, load: Workload) -> None:
-        """Make topics before the storm."""
+        """Create topics before the storm."""
 
     async def run(self, load: Workload) -> None:
-        """Run in the storm, until `load.is_over`. Remember the cluster's promises."""
+        """Run during the storm, until `load.is_over`. Remember what the cluster has acknowledged."""
 
     async def check(self, load: Workload) -> None:
-        """Check the healed cluster against the promises. Raises `sim.history.SafetyViolation`."""
+        """Check the cluster, after all faults have ended, against what it acknowledged. Raises
+        `sim.history.SafetyViolation`.
+        """
 
 
 def found_in(names: dict[str, object]) -> OwnWorkload:
-    """Find the workload of a file, by the names that it defines. Raises `ValueError`."""
+    """Return the workload of a user's file, given the names that the file defines. Raises `ValueError`."""
     found = names.get("workload")
     missing = [name for name in ("setup", "run", "check") if not callable(getattr(found, name, None))]
     if found is None or missing:

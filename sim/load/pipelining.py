@@ -1,11 +1,9 @@
-"""Clients that send requests without waiting, over bare connections: the order of a connection's requests is that of
-the log.
-
+"""Workload: clients that send Produce requests without waiting, over plain connections; the log must have their order.
 PORTED.
 
-Each connection sends Produce requests for one partition one behind the other. It uses every acks, every codec and
-sizes that brokers treat differently, and ends in the middle of anything. Every request is sent once, without a
-producer id that would show the broker the order. A record's value begins with the name of its connection. So
+Each connection sends Produce requests for one partition without waiting for answers. It uses every `acks`, every
+codec and sizes that brokers handle differently, and may end at any byte. Every request is sent once, without a
+producer id by which the broker could restore the order. A record's value begins with the name of its connection. So
 `sim.history` compares the log with the order of each connection, and finds duplicates.
 """
 
@@ -33,13 +31,13 @@ TOPIC = "pipelined"
 PARTITIONS = 2
 PRODUCE_VERSION = 9
 REQUESTS_MAX = 30
-"""Requests of one connection; all that are sent before the first answer are under way."""
+"""The most requests of one connection. All that are sent before the first answer are in flight together."""
 ACKS_ALL = -1
 ACKS = (ACKS_ALL, ACKS_ALL, 1, 0)
 CODECS = (0, 0, 1, 2, 3, 4)
 TOPIC_CODECS = ("producer", "gzip", "snappy", "lz4", "zstd", "uncompressed")
 VALUE_BYTES = (0, 100, 3000)
-"""The largest makes a batch that a broker compresses beside its loop."""
+"""The largest value makes a batch that a broker compresses outside its event loop."""
 CUT_PROBABILITY = 0.02
 """The probability that a connection ends within a request."""
 WAIT_SECONDS_MAX = 10.0
@@ -49,7 +47,7 @@ __all__ = ["PARTITIONS", "TOPIC", "Pipelining", "topic_configs"]
 
 
 def topic_configs(random: Random) -> dict[str, str]:
-    """Draw settings of the topic: often another codec than that of a request, sometimes a sync for each batch."""
+    """Draw the topic's configuration: often another codec than that of a request, sometimes a sync for each batch."""
     configs = {"compression.type": random.choice(TOPIC_CODECS)}
     if random.random() < 0.5:
         configs["flush.messages"] = random.choice(("1", "5"))
@@ -57,7 +55,7 @@ def topic_configs(random: Random) -> dict[str, str]:
 
 
 class Pipelining:
-    """One client; a connection after the other, until the load is over."""
+    """One client, which opens one connection after another until the workload ends."""
 
     def __init__(self, load: Workload, name: str) -> None:
         self._load = load
@@ -81,7 +79,7 @@ class Pipelining:
         self._client.close()
 
     async def _connection(self, key: TopicPartition, host: str, port: int) -> None:
-        """Send requests, some of them without a pause, and take the answers as they come."""
+        """Send requests on one connection, some without a pause, and record the answers that have arrived."""
         env = self._load.world.node_env(self._name)
         conn = await env.network.connect(host, port)
         self._connections += 1
@@ -99,7 +97,7 @@ class Pipelining:
 
 
 class _Line:
-    """One connection, and its requests without an answer."""
+    """One connection, and its unanswered requests."""
 
     def __init__(
         self, load: Workload, env: Env, name: str, key: TopicPartition, conn: Conn, random: Random
@@ -113,7 +111,7 @@ class _Line:
         self._serial = 0
         self._core = ClientConnection(client_id=name)
         self._asked: dict[int, tuple[float, int, list[bytes]]] = {}
-        """Requests by correlation id: their time, their acks, and the values."""
+        """By correlation id: the virtual time of the request, its `acks`, and its values."""
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
 
     async def ask(self) -> None:
@@ -155,7 +153,9 @@ class _Line:
                     raise ConnectionLost("takes nothing")
 
     def take_answers(self) -> None:
-        """Note the answers. Raises `ConnectionLost`, and `RemoteProtocolError` for an answer out of order."""
+        """Record the answers that have arrived. Raises `ConnectionLost`, and `RemoteProtocolError` for an answer out
+        of order.
+        """
         while (count := self._conn.recv_into(self._buffer)) is not None:
             self._core.receive_data(self._buffer[:count])
             while (event := self._core.next_event()) is not NEED_DATA:
@@ -173,7 +173,7 @@ class _Line:
                 self._load.history.acknowledge(Told(self._key, offset, value, began), self._load.world.now)
 
     async def wait_for_answers(self) -> None:
-        """Wait until all answers are there, or none came for long. Raises `ConnectionLost`."""
+        """Wait until all requests are answered. Raises `ConnectionLost` if no answer comes for `WAIT_SECONDS_MAX`."""
         clock = self._env.clock
         while self._asked:
             with clock.timeout_at(clock.monotonic() + WAIT_SECONDS_MAX) as waiting:

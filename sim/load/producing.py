@@ -1,8 +1,8 @@
-"""A list of records sent as one operation, for callers that have them all: the simulator and tests. PURE.
+"""A function that sends a list of records as one operation, for the simulator and tests. PURE.
 
-Programs write by `odradek.Producer`, whose accumulator and sender do the work here too. `Producing.produce` puts the
-records into an accumulator of its own and runs a sender until each has its outcome. `odradek.client.producer.sender`
-explains the way and the promises.
+Programs use `odradek.Producer`, whose accumulator and sender do the work here too. `Producing.produce` puts the
+records into its own accumulator, and runs a sender until each record has an outcome.
+`odradek.client.producer.sender` explains the steps and the guarantees.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ __all__ = ["Delivery", "ProduceConfig", "Producing", "RecordToSend"]
 
 @attrs.frozen
 class ProduceConfig:
-    """`acks` is -1 (all), 1 or 0; sizes in bytes before compression; `idempotent` needs acks=-1."""
+    """Settings of `Producing`. `acks` is -1 (all), 1 or 0; sizes are in bytes before compression; `idempotent` needs
+    acks=-1.
+    """
 
     acks: int = -1
     compression_type: int = 0
@@ -41,8 +43,8 @@ class ProduceConfig:
 
 @attrs.frozen
 class RecordToSend:
-    """One record to send. With `partition` None, the producer chooses it by key, or freely. `timestamp_ms` counts
-    from 1970.
+    """One record to send. With `partition` None the producer chooses one, by the key if there is one. `timestamp_ms`
+    counts from 1970.
     """
 
     topic: str
@@ -55,10 +57,10 @@ class RecordToSend:
 
 @attrs.frozen
 class Delivery:
-    """The outcome of one batch: `indexes` are the places of its records in the list that was passed.
+    """The outcome of one batch. `indexes` are the indexes of its records in the list that was passed to `produce`.
 
-    `base_offset` is the first record's offset, -1 if the broker does not report it (acks=0, or a repetition whose
-    original was acknowledged long ago). `error` is None when it was acknowledged.
+    `base_offset` is the first record's offset. It is -1 if the broker does not report it: for acks=0, or for a
+    repeated batch that was acknowledged long ago. `error` is None if the batch was acknowledged.
     """
 
     topic: str
@@ -69,7 +71,9 @@ class Delivery:
 
 
 class Producing:
-    """A plain writer. Keeps partitioner state and producer id from call to call; one operation at a time."""
+    """A simple producer. It keeps its partitioner state and producer id between calls. Only one operation may run at a
+    time.
+    """
 
     def __init__(self, core: ClientCore, config: ProduceConfig) -> None:
         self.config = config
@@ -90,7 +94,7 @@ class Producing:
         self._sender.closing = True
 
     def produce(self, records: Sequence[RecordToSend], *, timeout: float) -> Operation[list[Delivery]]:
-        """Send records; the deliveries cover every record, those of a partition in order.
+        """Send records, and return the outcomes of all batches, those of a partition in order.
 
         Raises `KafkaError` or `ClientError` only before the first byte is sent (the topic, partition or broker is
         unknown).
@@ -118,8 +122,8 @@ class Producing:
         return [delivery for batch, indexes in placed.items() for delivery in _deliveries(batch, indexes)]
 
     def _place(self, records: Sequence[RecordToSend], deadline: float) -> dict[Batch, list[int]]:
-        """Put records into batches; returns each batch with their places in the list. A record too large for any
-        has its own.
+        """Put the records into batches. Return by batch the indexes of its records. A record that is too large gets
+        its own batch.
         """
         accumulator = self._accumulator
         placed: dict[Batch, list[int]] = {}

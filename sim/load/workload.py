@@ -1,8 +1,8 @@
-"""Clients of a scenario, which record all answers. PORTED.
+"""The basic workload: producers and readers that record all answers in a history. PORTED.
 
-Each value is unique and begins with its producer's name, so that a history shows losses, duplicates and wrong order.
-Producers send lists of records as one operation (`sim.load.producing`) or one by one by the product's own async
-producer. Readers follow all partitions from the beginning.
+Each value is unique and begins with its producer's name, so that a history shows losses, duplicates and wrong
+order. Producers send lists of records as one operation (`sim.load.producing`), or single records through the
+product's own async producer. Readers follow all partitions from the beginning.
 """
 
 from __future__ import annotations
@@ -30,28 +30,30 @@ from sim.machine.world import World
 
 REQUEST_SECONDS = 20.0
 UNAVAILABLE_SECONDS = 300.0
-"""The seconds that a reader bears with partitions that have no leader: longer than any storm."""
+"""How many seconds a reader tolerates partitions without a leader: longer than any storm."""
 FETCH_BYTES_MAX = 1 << 18
-"""The bytes that the slowest line of the weather carries well within `REQUEST_SECONDS`."""
+"""The largest Fetch answer in bytes: the slowest link of the weather transfers it well within `REQUEST_SECONDS`."""
 _EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
 ROT_SECONDS = 0.5
 END_SECONDS_MAX = 90.0
-"""The seconds that a new leader may lack knowledge of where its partition ends.
+"""The longest time in seconds for which a new leader may not know the end of its committed records.
 
-A follower may wait for an answer on a connection that the network has forgotten (`replica.socket.timeout.ms`, 30 s)
-and is still in the ISR (`replica.lag.time.max.ms`).
+A follower in the ISR (`replica.lag.time.max.ms`) may wait for an answer on a connection that was silently lost
+(`replica.socket.timeout.ms`, 30 s).
 """
 FETCH_WAIT_MS, SLOW_FETCH_WAIT_MS = 500, 10_000
 SLOW_REST_SECONDS = 20.0
 SLOW_SESSION_MS, SLOW_HEARTBEAT_MS, SLOW_POLL_INTERVAL_MS = 45_000, 12_000, 90_000
-"""The group members' settings in runs that last for hours."""
+"""Settings of group members, in milliseconds, in runs that last for hours."""
 IN_FLIGHT_MAX = 200
-"""Records of one async producer that have no outcome yet, at most."""
+"""The most records of one async producer without an outcome."""
 
 
 @attrs.define(eq=False)
 class Workload:
-    """Clients that record all answers. `topics` are names with their number of partitions."""
+    """The basic workload, and the state that other workloads share. `topics` has the number of partitions by topic
+    name.
+    """
 
     world: World
     history: History
@@ -59,15 +61,15 @@ class Workload:
     bootstrap: Sequence[tuple[str, int]]
     request_seconds: float = REQUEST_SECONDS
     delivery_seconds: float = 60.0
-    """The seconds for which producers try; afterwards the record may be there or not."""
+    """How many seconds producers try to send a record. After that its outcome is unknown."""
     pace: float = 1.0
-    """The factor by which pauses of clients are longer than usual."""
+    """The factor by which clients' pauses are longer than usual."""
     is_over: bool = False
-    """If True, producers and readers end."""
+    """If set to True, producers and readers end."""
     ends: Mapping[TopicPartition, int] | None = None
-    """Set after the last record: where readers end that are to read everything."""
+    """The end offsets after the last record, for readers that must read everything; None until they are known."""
     positions: dict[str, dict[TopicPartition, int]] = attrs.Factory(dict)
-    """The positions of those readers, by the reader's name."""
+    """By the name of such a reader: its position in each partition."""
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -77,22 +79,22 @@ class Workload:
 
     @property
     def is_slow(self) -> bool:
-        """True in a run that lasts for hours, where clients ask seldom and wait for long."""
+        """True in a run that lasts for hours: clients then send requests seldom and wait for long."""
         return self.pace > 1.0
 
     @property
     def fetch_wait_ms(self) -> int:
-        """The longest wait of a fetch for records, in milliseconds."""
+        """The longest wait of a Fetch for records, in milliseconds."""
         return SLOW_FETCH_WAIT_MS if self.is_slow else FETCH_WAIT_MS
 
     async def rest_between_polls(self) -> None:
-        """Let time pass before a reader's next poll, in a slow run."""
+        """Wait before a reader's next poll, if the run is slow."""
         if self.is_slow and not self.is_over:
             await self.world.sleep(SLOW_REST_SECONDS)
 
     async def wait_for_life(self, ended: Event, seconds: float) -> None:
-        """Wait until a program has ended or lived for this long, which is longer in a slow run. At the latest,
-        the program ends with the load.
+        """Wait until a program has ended, or has run for `seconds`; in a slow run for longer. Returns when the
+        workload ends, at the latest.
         """
         if not self.is_slow:
             await self.world.wait(ended, seconds)
@@ -106,16 +108,16 @@ class Workload:
         return min(self.request_seconds, self.delivery_seconds / 2)
 
     def client(self, name: str, request_seconds: float | None = None) -> AsyncClient:
-        """Make a client on a machine of this name."""
+        """Create a client on the machine with this name."""
         seconds = self.request_seconds if request_seconds is None else request_seconds
         config = ClientConfig(client_id=name, request_timeout=seconds, fail_fast=False)
         return AsyncClient(self.world.node_env(name), self.world.tasks, self.bootstrap, config)
 
     async def create_topics(self, client: AsyncClient, wanted: Sequence[NewTopic], timeout: float) -> None:
-        """Create the topics. Raises the cluster's errors. An existing topic is fine: only this client makes topics of
-        these names. It asks again when an answer is lost or late, and a broker asks its controller again (as in
-        Kafka). A broker waits 30 s on a connection to the controller that the network has forgotten, longer than the
-        client.
+        """Create the topics. Raises the cluster's errors. A topic that exists already is accepted, since only this
+        client creates these topics. It repeats requests without an answer, and a broker repeats its request to the
+        controller (as in Kafka). On a silently lost connection to the controller a broker waits 30 s, longer than
+        the client.
         """
         while True:
             try:
@@ -131,7 +133,7 @@ class Workload:
     def start(
         self, producers: Sequence[str], async_producers: Sequence[str], readers: Sequence[str]
     ) -> list[Event]:
-        """Set the clients to work; the events are set when they have ended, after `is_over`."""
+        """Start the producers and readers. Each event is set when its client has ended, after `is_over`."""
         spawn = self.world.spawn
         return [
             *(spawn(self.produce, name) for name in producers),
@@ -143,7 +145,7 @@ class Workload:
         return b"%s:%d:" % (name.encode(), serial) + random.randbytes(random.choice((0, 10, 300, 3000)))
 
     async def produce(self, name: str) -> None:
-        """Send lists of records until the end."""
+        """Send lists of records until the workload ends."""
         client = self.client(name, self._send_seconds)
         clock = self.world.node_env(name).clock
         random = Random(f"{self.world.seed}/{name}")
@@ -162,7 +164,7 @@ class Workload:
                     TopicPartition(topic, partition), value, name, self.world.now, operation=operation
                 )
                 records.append(RecordToSend(topic, value, partition=partition, timestamp_ms=clock.wall_ms()))
-            began = self.world.now  # a batch may be acknowledged long before the whole call returns
+            began = self.world.now  # a batch may be acknowledged long before the whole operation returns
             try:
                 deliveries = await client.run(producing.produce(records, timeout=self.delivery_seconds))
             except (KafkaError, ClientError):
@@ -180,7 +182,7 @@ class Workload:
         client.close()
 
     async def produce_one_by_one(self, name: str) -> None:
-        """Send records as programs do, several batches under way, until the end."""
+        """Send single records as programs do, with several batches in flight, until the workload ends."""
         env = self.world.node_env(name)
         random = Random(f"{self.world.seed}/{name}")
         servers = ",".join(f"{host}:{port}" for host, port in self.bootstrap)
@@ -218,7 +220,7 @@ class Workload:
         await producer.close()
 
     async def _settle(self, under_way: list[tuple[TopicPartition, bytes, float, SentRecord]]) -> None:
-        """Wait for the outcome of all these records, and record it."""
+        """Wait until all these records have outcomes, and record these in the history."""
         for key, value, began, sent in under_way:
             try:
                 where = await sent.result()
@@ -230,7 +232,7 @@ class Workload:
         under_way.clear()
 
     async def consume(self, name: str) -> None:
-        """Read all partitions from the beginning, until the end."""
+        """Read all partitions from the beginning, until the workload ends."""
         client = self.client(name)
         fetcher = Fetcher(
             client.core,
@@ -245,7 +247,7 @@ class Workload:
             fetcher.assign(*key, 0)
         self.history.assign(name, self.partitions, self.world.now)
         while not self.is_over:
-            # An answer may have been on its way for long; none is left over between polls.
+            # All answers of this poll were requested after `began`: no answer is left over from an earlier poll.
             began = self.world.now
             try:
                 polled = await client.run(fetcher.poll(timeout=10 * REQUEST_SECONDS))
@@ -253,11 +255,11 @@ class Workload:
                 await self._meet_rot(name, error)
                 continue
             except (KafkaError, ClientError) as error:
-                # In a run that lives for hours, a partition may lack a leader for longer than a client's patience.
+                # In a run that lasts for hours, a partition may have no leader for longer than the client tolerates.
                 if not is_retriable(error):
                     raise
                 self.world.trace.record(self.world.now, name, "poll", error)
-                # Once its patience is over the fetcher raises at once, and time must go by all the same.
+                # After that time the fetcher raises at once, so a pause is needed to let virtual time advance.
                 await self.world.sleep(ROT_SECONDS)
                 continue
             for fetched in polled:
@@ -276,26 +278,26 @@ class Workload:
         client.close()
 
     async def _meet_rot(self, name: str, error: CorruptBatch) -> None:
-        """Wait after a client has met damaged bytes of a disk; then it asks again."""
+        """Record that a client has read damaged bytes, and pause before it reads again."""
         self.world.trace.record(self.world.now, name, "poll", error)
         await self.world.sleep(ROT_SECONDS)
 
     def reader_is_done(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """True if a reader at these positions has read everything that there will be in its partitions."""
+        """True if a reader at these positions has read everything up to the final end of its partitions."""
         ends = self.ends
         return ends is not None and all(position >= ends[key] for key, position in positions.items())
 
     async def find_ends(self, client: AsyncClient) -> None:
-        """Record where the partitions end, after the last record."""
+        """Record the end offsets of all partitions, after the last record."""
         found = await client.run(
             list_offsets(client.core, dict.fromkeys(self.partitions, LATEST), timeout=END_SECONDS_MAX)
         )
         self.ends = {key: listed.offset for key, listed in found.items()}
 
     async def check(self, client: AsyncClient) -> Mapping[str, int]:
-        """Read everything back and hold it against the history. Raises `SafetyViolation`."""
+        """Read all records, and check them against the history. Raises `SafetyViolation`. Return counts by name."""
         partitions = self.partitions
-        # Longer than a request may wait: if its bytes are later than that, the request is repeated.
+        # Longer than a request may wait. If its bytes are delayed for even longer, the client sends it again.
         seconds = END_SECONDS_MAX
         starts = await client.run(
             list_offsets(client.core, dict.fromkeys(partitions, EARLIEST), timeout=seconds)

@@ -1,1 +1,1 @@
-"""The virtual machine: time, network, disks, and the run of a world."""
+"""The simulated environment of nodes: time, network, disks, processes, and the run of a simulation."""

@@ -1,7 +1,7 @@
-"""Counts of the answers in a run: API x version x error code, counted where a node encodes its answers. PURE.
+"""Counts of the answers that nodes have sent in a run, by API, version and error code. PURE.
 
-The nodes' own tables of handlers count answers already (`odradek.serving.api_table`). A process adds its counts when
-it ends, so that a run has the counts of all its processes.
+Each node's table of handlers already counts its answers (`odradek.serving.api_table`). When a process ends, its
+counts are added here.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from odradek.wire.api import ApiKey
 from odradek.wire.errors import ErrorCode
 
 ANSWERS = "answers"
-"""The word beside the error codes: the number of all answered requests."""
+"""The key for the number of all answers, beside the keys of error codes."""
 
 __all__ = ["ANSWERS", "AnswerCounts", "never_seen"]
 
 
 @attrs.define
 class AnswerCounts:
-    """Counts by "listener API version" and error code; `served` are the versions that some process offered."""
+    """Counts by "listener API version", then by error code. `served` has the versions that any process offered."""
 
     counts: dict[str, dict[str, int]] = attrs.Factory(dict)
     served: dict[str, list[int]] = attrs.Factory(dict)
-    """The first and the last version by "listener API"."""
+    """By "listener API": the first and the last version."""
 
     def count_table(self, table: ApiTable) -> None:
-        """Add the figures of a process that has ended."""
+        """Add the counts of a process that has ended."""
         listener = "broker" if ApiKey.PRODUCE in table.advertised else "controller"
         for api_key, (low, high) in sorted(table.advertised.items()):
             self._widen(f"{listener} {ApiKey(api_key).name}", low, high)
@@ -44,7 +44,7 @@ class AnswerCounts:
                 there[name] = there.get(name, 0) + times
 
     def merge(self, counts: Mapping[str, Mapping[str, int]], served: Mapping[str, Iterable[int]]) -> None:
-        """Add the figures of another run."""
+        """Add the counts of another run."""
         for key, codes in counts.items():
             there = self.counts.setdefault(key, {})
             for code, times in codes.items():
@@ -58,7 +58,7 @@ class AnswerCounts:
 
 
 def never_seen(counts: AnswerCounts) -> dict[str, list[int]]:
-    """List the served versions of each API that no process answered, by "listener API"."""
+    """List by "listener API" the offered versions that no process has answered."""
     missing = {}
     for key, (low, high) in sorted(counts.served.items()):
         versions = [version for version in range(low, high + 1) if f"{key} {version}" not in counts.counts]

@@ -1,9 +1,9 @@
-"""Virtual time: trio's clock, which is the network, and the clock that each node sees. SHELL.
+"""Virtual time: the clock that drives trio, and the clock that each node sees. SHELL.
 
-When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps. It lets
-the next events of the agenda happen (a segment arrives, a timer fires, a disk answers) until one wakes a task. Then it
-says 0. Waits of the nodes use timers of the agenda, whose order is fixed. Trio's own deadlines are left to tests, since their ties fall by
-object identity.
+When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps. It
+executes the next events of the agenda (a segment arrives, a timer fires, a disk answers) until one wakes a task.
+Then it returns 0. Waits of the nodes use timers of the agenda, whose order is fixed. Only tests use trio's own
+deadlines, because trio orders equal deadlines by object identity.
 """
 
 from __future__ import annotations
@@ -22,33 +22,34 @@ from sim.machine.events import Agenda, Owner, Timer
 from sim.machine.waiting import Signal, Waiter, checkpoint
 
 EVENTS_WITHOUT_A_TASK_MAX = 1000
-"""The largest number of events in a row that wake no task, and so stay hidden from trio."""
+"""The most events in a row that are executed before control returns to trio, if none of them wakes a task."""
 ROUNDS_WITHOUT_TIME_MAX = 200_000
-"""Rounds of trio's loop in which virtual time may stand still."""
+"""How many rounds of trio's loop may pass without any advance of virtual time."""
 EPOCH_MS = 1_750_000_000_000
-"""Wall clock of the virtual world's beginning: June 2025."""
+"""The wall-clock time at the start of a simulation, in milliseconds since 1970: June 2025."""
 
 
 class VirtualClock(trio.abc.Clock):
-    """trio's clock over an agenda.
+    """A clock for trio that is driven by an agenda of events.
 
-    `on_stall` is called when the agenda stays empty, or when tasks keep each other busy while time stands still.
+    `on_stall` is called with a reason when the agenda is empty, or when tasks run on and on without an advance of
+    time.
     """
 
     def __init__(self, agenda: Agenda, on_stall: Callable[[str], None]) -> None:
         self._agenda = agenda
         self._on_stall = on_stall
         self.now = 0.0
-        """The time at which trio asked last."""
+        """The virtual time at trio's last query, in seconds."""
         self.rounds = 0
-        """The number of times that trio has asked since time went on: once in each round of its loop."""
+        """How many times trio has queried the clock since time last advanced: once in each round of its loop."""
         self.stopped = False
-        """Set at the end of a run: trio ends by real wake-ups, for which virtual time must not go on."""
+        """Set at the end of a run. Trio then shuts down by real wake-ups, during which virtual time must stop."""
         self._runnable: Sized | None = None
         """The tasks that trio is about to run."""
 
     def start_clock(self) -> None:
-        """Do nothing: virtual time stays."""
+        """Do nothing: only events advance virtual time."""
 
     def current_time(self) -> float:
         now = self._agenda.now
@@ -83,7 +84,7 @@ class ClockOwner(Owner, Waiter, Protocol):
 
 
 class _Timeout:
-    """`odradek.env.ports.Scope` on the agenda."""
+    """`odradek.env.ports.Scope` with a timer of the agenda."""
 
     __slots__ = ("_agenda", "_deadline", "_owner", "_scope", "_timer")
 
@@ -119,10 +120,10 @@ class _Timeout:
 
 
 class NodeClock:
-    """`odradek.env.ports.Clock` of one node.
+    """`odradek.env.ports.Clock` for one node.
 
-    `rate` is the speed of its oscillator, `wall_offset_ms` the error of its operator's clock, `wall_drift` the growth
-    of that error; all settable.
+    All settable: `rate` is the speed of its monotonic clock, `wall_offset_ms` the error of its wall clock,
+    `wall_drift` the growth of that error.
     """
 
     def __init__(self, agenda: Agenda, owner: ClockOwner, *, rate: float) -> None:
@@ -137,7 +138,7 @@ class NodeClock:
 
     @property
     def wall_drift(self) -> float:
-        """The fraction by which the wall clock runs faster than its oscillator: 0.01 is a second in a hundred."""
+        """The fraction by which the wall clock runs faster than the monotonic clock: 0.01 is one second in a hundred."""
         return self._drift
 
     @wall_drift.setter
@@ -146,7 +147,7 @@ class NodeClock:
         self._drift = drift
 
     def _drifted(self) -> float:
-        """Compute the seconds by which the wall clock has drifted."""
+        """Compute how many seconds the wall clock has drifted."""
         return self._drifted_seconds + (self.monotonic() - self._drifted_base) * self._drift
 
     @property
@@ -165,7 +166,7 @@ class NodeClock:
         return self._local_base + (virtual - self._virtual_base) * self._rate
 
     def _virtual(self, local: float) -> float:
-        """Compute the first virtual time at which `monotonic` shows `local`."""
+        """Compute the first virtual time at which `monotonic` returns `local`."""
         if local == math.inf:
             return local
         virtual = self._virtual_base + (local - self._local_base) / self._rate

@@ -1,8 +1,9 @@
-"""Several nodes in one world: their roles, their formatting, and their metadata. PORTED.
+"""A simulated cluster: the roles of its nodes, their configuration and formatting, and the comparison of their
+metadata. PORTED.
 
-A cluster has `nodes` brokers. With `controllers` = 0 the first `voters` of them are controllers too (combined; 0:
-all). Otherwise that many separate machines are the quorum, with ids from 101 on. Tunable values are drawn from the
-seed: Kafka's defaults, or shorter times, so that runs see more elections.
+A cluster has `nodes` brokers. With `controllers` = 0 the first `voters` of them are also controllers (0: all of
+them). Otherwise as many separate machines form the quorum, with ids from 101 on. Some settings are drawn from the
+seed: Kafka's defaults, or shorter times, so that a run has more elections.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ FIRST_CONTROLLER_ID = 101
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 DATA = ("/data", "/more", "/third")
 VIEW_SECONDS = 2.0
-"""The seconds that a broker may take to answer with its metadata."""
+"""How many seconds a broker may take to answer with its metadata."""
 LOOK_AGAIN_SECONDS = 0.25
 OBSERVER_CONFIG = ClientConfig(client_id="observer", request_timeout=VIEW_SECONDS, fail_fast=False)
 
 
 @attrs.frozen
 class Shape:
-    """The number of nodes of each kind, and their settings. `log_dirs` is the number of data directories of each."""
+    """The number of nodes of each kind, and their settings. `log_dirs` is the number of log directories of each
+    broker.
+    """
 
     nodes: int = 3
     controllers: int = 0
@@ -55,25 +58,27 @@ class Shape:
     dynamic_voters: bool = False
     settings: Mapping[str, str] = attrs.Factory(dict)
     older: int = 0
-    """The number of nodes that begin one release behind (`sim.storm.upgrade`)."""
+    """How many nodes start with the previous release (`sim.storm.upgrade`)."""
     segment_bytes: int = 0
-    """`internal.segment.bytes` of the topics; 0 leaves Kafka's default, which no run fills."""
+    """`internal.segment.bytes` of the topics; 0 leaves Kafka's default, which is larger than the data of a run."""
     replicas: int = 3
-    """The replication factor of everything."""
+    """The replication factor of all topics."""
     voters: int = 0
-    """The number of brokers that vote if no machine is only a controller; 0 means all of them."""
+    """How many brokers are voters if there are no separate controllers; 0 means all of them."""
     racks: int = 0
-    """The number of racks, to which brokers are assigned in turns; 0 gives each broker its own rack."""
+    """The number of racks, to which brokers are assigned in rotation; 0 gives each broker its own rack."""
     broker_log_dirs: tuple[int, ...] = ()
-    """Log directories of each broker, in order; empty: `log_dirs` of them everywhere."""
+    """The number of log directories of each broker, in order. If empty, all have `log_dirs`."""
     guarded: int = 0
-    """The nodes and clients that have to log in (`sim.machine.guards`); 0: none, and all may do everything."""
+    """Who must log in: `CLIENTS_LOG_IN` or `NODES_LOG_IN` (`sim.machine.guards`). With 0 there are neither logins nor
+    ACLs.
+    """
     session_ms: int = 0
-    """The duration of a login in a guarded cluster; 0: no limit."""
+    """How long a login lasts, in milliseconds; 0: no limit."""
 
     @classmethod
     def draw(cls, random: Random, nodes: int = 3, controllers: int | None = None) -> Shape:
-        """Draw a shape; `controllers` None is drawn, too."""
+        """Draw a shape. `controllers` is drawn too if it is None."""
         drawn = random.choice((0, 0, 3))
         settings = dict(SETTINGS)
         if random.random() < 0.5:
@@ -110,7 +115,7 @@ class Shape:
         )
 
     def replicated(self, replicas: int, in_sync_min: int) -> Shape:
-        """Return a copy with these numbers of replicas, and of replicas that have to be in sync."""
+        """Return a copy with this replication factor, and this `min.insync.replicas`."""
         factors = (
             "default.replication.factor",
             "offsets.topic.replication.factor",
@@ -121,7 +126,7 @@ class Shape:
         return attrs.evolve(self, replicas=replicas, settings=settings)
 
     def narrowed(self) -> Shape:
-        """Return a copy with three brokers, each of which has a replica of everything."""
+        """Return a copy with three brokers, each of which has a replica of every partition."""
         plain = Shape()
         factors = (
             "default.replication.factor",
@@ -137,11 +142,11 @@ class Shape:
 
     @property
     def in_sync_min(self) -> int:
-        """`min.insync.replicas` of the topics of the run."""
+        """`min.insync.replicas` of the run's topics."""
         return int(self.settings.get("min.insync.replicas", 2))
 
     def with_upkeep(self, random: Random) -> Shape:
-        """Return a copy that in half of all runs has small segments, and upkeep that is due within seconds."""
+        """Return a copy that in half of all runs has small segments, and background work that is due within seconds."""
         if random.random() < 0.5:
             return self
         drawn = {key: random.choice(values) for key, values in UPKEEP_SETTINGS.items()}
@@ -149,21 +154,23 @@ class Shape:
         return attrs.evolve(self, settings=settings, segment_bytes=random.choice(SEGMENT_BYTES))
 
     def without_upkeep(self) -> Shape:
-        """Return a copy with Kafka's defaults for the settings that `with_upkeep` draws."""
+        """Return a copy with Kafka's defaults for the settings that `with_upkeep` and `with_small_intervals` draw."""
         settings = {
             key: text for key, text in self.settings.items() if key not in (*UPKEEP_SETTINGS, *SMALL_SETTINGS)
         }
         return attrs.evolve(self, settings=settings, segment_bytes=0)
 
     def with_small_intervals(self, random: Random) -> Shape:
-        """Return a copy that in half of all runs has short times and small sizes in place of minutes and megabytes."""
+        """Return a copy that in half of all runs has intervals of seconds instead of minutes, and small sizes."""
         if random.random() < 0.5:
             return self
         drawn = {key: random.choice(values) for key, values in SMALL_SETTINGS.items()}
         return attrs.evolve(self, settings={**self.settings, **drawn})
 
     def aged(self, random: Random) -> Shape:
-        """Return a copy for a run of hours: three quiet brokers, with upkeep that is due within minutes."""
+        """Return a copy for a run of hours: three brokers with long timeouts, and background work that is due within
+        minutes.
+        """
         drawn = {key: random.choice(values) for key, values in AGED_SETTINGS.items()}
         narrow = self.narrowed()
         settings = {**narrow.settings, **drawn}
@@ -172,22 +179,22 @@ class Shape:
         )
 
     def synced(self) -> Shape:
-        """Return a copy whose brokers sync everything before they acknowledge it."""
+        """Return a copy whose brokers sync all records before they acknowledge them."""
         return attrs.evolve(self, settings={**self.settings, FLUSH_MESSAGES: "1"})
 
     def unsynced(self) -> Shape:
-        """Return a copy whose brokers leave the moment of each sync to Kafka's defaults."""
+        """Return a copy whose brokers sync by Kafka's defaults."""
         settings = {key: text for key, text in self.settings.items() if key != FLUSH_MESSAGES}
         return attrs.evolve(self, settings=settings)
 
     @property
     def syncs_all(self) -> bool:
-        """True if all that is acknowledged is on the disks of all in sync (docs/delivery.md)."""
+        """True if all acknowledged records are synced on all in-sync replicas (docs/delivery.md)."""
         return self.settings.get(FLUSH_MESSAGES) == "1"
 
     @property
     def topic_configs(self) -> Mapping[str, str]:
-        """The configuration that topics of the run are made with."""
+        """The configuration with which the run's topics are created."""
         return {"internal.segment.bytes": str(self.segment_bytes)} if self.segment_bytes else {}
 
 
@@ -195,16 +202,16 @@ FLUSH_MESSAGES = "log.flush.interval.messages"
 VOTERS_MAX = 5
 CONTROLLERS = (1, 2, 3, 3, 3, 4, 5)
 NODES = {3: 0.52, 4: 0.22, 5: 0.16, 6: 0.1}
-"""The share of runs with that many brokers."""
+"""By number of brokers: the share of runs that have it."""
 REPLICAS_OF = {
     3: ((1, 2, 3), (0.05, 0.1, 0.85)),
     4: ((1, 2, 3, 4), (0.05, 0.15, 0.6, 0.2)),
     5: ((2, 3, 4, 5), (0.1, 0.6, 0.1, 0.2)),
     6: ((2, 3, 4, 5), (0.1, 0.7, 0.1, 0.1)),
 }
-"""Replication factors with their shares, by the number of brokers."""
+"""By number of brokers: replication factors, and their shares."""
 IN_SYNC_MIN_OF = {1: (1,), 2: (1, 2), 3: (2,), 4: (2, 3), 5: (2, 3)}
-"""Values of `min.insync.replicas`, by the replication factor."""
+"""By replication factor: the values of `min.insync.replicas` to choose from."""
 SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -213,12 +220,12 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
     "transaction.state.log.num.partitions": "2",
-    # Clients that die are to be missed soon.
+    # The sessions of clients that crash should end soon.
     "group.min.session.timeout.ms": "500",
     "auto.create.topics.enable": "false",
-    # So that followers meet a log whose beginning is a snapshot.
+    # So that a follower may find a log that begins with a snapshot.
     "metadata.max.retention.bytes": "0",
-    # In a scenario no operator restarts a node that has ended because it found no controller for so long.
+    # No operator of a simulation restarts a node that has ended because it found no controller for too long.
     "initial.broker.registration.timeout.ms": "2147483647",
     "log.dir.failure.timeout.ms": "2147483647",
 }
@@ -240,7 +247,9 @@ UPKEEP_SETTINGS = {
     "log.cleaner.backoff.ms": ("1000", "15000"),
     "log.cleaner.min.cleanable.ratio": ("0.01", "0.5"),
 }
-"""The values of each key that `Shape.with_upkeep` draws from. Kafka's minutes would never pass in a run of seconds."""
+"""By key: the values from which `Shape.with_upkeep` draws. With Kafka's defaults of minutes nothing would be due in a
+run of seconds.
+"""
 SMALL_SETTINGS = {
     "offsets.topic.segment.bytes": ("1048576", "104857600"),
     "metadata.log.max.snapshot.interval.ms": ("2000", "3600000"),
@@ -249,7 +258,7 @@ SMALL_SETTINGS = {
     "offsets.retention.check.interval.ms": ("1000", "600000"),
     "log.flush.start.offset.checkpoint.interval.ms": ("2000", "60000"),
 }
-"""The values of each key that `Shape.with_small_intervals` draws from."""
+"""By key: the values from which `Shape.with_small_intervals` draws."""
 AGED_SETTINGS = {
     "replica.fetch.wait.max.ms": ("10000",),
     "replica.lag.time.max.ms": ("30000",),
@@ -269,7 +278,9 @@ AGED_SETTINGS = {
     "offsets.retention.minutes": ("20", "10080"),
     "offsets.retention.check.interval.ms": ("60000",),
 }
-"""The values of each key that `Shape.aged` draws from. A producer id must outlive a producer's attempts."""
+"""By key: the values from which `Shape.aged` draws. A producer id must be kept for longer than a producer repeats a
+batch.
+"""
 LATER_AGED_SETTINGS = {
     "transactional.id.expiration.ms": ("300000", "604800000"),
     "transaction.remove.expired.transaction.cleanup.interval.ms": ("60000",),
@@ -277,9 +288,9 @@ LATER_AGED_SETTINGS = {
     "group.min.session.timeout.ms": ("1000",),
     "log.cleaner.backoff.ms": ("15000", "60000"),
 }
-"""More of them, drawn by a stream of their own."""
+"""More settings of the same kind, drawn with another random generator."""
 OFFSETS_STAY_MINUTES = "10080"
-"""Kafka's `offsets.retention.minutes`, a week."""
+"""Kafka's default of `offsets.retention.minutes`, one week."""
 SEGMENT_BYTES = (2_000, 10_000, 50_000)
 TUNED = (
     *QUICK_SETTINGS,
@@ -288,22 +299,22 @@ TUNED = (
     "replica.selector.class",
     "metadata.log.max.record.bytes.between.snapshots",
 )
-"""The keys that an older file of a node lacks."""
+"""The keys that a node's older configuration file lacks."""
 
 
 @attrs.frozen
 class PartitionView:
-    """A broker's metadata of one partition; all brokers of a whole cluster have the same."""
+    """A broker's metadata of one partition. In a whole cluster, all brokers have the same."""
 
     name: str
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
-    """Node ids in ascending order."""
+    """Broker ids in ascending order."""
 
 
 class Cluster:
-    """Make the machines of a cluster, none of them running yet."""
+    """The machines of a simulated cluster; none of them is started yet."""
 
     def __init__(self, world: World, shape: Shape) -> None:
         self.world = world
@@ -328,11 +339,11 @@ class Cluster:
             member.release = member.speaks = OLDER_RELEASE
         self.bootstrap: Sequence[tuple[str, int]] = [(member.name, BROKER_PORT) for member in self.brokers]
         self.topics: list[str] = []
-        """Topics that every broker must know before the cluster is whole."""
+        """Topics that every broker must know before the cluster counts as whole."""
         self.recovered: dict[TopicPartition, tuple[int, ...]] = {}
-        """The replicas, in ascending order, that an operator gave to partitions to have them led again."""
+        """The replicas, in ascending order, that an operator has assigned to partitions without a leader."""
         self.replica_sets: frozenset[frozenset[str]] = frozenset()
-        """The names of the brokers of each partition, when the cluster was last whole."""
+        """For each partition, the names of its brokers when the cluster was last whole."""
         self._observer: AsyncClient | None = None
 
     def _member(self, node_id: int, name: str) -> Member:
@@ -379,7 +390,7 @@ class Cluster:
         return bootstrap_features(OLDER_LEVELS if self.shape.older else {})
 
     def format(self) -> None:
-        """Format all disks, as an operator does before the first start; durably."""
+        """Format all disks, as an operator does before the first start, and sync them."""
         world = self.world
         ids = {member.name: world.node_env(member.name).new_uuid() for member in self.controllers}
         voters = None
@@ -405,14 +416,13 @@ class Cluster:
                     features=self._first_levels,
                 ),
             )
-            world.crash(member.name, "random")  # what was written must be durable
+            world.crash(member.name, "random")  # all that was written must be durable by now
 
     def replace_disks(self, member: Member, paths: Sequence[str]) -> None:
-        """Replace disks of a dead node by empty disks, and format them for a node that joins an existing cluster.
+        """Replace disks of a stopped node by empty disks, and format them for a node that joins an existing cluster.
 
-        A machine that keeps some of its disks keeps its power, too: disks are changed while it runs, as in a JBOD
-        host. If their page caches were lost, this would count as a loss of power, and another broker would have to
-        stay up.
+        A machine that keeps some of its disks keeps its power too: the disks are exchanged while it runs, as in a
+        JBOD host. Otherwise this would count as a power loss, during which another in-sync broker must stay up.
         """
         world = self.world
         disk = world.machine(member.name).disk
@@ -434,11 +444,11 @@ class Cluster:
         )
         world.crash(member.name, "random" if set(paths) >= set(member.config.log_dirs) else "all")
 
-    # --- what the cluster says of itself
+    # -- the cluster's metadata
 
     @property
     def observer(self) -> AsyncClient:
-        """A client on a machine that no storm touches."""
+        """A client on a machine that no fault hits."""
         if self._observer is None:
             self._observer = AsyncClient(
                 self.world.node_env("observer"), self.world.tasks, self.bootstrap, OBSERVER_CONFIG
@@ -446,9 +456,8 @@ class Cluster:
         return self._observer
 
     async def trouble(self) -> str | None:
-        """Explain why the cluster is not whole; None if every broker reports that all replicas are in sync.
-
-        All brokers must report the same.
+        """Describe why the cluster is not whole. None if all brokers report the same metadata, with all replicas in
+        sync.
         """
         views: list[list[PartitionView]] = []
         for member in self.brokers:
@@ -466,7 +475,7 @@ class Cluster:
         return None
 
     async def _view(self, member: Member) -> str | list[PartitionView]:
-        """Get the metadata of one broker in a form that can be compared; or the text of its trouble."""
+        """Return the metadata of one broker in a form that can be compared, or a text that describes its problem."""
         message = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         try:
             answer: MetadataResponse = await self.observer.request(
@@ -493,7 +502,7 @@ class Cluster:
         return view
 
     async def wait_until_whole(self, seconds: float) -> str | None:
-        """Wait until nothing is wrong; returns the trouble that is left when the time has passed."""
+        """Wait until the cluster is whole, at most `seconds`. Return None, or a description of the remaining problem."""
         deadline = self.world.now + seconds
         while True:
             wrong = await self.trouble()
@@ -509,18 +518,18 @@ class Cluster:
         return read_log(disk.peek(f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}"))
 
     def snapshot_end(self, member: Member) -> int:
-        """Find the offset at which the newest snapshot of the metadata on a node's disk ends; 0 without one."""
+        """Return the end offset of the newest metadata snapshot on a node's disk; 0 if there is none."""
         disk = self.world.machine(member.name).disk
         files = disk.peek(f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}")
         ends = [parse_snapshot_name(name) for name in files]
         return max((end[0] for end in ends if end is not None), default=0)
 
     def metadata_logs(self) -> dict[str, list[StoredBatch]]:
-        """Read the metadata log of each node from its disk."""
+        """Read the metadata log of each node from its disk, by machine."""
         return {member.name: self.metadata_log(member) for member in self.members}
 
     def replica_logs(self, topic: str, partition: int) -> dict[str, list[StoredBatch]]:
-        """Read each replica's log from its disk."""
+        """Read each replica's log from its disk, by machine."""
         found = {}
         for member in self.brokers:
             disk = self.world.machine(member.name).disk

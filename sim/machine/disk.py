@@ -1,30 +1,33 @@
-"""A disk that forgets: directories and files in memory, and the remains of them after a crash.
+"""A simulated disk: directories and files in memory, and their contents after a crash.
 
 Theory of operation
 -------------------
-The disk keeps every file and directory twice: as processes see it (the page cache) and as the platter has it.
+The disk keeps every file and directory twice: as processes see it (page cache), and as a power loss would leave it
+(durable state).
 
-* A file's bytes become durable by `File.sync`, all of them. Durable content is `data[:durable_size]` plus
-  `durable_rest`, what a truncation has cut from the cache but not yet from the platter.
+* `File.sync` makes all bytes of a file durable. The durable content is `data[:durable_size]` plus `durable_rest`:
+  bytes that a truncation has removed from the cache, but not yet durably.
 * A directory's entries (creations, renames, removals) become durable by `Dir.sync` of that directory, or by
-  `write_atomic`. Syncing a file does not make its name durable. Until then they wait in order in `pending`.
-* After a failed sync the kernel takes the dirty pages for clean. They stay readable, no later sync writes them, and a
-  power loss turns them into zeros. So the port says that a failed sync is final.
+  `write_atomic`. A sync of a file does not make its name durable. Changes that are not durable yet are kept in
+  order in `pending`.
+* After a failed sync the kernel treats the dirty pages as clean. They stay readable, no later sync writes them, and
+  a power loss turns them into zeros. So by the port's contract a failed sync is final.
 
-`crash(keep)` ends every handle and chooses the remains:
+`crash(keep)` invalidates every handle, and decides which contents remain:
 
-* `"all"`: the process died, the machine lives. It keeps everything, and made nothing durable.
-* `"synced"`: power loss, exactly the durable state is left.
-* `"random"`: power loss, and by chance more than the durable state. A directory may have a prefix of its pending
-  changes. A file may be longer; there, each unsynced sector of 512 bytes has arrived or reads as zeros.
+* `"all"`: only the process has died. All bytes are left, and nothing more has become durable.
+* `"synced"`: a power loss; exactly the durable state is left.
+* `"random"`: a power loss; the durable state is left, and a random part of the other changes. A directory may have
+  a prefix of its pending changes. A file may be longer; there, each unsynced sector of 512 bytes has arrived or
+  reads as zeros.
 
 Faults are injected by operation number. So a test can run once, read `operation_count`, and run again with each
 operation failing in turn. `fail_at(n, errno)` raises `DiskError`. `crash_at(n)` cuts the power in the middle of the
-operation (`PowerCut`, which no handler of disk errors catches). `corrupt` makes bit rot. Writes that were synced
-stay, at their place. A disk that lies about batches or about what a voter has synced is outside of the fault model. What
-it may do to small files, `sim.storm.disk_damage` says.
+operation (`PowerCut`, which no handler of disk errors catches). `corrupt` flips bits. Synced writes stay where they
+were written. A disk that loses synced batches, or synced data of a voter, is outside the fault model.
+`sim.storm.disk_damage` says which damage to small files is inside.
 
-The module does without trio, async functions and clocks: property tests of the log use it by itself.
+This module uses neither trio, async functions nor clocks, so that property tests of the log can use it alone.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ OPERATIONS = (
     "remove",
     "lock",
 )
-"""The words that `on_operation`, `fail_next` and `DiskError.operation` use."""
+"""The names of operations for `on_operation`, `fail_next` and `DiskError.operation`."""
 
 _REASONS = {
     errno.EIO: "Input/output error",
@@ -80,7 +83,7 @@ _REASONS = {
 
 
 _NEED_DESCRIPTORS = frozenset({"create", "list"})
-"""Operations that open a file or a directory. An existing file is opened at its first use (`SimFile`)."""
+"""Operations that open a file or a directory. An existing file is opened when it is first used (`SimFile`)."""
 
 
 @attrs.define
@@ -94,10 +97,11 @@ class _Fault:
 
 
 class SimDisk:
-    """One device.
+    """One simulated device.
 
-    `random` decides torn writes; `capacity_bytes` (settable) bounds the bytes of all files; `wall_ms` is the
-    clock for modification times; `on_operation(operation, path, position, count)` sees every operation.
+    `random` decides torn writes. `capacity_bytes` (settable) limits the bytes of all files; None: no limit.
+    `wall_ms` is the clock for modification times. `on_operation(operation, path, position, count)` is called for
+    every operation.
     """
 
     def __init__(
@@ -113,23 +117,27 @@ class SimDisk:
         self.cold_probability = 0.0
         """The probability that `File.is_warm` returns False."""
         self.broken_errno: int | None = None
-        """If set, every operation fails with this error: the disk is dead."""
+        """If set, the whole disk is dead: every operation fails with this error."""
         self.dead_paths: dict[str, int] = {}
-        """Devices that are dead by themselves: every operation below such a path fails with its error, except those of
-        `spared`."""
+        """Single dead devices, by path: every operation below the path fails with this error, except those in
+        `spared`.
+        """
         self.spared: frozenset[str] = frozenset()
-        """Operations that dead devices still answer, from memory: a file system may know sizes and names by heart."""
+        """Operations that a dead device still answers, since a file system may have sizes and names in memory."""
         self.silent_roots: dict[str, float] = {}
-        """Log directories whose devices do not answer, each with the time at which it answers again. As long as
-        they are listed, bounded calls of the loop raise `DiskHung`."""
+        """By log directory with a silent device: the virtual time at which it answers again. Until then, bounded calls
+        of the event loop raise `DiskHung`.
+        """
         self.unsettled: dict[str, Callable[[], None]] = {}
-        """The ends of the loop's calls that were not answered in time, by log directory: see `SimDir.in_time`."""
+        """By log directory: a function that finishes the loop's call which was not answered in time
+        (`SimDir.in_time`).
+        """
         self.bounded_roots: dict[str, None] = {}
-        """Log directories whose process has called `bound_calls`."""
+        """Log directories for which the process has called `bound_calls`."""
         self.is_off_loop = False
-        """True while another thread's function runs: its calls are not bounded."""
+        """True while a worker thread's function runs. Its calls are not bounded."""
         self.has_descriptors = True
-        """False: the process that uses the disk is out of file descriptors."""
+        """False while the process that uses the disk has no file descriptors left."""
         self.used_bytes = 0
         self.generation = 0
         self.wall_ms = wall_ms
@@ -141,17 +149,17 @@ class SimDisk:
         self.power_is_off = False
         self.on_power_cut: Callable[[], None] | None = None
         self.before_loss: Callable[[], Callable[[], None]] | None = None
-        """Called before the page cache, or a device, is lost; the function that it returns is called afterwards."""
+        """Called before a page cache or a device is lost. The function that it returns is called afterwards."""
 
-    # --- what a node asks
+    # -- used by nodes -----------------------------------------------------------------------------
 
     def copy_files(self, other: SimDisk) -> None:
-        """Hold the files that another disk has on its platter now, as an operator's copy of it would."""
+        """Copy the durable files of another disk, as an operator's copy of its directory would have them."""
         self._root = copy.deepcopy(other._root)
         self.used_bytes = other.used_bytes
 
     def open_dir(self, path: str, create: bool = False) -> SimDir:
-        """Open a root directory. `create` makes it durably, as an operator would have done beforehand."""
+        """Open a root directory. With `create` it is created durably, as an operator would have done before."""
         self.check_device(path, path, "open")
         folder = self._root
         for name in path_parts(path):
@@ -166,29 +174,31 @@ class SimDisk:
             folder = node
         return SimDir(self, path, path)
 
-    # --- what a test asks
+    # -- used by tests and faults
 
     def fail_at(self, number: int, errno: int) -> None:
-        """Fail the operation with this number (the first is 1), and no later operation."""
+        """Fail the operation with this number (the first is 1), but no other."""
         self._fail_at[number] = errno
 
     def fail_next(
         self, errno: int, *, operation: str | None = None, path_part: str = "", times: int = 1
     ) -> None:
-        """Fail the next `times` operations of this kind on a path that contains `path_part`."""
+        """Fail the next `times` operations of this kind on a path that contains `path_part`; without `operation`, of
+        any kind.
+        """
         self._faults.append(_Fault(errno, operation, path_part, times))
 
     def forget_faults(self) -> None:
-        """Cancel all faults to come."""
+        """Cancel all injected faults that have not occurred yet."""
         self._fail_at.clear()
         self._faults.clear()
 
     def crash_at(self, number: int) -> None:
-        """Cut the power in the middle of the operation with this number; an append leaves a random prefix."""
+        """Cut the power in the middle of the operation with this number; of an append a random prefix is left."""
         self._crash_at = number
 
     def crash(self, keep: Keep) -> None:
-        """End all handles and locks, and leave the bytes that `keep` names on the disk."""
+        """Invalidate all handles and locks, and leave the bytes that `keep` says (see the theory of operation)."""
         self.generation += 1
         self.power_is_off = False
         self._crash_at = 0
@@ -215,14 +225,14 @@ class SimDisk:
             self.used_bytes += len(node.data)
 
     def corrupt(self, path: str, offset: int, mask: int = 0xFF) -> None:
-        """Flip bits of one byte, in the cache and on the platter."""
+        """Flip the bits of `mask` in one byte, in the cache and durably."""
         parts = path_parts(path)
         node = self.folder_of(self._root, "/".join(parts[:-1])).entries[parts[-1]]
         assert isinstance(node, Inode)
         node.data[offset] ^= mask
 
     def rewrite(self, path: str, data: bytes) -> None:
-        """Overwrite a file durably, as if these bytes had been written: a disk that lies."""
+        """Overwrite a file durably with these bytes, as a disk does that loses or mixes up writes."""
         *parents, name = path_parts(path)
         node = self.folder_of(self._root, "/".join(parents)).entries[name]
         assert isinstance(node, Inode)
@@ -231,33 +241,32 @@ class SimDisk:
         node.sync()
 
     def is_blank(self, path: str) -> bool:
-        """True if a device is mounted at `path` that holds nothing."""
+        """True if a device without any entries is mounted at `path`."""
         try:
             return not self.folder_at(path).entries
         except KeyError:
             return False
 
     def replace(self, path: str) -> None:
-        """Put an empty, unformatted disk in the place of the one at `path`, which no process has open."""
+        """Replace the disk at `path` by an empty, unformatted one. No process may have it open."""
         lost = None if self.before_loss is None else self.before_loss()
         self.exchange(path, Folder())
         if lost is not None:
             lost()
 
     def exchange(self, path: str, device: Folder) -> Folder:
-        """Put another disk in the place of the one at `path`, which no process has open; return that one."""
+        """Replace the disk at `path` by another, and return the former. No process may have it open."""
         *parents, name = path_parts(path)
         above = self.folder_of(self._root, "/".join(parents))
         former = above.entries.get(name, Folder())
         assert isinstance(former, Folder)
         above.entries[name] = above.durable[name] = device
-        self.crash("all")  # counts the remaining bytes
+        self.crash("all")  # this also counts the bytes in use again
         return former
 
     def peek(self, path: str) -> dict[str, bytes]:
-        """Copy the files of a directory, as processes see them; this is no operation of the disk.
-
-        Empty where there is no such directory.
+        """Copy the files of a directory, as processes see them; empty if there is no such directory. This does not
+        count as a disk operation.
         """
         try:
             folder = self.folder_of(self._root, path)
@@ -268,7 +277,7 @@ class SimDisk:
         }
 
     def contents(self, path: str) -> dict[str, bytearray]:
-        """Return the bytes themselves that `peek` copies: read them, never keep them."""
+        """Return the files of a directory without a copy. The caller may read the bytes, but must not keep them."""
         try:
             folder = self.folder_of(self._root, path)
         except KeyError:
@@ -276,9 +285,7 @@ class SimDisk:
         return {name: node.data for name, node in folder.entries.items() if isinstance(node, Inode)}
 
     def on_platter(self, path: str) -> Mapping[str, Inode | Folder]:
-        """Return the entries of a directory that the worst loss of power leaves: read them only. Empty where it
-        leaves none.
-        """
+        """Return the entries of a directory that would survive the worst power loss; empty if it would not. Read-only."""
         folder = self._root
         for name in path_parts(path):
             node = folder.durable.get(name)
@@ -288,9 +295,7 @@ class SimDisk:
         return folder.durable
 
     def in_cache(self, path: str) -> Mapping[str, Inode | Folder]:
-        """Return the entries of a directory as processes see them: read them only. Empty where there is no such
-        directory.
-        """
+        """Return the entries of a directory as processes see them; empty if there is no such directory. Read-only."""
         try:
             return self.folder_of(self._root, path).entries
         except KeyError:
@@ -302,14 +307,14 @@ class SimDisk:
         return disk_error(directory, path, operation, number, _REASONS.get(number, f"error {number}"))
 
     def check_alive(self, generation: int, directory: str, path: str, operation: str) -> None:
-        """Raise `DiskError` for a handle from before a crash, `PowerCut` while the power is off."""
+        """Raise `DiskError` for a handle from before a crash, and `PowerCut` while the power is off."""
         if generation != self.generation:
             raise DiskError(directory, path, operation, errno.EIO, "the node has crashed")
         if self.power_is_off:
             raise PowerCut
 
     def keeps_waiting(self, directory: str) -> bool:
-        """True if a call would wait that the loop makes now: the device is silent, or an earlier call is not undone."""
+        """True if a call of the event loop would wait now: the device is silent, or an earlier call is unfinished."""
         return (
             (directory in self.silent_roots or directory in self.unsettled)
             and directory in self.bounded_roots
@@ -317,17 +322,19 @@ class SimDisk:
         )
 
     def check_answers(self, directory: str, path: str, operation: str) -> None:
-        """Raise `DiskHung` for a bounded call of the loop to a silent device."""
+        """Raise `DiskHung` for a bounded call of the event loop to a silent device."""
         if self.keeps_waiting(directory):
             raise DiskHung(directory, path, operation, 0, "the device does not answer")
 
     def check_bounded(self, directory: str, path: str, operation: str) -> None:
-        """Raise `AssertionError` where the loop of a real node would hang: for a call without a bound."""
+        """Raise `AssertionError` for an unbounded call of the event loop to a silent device, on which a real node
+        would hang.
+        """
         if self.keeps_waiting(directory):
             raise AssertionError(f"the loop waits for a device that hangs: {operation} {path}")
 
     def off_loop(self, work: Callable[[], T]) -> T:
-        """Do work that is not the loop's; return its result."""
+        """Run `work` as if in a worker thread, and return its result."""
         before, self.is_off_loop = self.is_off_loop, True
         try:
             return work()
@@ -337,7 +344,7 @@ class SimDisk:
     def operate(
         self, generation: int, directory: str, path: str, operation: str, position: int = 0, count: int = 0
     ) -> None:
-        """Count one operation, before it has any effect. Raises injected faults."""
+        """Count one operation before it takes effect. Raises injected faults."""
         self.check_alive(generation, directory, path, operation)
         self.operation_count += 1
         if self.on_operation is not None:
@@ -357,13 +364,13 @@ class SimDisk:
             raise self.error(directory, path, operation, number)
 
     def check_device(self, directory: str, path: str, operation: str) -> None:
-        """Raise `DiskError` if the device at this path is dead, and does not answer such a question any more."""
+        """Raise `DiskError` if the device at this path is dead, unless dead devices still answer this operation."""
         number = self._dead(path, operation)
         if number:
             raise self.error(directory, path, operation, number)
 
     def _dead(self, path: str, operation: str) -> int:
-        """Return the error of a dead device; 0 if it answers."""
+        """Return the error number of a dead device; 0 if it answers."""
         if self.broken_errno:
             return self.broken_errno
         if self.dead_paths and operation not in self.spared:
@@ -382,11 +389,11 @@ class SimDisk:
         return 0
 
     def folder_at(self, path: str) -> Folder:
-        """Find the directory at a path of this disk. Raises `KeyError`."""
+        """Return the directory at a path of this disk. Raises `KeyError`."""
         return self.folder_of(self._root, path)
 
     def folder_of(self, folder: Folder, path: str) -> Folder:
-        """Find the directory at `path` below `folder`. Raises `KeyError`."""
+        """Return the directory at `path` below `folder`. Raises `KeyError`."""
         for name in path_parts(path):
             node = folder.entries[name]
             if isinstance(node, Inode):
@@ -408,7 +415,7 @@ class SimDisk:
         return UNLIMITED_BYTES if self.capacity_bytes is None else self.capacity_bytes
 
     def write(self, inode: Inode, data: Buffer) -> int:
-        """Append as much as there is room for; return the count."""
+        """Append as many bytes as there is room for, and return their number."""
         count = min(len(data), self.free_bytes)
         inode.data += memoryview(data)[:count]
         inode.modified_ms = self.now_ms()
@@ -416,13 +423,13 @@ class SimDisk:
         return count
 
     def unlink(self, node: Inode | Folder) -> None:
-        """Give back the room of a file that has lost its name, unless it is open."""
+        """Release the bytes of a file that has lost its name, unless it is open."""
         if isinstance(node, Inode):
             node.linked = False
             self.release(node)
 
     def empty(self, folder: Folder) -> None:
-        """Remove all entries, each by itself: after a power loss some of the tree may be left."""
+        """Remove all entries one by one: after a power loss some of them may be left."""
         for name, child in sorted(folder.entries.items()):
             if isinstance(child, Folder):
                 self.empty(child)

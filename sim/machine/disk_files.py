@@ -18,11 +18,11 @@ LOCK_NAME = ".lock"
 
 
 class PowerCut(BaseException):
-    """The power fails now. Nothing on this disk works until `SimDisk.crash`."""
+    """Raised when the power fails. The disk does not work until `SimDisk.crash`."""
 
 
 class SimFile:
-    """`odradek.env.ports.File` on a `SimDisk`. A file that rests takes a descriptor at its first use."""
+    """`odradek.env.ports.File` on a `SimDisk`. A resting file gets its descriptor when it is first used."""
 
     __slots__ = (
         "_bounds_looks",
@@ -63,7 +63,7 @@ class SimFile:
 
     @property
     def content(self) -> bytearray:
-        """The bytes themselves. They change, so look at them at once."""
+        """The file's bytes without a copy. They change, so they must be read at once."""
         return self._inode.data
 
     def _check_open(self) -> None:
@@ -169,7 +169,7 @@ class SimFile:
 
 
 class SimUncachedFile:
-    """`odradek.env.ports.UncachedFile`: there is no cache, so all reads come from the disk."""
+    """`odradek.env.ports.UncachedFile` on a `SimDisk`. All reads count as disk reads."""
 
     __slots__ = ("_file",)
 
@@ -184,7 +184,9 @@ class SimUncachedFile:
 
 
 class SimDir:
-    """`odradek.env.ports.Dir` on a `SimDisk`. A path, as on the real machine: later it may name another directory."""
+    """`odradek.env.ports.Dir` on a `SimDisk`. It is a path, as on a real machine, so it may later lead to another
+    directory.
+    """
 
     __slots__ = ("_bounds_looks", "_disk", "_generation", "_root", "path")
 
@@ -204,7 +206,7 @@ class SimDir:
         return self._disk.error(self._root, path, operation, number)
 
     def _parent(self, name: str, operation: str) -> tuple[Folder, str]:
-        """Find the directory with the last part of `name`, and that part. Raises `FileMissing`."""
+        """Return the directory that contains `name`, and the last part of `name`. Raises `FileMissing`."""
         *above, last = path_parts(name)
         try:
             return self._disk.folder_at("/".join([self.path, *above])), last
@@ -235,13 +237,13 @@ class SimDir:
         return node
 
     def _look(self, operation: str, path: str) -> None:
-        """Count a read of the directory, which is bounded on the loop."""
+        """Count a read of the directory. On the event loop it is bounded in time."""
         if self._bounds_looks:
             self._disk.check_answers(self._root, path, operation)
         self._operate(operation, path)
 
     def _change(self, operation: str, path: str) -> None:
-        """Count a change, which the loop makes only in a bounded call (`in_time`)."""
+        """Count a change of the directory. On the event loop only bounded calls (`in_time`) may make changes."""
         self._disk.check_bounded(self._root, path, operation)
         self._operate(operation, path)
 
@@ -385,14 +387,18 @@ class SimDir:
         return self._disk.total_bytes
 
     def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
-        """Bound the time of each call. A silent disk refuses at once, because virtual time stands still while the loop waits."""
+        """Bound the time of each call. A call to a silent disk fails at once, because virtual time stands still while
+        the loop waits.
+        """
         self._bounds_looks = looks
         if looks:
             self._disk.unsettled.pop(self._root, None)
         self._disk.bounded_roots[self._root] = None
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
-        """Do the work; a silent device does it at once without an answer, or when it settles, as the seed draws."""
+        """Run a change. On a silent device it fails with `DiskHung`; the change then happens at once or when `settle`
+        is called, at random.
+        """
         disk = self._disk
         if not disk.keeps_waiting(self._root):
             return work()
@@ -413,7 +419,7 @@ class SimDir:
         raise failure
 
     def settle(self) -> None:
-        """End the work that the loop did not wait for. The worker's call ends with the hang."""
+        """Finish the change for which the loop did not wait. A worker calls this when the device answers again."""
         end = self._disk.unsettled.get(self._root)
         if end is None:
             return
@@ -447,10 +453,10 @@ def _directory(path: str) -> str:
 
 
 def _outcome(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """Do the work of another thread; returns its result, or its exception."""
+    """Run `work`, and return (its result, None) or (None, its exception)."""
     try:
         return work(), None
-    except Exception as error:  # noqa: BLE001 - it comes to the caller of `settle`
+    except Exception as error:  # noqa: BLE001 - raised later to the caller of `settle`
         return None, error
 
 

@@ -1,4 +1,4 @@
-"""The events of the virtual world and their times, in an order that only the seed decides."""
+"""The events of a simulation by their virtual times; the order of equal times depends only on the seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 
 
 class Owner(Protocol):
-    """The owner of an event. While an owner is paused its events are held back."""
+    """The owner of an event. While the owner is paused, its events are held back."""
 
     @property
     def paused(self) -> bool: ...
@@ -24,12 +24,12 @@ class Timer:
     action: Callable[[], None] | None
 
     def cancel(self) -> None:
-        """Forget the event, if it has not happened."""
+        """Cancel the event, if it has not happened yet."""
         self.action = None
 
 
 class Agenda:
-    """Events by time; equal times in the order in which they were entered."""
+    """All future events, by time. Events of equal time happen in the order in which they were added."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,14 +38,14 @@ class Agenda:
         self._held: list[tuple[float, int, Timer]] = []
 
     def at(self, time: float, action: Callable[[], None], owner: Owner | None = None) -> Timer:
-        """Enter an event; a time that has passed means now."""
+        """Add an event at a virtual time in seconds; a time that has passed means now."""
         timer = Timer(owner, action)
         self._entered += 1
         heappush(self._heap, (time if time > self.now else self.now, self._entered, timer))
         return timer
 
     def advance(self, limit: float) -> bool:
-        """Go to the next event, if it is due by `limit`, and let it happen. Return False if there is none."""
+        """Advance to the next event, if it is due by `limit`, and execute it. Return False if there is none."""
         heap = self._heap
         while heap and heap[0][0] <= limit:
             entry = heappop(heap)
@@ -64,7 +64,7 @@ class Agenda:
         return False
 
     def release(self, owner: Owner) -> None:
-        """Let the events that were held back while `owner` was paused happen now, in their order."""
+        """Schedule the events that were held back while `owner` was paused; they are due at once, in their order."""
         held, self._held = self._held, []
         for entry in held:
             if entry[2].owner is owner:

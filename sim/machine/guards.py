@@ -1,7 +1,7 @@
 """The settings of clusters that authenticate and authorize clients. PURE.
 
-Clients of the load stay on the plaintext listener, where everybody is `User:ANONYMOUS`, a super user. Beside it each
-broker has a listener with SASL, whose users have only the rights that an operator gives them.
+Clients of the workload stay on the plaintext listener, where every client is `User:ANONYMOUS`, a super user. In
+addition each broker has a listener with SASL, whose users have only the rights that an operator gives them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ ADMIN, ADMIN_PASSWORD = "admin", "admin-secret"
 NODE, _NODE_PASSWORD = "node", "node-secret"
 SUPER_USERS = ("User:ANONYMOUS", f"User:{ADMIN}", f"User:{NODE}")
 CLIENTS_LOG_IN, NODES_LOG_IN = 1, 2
-"""Values of `Shape.guarded`: with the second, nodes also log in to each other, at the listeners of brokers and of
+"""Values of `Shape.guarded`. With the second one, nodes also log in to each other, at the listeners of brokers and of
 controllers.
 """
 SESSION_MS = (0, 0, 3_000, 10_000)
-"""The duration of a login (`connections.max.reauth.ms`); 0: no limit."""
+"""Choices for how long a login lasts, in milliseconds (`connections.max.reauth.ms`); 0: no limit."""
 
 __all__ = [
     "ADMIN",
@@ -39,14 +39,14 @@ _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 def draw_guards(random: Random) -> tuple[int, int]:
-    """Draw the guarded listeners, and the milliseconds of a login."""
+    """Draw a value of `Shape.guarded`, and how long a login lasts in milliseconds."""
     return random.choice((CLIENTS_LOG_IN, NODES_LOG_IN)), random.choice(SESSION_MS)
 
 
 def guarded_settings(guarded: int, session_ms: int, listeners: Sequence[str]) -> dict[str, str]:
-    """Make the settings for logins and ACLs of a node with these listeners.
+    """Return the settings for logins and ACLs of a node with these listeners.
 
-    `guarded` is `CLIENTS_LOG_IN` or `NODES_LOG_IN`; `session_ms` is the longest login, 0 without a limit.
+    `guarded` is `CLIENTS_LOG_IN` or `NODES_LOG_IN`; `session_ms` is how long a login lasts, 0 for no limit.
     """
     jaas = (
         f'{_MODULE} required username="{NODE}" password="{_NODE_PASSWORD}"'

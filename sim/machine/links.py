@@ -1,24 +1,23 @@
-"""The links between hosts, and their troubles: cuts, losses, delays and refusals. The lower half of
+"""The links between simulated hosts, and their faults: cuts, losses, delays and refusals. The lower layer of
 `sim.machine.network`.
 
-A link is one direction between two hosts. Its possible troubles, each by itself:
+A link is one direction between two hosts. It may have these faults, independently:
 
-* cut: it holds everything until it is healed, as TCP's retransmission would;
-* slow: everything takes up to some seconds longer;
+* cut: all segments are held until the link is healed, as TCP's retransmission would;
+* slow: each segment takes up to some seconds longer;
 * narrow: a limit of bytes per second for all connections together; later bytes wait behind earlier ones;
-* closed: new connections fail (open ones go on): they are refused at once, or never answered;
-* and by the weather a segment may be lost, which a reader sees as a stall until it is sent again.
+* closed: new connections are refused at once, or never answered; open ones continue;
+* and the weather may lose a segment, which delays the stream until the segment is sent again.
 
-The ends of a connection get no notice of a cut link. `sim.machine.network` has the troubles of single connections:
-resets, and connections that the network has forgotten.
+The ends of a connection do not notice a cut link. `sim.machine.network` has the faults of single connections:
+resets, and silently lost connections.
 
-`Repeats` chooses the requests between nodes that arrive twice. A client whose connection is lost sends its request
-again on the next one. So there are two ways:
+`Repeats` chooses the requests between nodes that arrive twice: a client that loses its connection sends its request
+again on the next one. There are two ways:
 
 * `answered`: the server handles the request, and the connection is lost with the answer;
-* `late`: the connection is lost for the client alone. Its bytes are held up on their way, and reach the server at the
-  old connection, which was logged in by that node. By then, the same request and later ones were handled. Nobody hears
-  the answer.
+* `late`: only the client loses the connection. Its bytes are delayed, and reach the server on the old connection,
+  which has that node's login. By then, the repeated request and later ones were handled. The answer is lost.
 """
 
 from __future__ import annotations
@@ -35,25 +34,27 @@ from sim.machine.events import Agenda, Owner
 from sim.machine.weather import Weather
 
 RETRANSMISSION_SECONDS_MIN = 0.2
-"""Linux's shortest wait before a segment is sent again; it doubles with each further loss."""
+"""Linux's shortest wait in seconds before a segment is sent again. It doubles with each further loss."""
 LOSSES_MAX = 6
-"""The most losses of one segment in a row: after that it arrives."""
+"""The most losses of one segment in a row; after that it arrives."""
 
 REPEAT_SECONDS_MIN = 1.0
-"""The least time between two requests from one node to another that arrive twice: the work must go on."""
+"""The least time in seconds between two requests from one node to another that arrive twice, so that the nodes make
+progress.
+"""
 LATE_SECONDS_MAX = (0.2, 2.0, 15.0)
-"""The longest delays of a late request; each is as likely."""
+"""The longest delay of a late request in seconds; one of these is drawn with equal probability."""
 FREQUENT_SHARE = 0.02
-"""The share of frequent requests that may arrive twice; other requests have their own share."""
+"""The factor by which the probability of arriving twice is reduced for requests of the frequent APIs."""
 _FREQUENT = frozenset((ApiKey.FETCH, ApiKey.BROKER_HEARTBEAT))
 _NAMES: Mapping[int, str] = {key.value: key.name.lower() for key in ApiKey}
 _OF_LOGINS = frozenset((ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
 _NEVER_LATE = frozenset((ApiKey.ENVELOPE,))
-"""APIs whose requests are never late. A client's change has no number, so it would count again after a later
-change.
+"""APIs whose requests are never late. A change that a client requested has no number, so a late copy would undo a
+later change.
 """
 _HEAD_BYTES = 12
-"""Length, API, version and correlation id: the begin of each request."""
+"""Bytes of length, API, version and correlation id, with which each request begins."""
 
 Closed = Literal["refuses", "swallows"]
 
@@ -62,17 +63,17 @@ __all__ = ["Line", "Links", "Repeat", "Repeats"]
 
 @attrs.define(eq=False)
 class Line:
-    """One direction of a connection, which keeps its segments in order."""
+    """One direction of a connection, which keeps its segments in order. `last_arrival` is in virtual seconds."""
 
     last_arrival: float = 0.0
 
 
 @attrs.define(eq=False)
 class _Link:
-    """One direction between two hosts."""
+    """The state of one direction between two hosts."""
 
     held: list[Callable[[], None]] | None = None
-    """The arrivals that wait until the link is healed; None while it is whole."""
+    """Transmissions that wait until the link is healed; None if it is not cut."""
     slow_seconds: float = 0.0
     bytes_per_second: float = math.inf
     busy_until: float = 0.0
@@ -80,7 +81,7 @@ class _Link:
 
 
 class Links:
-    """All links of a world."""
+    """All links of a simulation."""
 
     def __init__(self, agenda: Agenda, weather: Weather, random: Random) -> None:
         self.agenda = agenda
@@ -92,24 +93,24 @@ class Links:
         return self._links.setdefault((source, target), _Link())
 
     def cut(self, source: str, target: str) -> None:
-        """Hold all segments from `source` to `target` (this direction only)."""
+        """Hold all segments from `source` to `target`, in this direction only."""
         link = self._link(source, target)
         if link.held is None:
             link.held = []
 
     def heal(self, source: str, target: str) -> None:
-        """Let the held segments through, after a latency, and all later ones."""
+        """Send the held segments, and let later ones pass."""
         link = self._link(source, target)
         held, link.held = link.held, None
         for send in held or ():
             send()
 
     def cuts(self) -> list[tuple[str, str]]:
-        """List the directions that are cut."""
+        """List the (source, target) pairs that are cut."""
         return [ends for ends, link in self._links.items() if link.held is not None]
 
     def wrong(self) -> Iterator[tuple[tuple[str, str], bool]]:
-        """Yield the directions with a trouble, each with whether it is cut."""
+        """Yield each (source, target) with a fault, and whether it is cut."""
         for ends, link in self._links.items():
             if link.held is not None:
                 yield ends, True
@@ -117,19 +118,23 @@ class Links:
                 yield ends, False
 
     def slow(self, source: str, target: str, seconds: float) -> None:
-        """Make everything from `source` to `target` take up to this number of seconds longer; 0: only the weather's latency."""
+        """Let each segment from `source` to `target` take up to `seconds` longer; 0 removes the fault."""
         self._link(source, target).slow_seconds = seconds
 
     def narrow(self, source: str, target: str, bytes_per_second: float) -> None:
-        """Limit the bytes per second of all connections together; infinity: no limit."""
+        """Limit the bytes per second of all connections from `source` to `target` together; infinity removes the
+        limit.
+        """
         self._link(source, target).bytes_per_second = bytes_per_second
 
     def close_link(self, source: str, target: str, how: Closed | None) -> None:
-        """Refuse new connections from `source` to `target`; None: accept them again."""
+        """Refuse ("refuses") or ignore ("swallows") new connections from `source` to `target`; None accepts them
+        again.
+        """
         self._link(source, target).closed = how
 
     def closed(self, source: str, target: str) -> Closed | None:
-        """Return the way in which new connections are refused or swallowed; None if they are let through."""
+        """Return how new connections fail ("refuses" or "swallows"); None if they are accepted."""
         link = self._links.get((source, target))
         return None if link is None else link.closed
 
@@ -142,7 +147,7 @@ class Links:
         line: Line | None = None,
         size: int = 0,
     ) -> None:
-        """Let `arrive` happen at `target` after a latency; in order, if it belongs to a `line`. `size` in bytes."""
+        """Call `arrive` at `target` after a latency; with `line`, in the order of that connection. `size` is in bytes."""
         link = self._links.get((source, target))
         weather = self.weather
         begins = self.agenda.now
@@ -166,7 +171,7 @@ class Links:
         self.agenda.at(time, arrive, owner)
 
     def _retransmissions(self) -> float:
-        """Draw the seconds until a TCP segment arrives, with the retransmissions after its losses."""
+        """Draw how many seconds a TCP segment is delayed by losses and retransmissions."""
         seconds, wait = 0.0, RETRANSMISSION_SECONDS_MIN
         for _ in range(LOSSES_MAX):
             if self.random.random() >= self.weather.loss_probability:
@@ -178,7 +183,7 @@ class Links:
 
 @attrs.frozen
 class Repeat:
-    """A request that arrives twice: at once and without its answer, or `late_seconds` later."""
+    """A request that arrives twice: at once while its answer is lost, or `late_seconds` later."""
 
     api: str
     correlation_id: bytes
@@ -190,19 +195,19 @@ class Repeat:
 
 
 class Repeats:
-    """The choice of requests between nodes that arrive twice. `counts` has the number of each kind."""
+    """The choice of requests between nodes that arrive twice. `counts` has their number by API and way."""
 
     def __init__(self, random: Random, probability: float) -> None:
         self._random = random
         self._probability = probability
         self.nodes: frozenset[str] = frozenset()
-        """The hosts between which requests arrive twice; nobody else's do."""
+        """Only requests between these hosts arrive twice."""
         self.is_over = False
         self.counts: dict[str, int] = {}
         self._next_at: dict[tuple[str, str], float] = {}
 
     def choose(self, source: str, target: str, data: bytes, now: float) -> Repeat | None:
-        """Decide whether a client's request that begins with these bytes arrives twice."""
+        """Decide whether a client's request that begins with these bytes arrives twice; None: it does not."""
         nodes = self.nodes
         if self.is_over or source == target or source not in nodes or target not in nodes:
             return None
@@ -225,7 +230,9 @@ class Repeats:
 
 
 def _is_whole(data: bytes) -> bool:
-    """True if bytes are whole requests: a torn connection sends pieces of them, whose first bytes are no header."""
+    """True if the bytes are complete requests. A torn connection sends parts of requests, whose first bytes are no
+    header.
+    """
     position = 0
     while len(data) - position >= _HEAD_BYTES:
         size = int.from_bytes(data[position : position + 4], "big")
@@ -236,7 +243,7 @@ def _is_whole(data: bytes) -> bool:
 
 
 def answers(data: bytes, correlation_id: bytes) -> bool:
-    """True if an answer to this request begins in the bytes that a server sends."""
+    """True if the bytes of a server contain the start of the answer to this request."""
     position = 0
     while len(data) - position >= 8:
         if data[position + 4 : position + 8] == correlation_id:

@@ -1,13 +1,13 @@
-"""A machine of the world and the node that runs on it: its starts, stops and deaths. PORTED.
+"""A simulated machine and the node that runs on it: its starts, stops and crashes. PORTED.
 
-Ways to die:
+Ways to end the node's process:
 
-* `stop`: a clean one.
-* `kill("all")`: the process dies, and the kernel keeps its page cache.
-* `kill("synced")` and `kill("random")`: the power goes.
-* `cut`: the power goes in the middle of a disk operation.
-* `fail_the_disk`: the disk reports errors, then the power goes. A kernel that has failed to write pages out may
-  forget them later, and no later sync would show it.
+* `ask_to_stop`: a clean stop.
+* `kill("all")`: the process is killed, and the kernel keeps its page cache.
+* `kill("synced")` and `kill("random")`: the machine loses power.
+* `cut`: the machine loses power in the middle of a disk operation.
+* `fail_the_disk`: the disk reports errors, then the machine loses power. A kernel that has failed to write pages
+  may drop them, and no later sync reports that.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from sim.machine.disk import Keep
 from sim.machine.world import Running, World
 
 BUG = ".bug"
-"""The end of the name of a log line about a bug after which a node goes on."""
+"""The suffix of events that a node logs after a bug, if it continues."""
 CUT_SECONDS_MAX = 30.0
-"""The seconds to wait for the disk operation in which the power fails."""
+"""How many seconds to wait for the disk operation in which the power fails."""
 
 __all__ = ["Member", "TraceLog"]
 
 
 class TraceLog:
-    """The node's log, as events of the trace."""
+    """A node's log; each line becomes an event of the trace."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class TraceLog:
         self.is_unregistered = False
         """True once the broker has logged that an operator removed it from the cluster."""
         self.errors = 0
-        """The number of lines at level error."""
+        """How many lines had level error."""
 
     def _note(self, event: str, /, **fields: object) -> None:
         self._world.trace.record(self._world.now, self._who, "log", event, sorted(fields.items()))
@@ -80,7 +80,9 @@ class TraceLog:
 
 
 class Member:
-    """A node of a scenario. With `disk_is_bad` it may fail, if it logs why."""
+    """A node of a simulated cluster, on its own machine. With `disk_is_bad` its process may fail, if it logs the
+    reason.
+    """
 
     def __init__(
         self, world: World, name: str, config: NodeConfig, older_config: NodeConfig | None = None
@@ -89,28 +91,28 @@ class Member:
         self.name = name
         self.config = self.newest_config = config
         self.older_config = config if older_config is None else older_config
-        """The contents of its file before an operator tuned it."""
+        """Its configuration before an operator tuned it."""
         self.release: Release = THIS_RELEASE
         """The release that is installed on the machine."""
         self.speaks: Release = THIS_RELEASE
-        """The release that its process was started with, or its last process."""
+        """The release of its present or last process."""
         self.disk_is_bad = False
         self.log = TraceLog(world, name)
         self.may_be_damaged = False
-        """True if the fault model was broken on purpose: then it may fail for any reason that it logs."""
+        """True if the fault model was broken on purpose. Then it may fail for any reason that it logs."""
         self.failures: list[str] = []
         self.answers = AnswerCounts()
-        """The answers of its processes that have ended."""
+        """Counts of the answers of its processes that have ended."""
         self._errors = 0
         self.node: Node | None = None
-        """The node of its process, for the checks; of a dead process, the remains."""
+        """The node object of its present or last process, for the checks."""
         self._stop: Event | None = None
         self._started: Event | None = None
         self._serves = False
 
     @property
     def running(self) -> Running | None:
-        """The node's process, or its last one."""
+        """Its present or last process; None before the first start."""
         return self.world.machine(self.name).running
 
     def is_up(self) -> bool:
@@ -119,7 +121,7 @@ class Member:
         return running is not None and not running.ended.is_set()
 
     def serves(self) -> bool:
-        """True if it lives and serves clients."""
+        """True if its process lives and serves clients."""
         return self.is_up() and self._serves
 
     @property
@@ -128,7 +130,7 @@ class Member:
         return self._stop is not None and self._stop.is_set()
 
     def launch(self) -> Event:
-        """Start the process; the event is set once it serves clients, or is gone again."""
+        """Start the process. The returned event is set once it serves clients, or has ended."""
         serving = self._started = self.world.event()
         self._serves = False
         self.node = None
@@ -137,7 +139,7 @@ class Member:
         return serving
 
     async def start(self) -> None:
-        """Start the process; returns once it serves clients, or is gone again."""
+        """Start the process, and wait until it serves clients or has ended."""
         await self.launch().wait()
 
     async def _serve(self, env: NodeEnv) -> None:
@@ -183,7 +185,7 @@ class Member:
                     self.answers.count_table(services.table)
 
     def _must_have_a_reason(self, fields: Mapping[str, object]) -> None:
-        """Fail the run for a log directory that has gone offline without any harm to its disk."""
+        """Fail the run if a log directory has gone offline without a fault of its disk."""
         if not self.disk_is_bad and not self.may_be_damaged:
             told = ", ".join(f"{name} {value}" for name, value in sorted(fields.items()))
             self.world.refute(SafetyViolation(f"{self.name}: a sound log directory has gone offline: {told}"))
@@ -194,28 +196,28 @@ class Member:
 
     @property
     def errors(self) -> int:
-        """The number of errors that this node's processes have logged."""
+        """How many errors this node's processes have logged."""
         return self._errors + self.log.errors
 
-    # --- ways to die
+    # -- ways to end the process
 
     def ask_to_stop(self) -> None:
-        """Ask for a clean stop; `running.ended` is set when it is done."""
+        """Ask the process to stop cleanly; `running.ended` is set when it has."""
         assert self._stop is not None
         self._stop.set()
 
     async def kill(self, keep: Keep) -> None:
-        """Kill the process (`all`), or the machine. Does nothing if it is gone already."""
+        """Kill the process (`all`), or cut the machine's power. Has an effect only while a process runs."""
         running = self.running
         if running is not None and not running.ended.is_set():
-            if running.env.alive:  # or another task has killed it at this very moment
+            if running.env.alive:  # false if another task has killed it at the same moment
                 self.world.crash(self.name, keep)
             await running.ended.wait()
 
     async def cut(
         self, random: Random, operations_max: int = 300, seconds_max: float = CUT_SECONDS_MAX
     ) -> None:
-        """Cut the power in the middle of one of the next disk operations."""
+        """Cut the power in the middle of one of the next disk operations, at most `operations_max` from now."""
         running = self.running
         assert running is not None
         disk = self.world.machine(self.name).disk
@@ -226,20 +228,20 @@ class Member:
         await running.ended.wait()
 
     async def fail_the_disk(self, random: Random) -> None:
-        """Let some disk operations fail; the node stops by itself or goes on, and then the power is cut."""
+        """Let some disk operations fail, and cut the power some seconds later. The node may stop by itself before."""
         world, running = self.world, self.running
         assert running is not None
         disk = world.machine(self.name).disk
         self.disk_is_bad = True
         aimed = random.choice(("", "", "sync", "read", "append", "rename"))
-        if aimed:  # the next ones of a kind: a sync that fails, reads of a bad place
+        if aimed:  # the next operations of this kind, such as a sync that fails or reads of a bad sector
             disk.fail_next(errno.EIO, operation=aimed, times=random.choice((1, 3)))
         else:
             for _ in range(random.choice((1, 1, 3))):
                 disk.fail_at(disk.operation_count + random.randint(1, 200), errno.EIO)
         await world.sleep(random.uniform(0.0, 5.0))
         disk.forget_faults()
-        world.node_env(self.name)  # a process that has failed leaves a machine that is up
+        world.node_env(self.name)  # after a failed process the machine is still up
         world.crash(self.name, random.choice(("synced", "random")))
         await running.ended.wait()
         self.disk_is_bad = False

@@ -2,31 +2,30 @@
 
 Theory of operation
 -------------------
-A connection is two `SimConn`s. What one end sends is cut into segments: anywhere, when the weather says so. Each
-segment is an event of the agenda that happens to the other end. Segments of one direction never overtake each other.
-A sender may have `socket_buffer_bytes` under way and unread. Bytes that the receiver takes out of its buffer open the
-window again after one more latency. So back pressure works as it does in production. As in TCP the sender learns of
-it when a quarter of the buffer has been taken out, not for every byte.
+A connection is two `SimConn`s. Sent bytes are cut into segments, at random places if the weather says so. The
+arrival of each segment is an event of the agenda. Segments of one direction arrive in order. A sender may have
+`socket_buffer_bytes` in flight and unread. Bytes that the receiver reads open the window again after one more
+latency, so back pressure works as in production. As in TCP, the sender is notified when a quarter of the buffer has
+been read, instead of for every byte.
 
-All that reaches another node is an event that belongs to that node. A paused node holds its events back and finds
-them when it resumes. The kernel of a paused or busy process still answers: connections are accepted into the
-listener's backlog without it.
+Everything that reaches a node is an event owned by that node. Events of a paused node are held back until it
+resumes. The kernel of a paused or busy process still answers: it accepts connections into the listener's backlog.
 
-The weather tears some connections (`Weather.torn_share`): only there are sends and receives short, segments cut and
-wakes spurious. The rest after a short receive is read in the same step; between segments other tasks run.
+Some connections are torn (`Weather.torn_share`). Only these have short sends and receives, cut segments and
+spurious wakes. After a short receive the rest is read in the same step; between segments other tasks run.
 
-A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would. It never
-gives up by itself: timeouts do that. `sim.machine.links` has the troubles of links. A connection may be reset on the
-way, or be forgotten by the network (`sever`): both ends stay open, and nothing passes. `Repeats` there lets requests
-between nodes arrive twice. Bytes that one end has sent
-before it closed a connection may arrive late, behind the bytes of its next connection. That ends with
-`may_close_late`: a cluster that notices closes half a minute late is never whole at one moment.
+A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would. Only
+timeouts end its connections. `sim.machine.links` has the faults of links, and `Repeats`, by which requests between
+nodes arrive twice. A connection may be reset on the way. It may also be silently lost (`sever`): both ends stay
+open, but no byte passes. Bytes that were sent before a connection was closed may arrive late, after the bytes of
+the next connection. After a storm `may_close_late` ends that: a cluster that notices closed connections half a
+minute late is never whole at one moment.
 
-The end of a node decides what its peers notice. A process that dies resets its connections (after a latency). A
-machine that loses power is silent, and its peers wait. Their later segments are sent again and again. It is answered
-by a reset once the machine is up, or given up after a quarter of an hour.
+How a node ends decides what its peers notice. The connections of a killed process are reset (after a latency). A
+machine without power is silent, so its peers wait and repeat their segments. These are answered by a reset once the
+machine is up, or the sender gives up after a quarter of an hour.
 
-No trio here: the waits are `sim.machine.waiting.Signal`s.
+This module does not use trio: its waits are `sim.machine.waiting.Signal`s.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ from sim.machine.weather import Weather
 BACKLOG = 1024
 FIRST_EPHEMERAL_PORT = 30_000
 CONNECT_SECONDS_MAX = 60.0
-"""The time after which a connection attempt without an answer fails."""
+"""How many seconds after its start a connection attempt without an answer fails."""
 FIRST_RETRANSMISSION_SECONDS = 1.0
 RETRANSMISSION_SECONDS_MAX = 512.0
-"""The longest wait before an unacknowledged segment is sent again; after that the connection is lost."""
+"""The longest wait in seconds before an unacknowledged segment is sent again. After that the connection is lost."""
 SILENCE_SECONDS_MAX = 1023.0
-"""The time after which a sender without acknowledgements gives its connection up: all those waits together."""
+"""How many seconds after a segment without acknowledgement the sender gives up the connection: the sum of all waits."""
 _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 _SENDFILE_BYTES_MAX = 1 << 18
 
 
 class Node(Waiter, Protocol):
-    """One incarnation of a host's process, as the network sees it."""
+    """One process run of a node, as the network uses it."""
 
     host: str
     paused: bool
@@ -74,7 +73,7 @@ class Node(Waiter, Protocol):
 
 @attrs.define(eq=False)
 class Host:
-    """A machine on the network. `up` means that its kernel answers."""
+    """A machine on the network. `up` is True while its kernel answers."""
 
     name: str
     address: str
@@ -84,12 +83,12 @@ class Host:
 
 
 class Fabric(Links):
-    """All hosts, links and connections of a world."""
+    """The simulated network: all hosts, links and connections."""
 
     def __init__(
         self, agenda: Agenda, weather: Weather, random: Random, torn_random: Random | None = None
     ) -> None:
-        """`torn_random` draws which connections are torn; None: all of them."""
+        """Create the network. `torn_random` draws which connections are torn; None: all of them."""
         super().__init__(agenda, weather, random)
         self._torn_random = torn_random
         self._untorn = weather.untorn()
@@ -97,13 +96,15 @@ class Fabric(Links):
         self._connections: dict[SimConn, None] = {}
         self.connection_count = 0
         self.severed: dict[tuple[str, str], float] = {}
-        """The time at which connections between two hosts were forgotten last."""
+        """By pair of hosts: the virtual time at which connections between them were last silently lost."""
         self.may_close_late = True
-        """True while the notice of a closed connection may be late, as the weather decides; False after a storm."""
+        """True while the other end may learn late that a connection was closed, as the weather decides. False after a
+        storm.
+        """
         self.on_sent: Callable[[SimConn, bytes], None] | None = None
-        """Called with an end and the bytes that it has sent. It must change nothing."""
+        """Called with an end of a connection and the bytes that it has sent. It must change nothing."""
         self.repeats: Repeats | None = None
-        """The requests between nodes that arrive twice; None where none do."""
+        """The choice of requests between nodes that arrive twice; None if none do."""
 
     # --- hosts
 
@@ -113,7 +114,7 @@ class Fabric(Links):
         return host
 
     def resolve(self, name: str, asking: str) -> Host | None:
-        """Find the host with this name or address, as seen from `asking`."""
+        """Return the host with this name or address, as `asking` resolves it; None if there is none."""
         if name in _OWN_NAMES:
             return self.hosts[asking]
         for host in self.hosts.values():
@@ -138,9 +139,8 @@ class Fabric(Links):
         return here, there
 
     def sever(self, here: str, there: str) -> int:
-        """Forget the connections between two hosts, as a firewall does: from then on their segments vanish silently.
-
-        Returns how many there were.
+        """Lose the connections between two hosts silently, as a firewall does: from now on their segments vanish.
+        Return the number of connections.
         """
         severed = 0
         self.severed[here, there] = self.agenda.now
@@ -151,7 +151,7 @@ class Fabric(Links):
         return severed // 2
 
     def reset_forgotten(self) -> None:
-        """Notify both ends of each connection that the network has forgotten, like a firewall that answers again."""
+        """Reset both ends of each silently lost connection, as a firewall does that answers again."""
         for conn in self._connections:
             if not conn.is_heard:
                 self.agenda.at(self.agenda.now, partial(conn.reset, "reset on the way"), conn.node)
@@ -160,7 +160,7 @@ class Fabric(Links):
         self._connections.pop(conn, None)
 
     def end_node(self, node: Node, *, silent: bool) -> None:
-        """End the listeners of a node's dead process at once, and its connections with a reset unless `silent`."""
+        """End the listeners of a node whose process has ended. Its connections are reset unless `silent`."""
         host = self.hosts[node.host]
         for port, listener in list(host.listeners.items()):
             if listener.node is node:
@@ -185,26 +185,29 @@ class SimConn:
         self.name = name
         self.peer_host = peer_host.address
         self.peer_port = 0
-        """No machine here tells ports of clients apart."""
+        """Always 0, since simulated machines do not distinguish ports of clients."""
         self._fabric = fabric
         self._weather = weather
         self._host = host
         self.host_name = host.name
         self.peer_name = peer_host.name
         self.is_heard = True
-        """False if the network has forgotten this connection, and drops all its bytes."""
+        """False if the connection was silently lost, so that all its bytes vanish."""
         self._gives_up = False
         self._unanswered: bytes | None = None
-        """The correlation id of the request with whose answer the connection is lost."""
+        """The correlation id of the request whose answer is lost together with the connection; None if there is none.
+        """
         self._late_until = 0.0
-        """The time before which nothing arrives here: a client's last bytes may be overtaken by its next connection."""
+        """The virtual time before which nothing arrives here. So the bytes of a client's next connection may arrive
+        before its last bytes.
+        """
         self.line = Line()
         self._window = fabric.weather.socket_buffer_bytes
         self._taken = 0
-        """Bytes taken out of the buffer of which the sender has no notice yet."""
+        """Bytes that were read from the buffer, but not yet reported to the sender."""
         self._received = bytearray()
         self._was_short = False
-        """True if the last receive left something behind."""
+        """True if the last receive has left bytes in the buffer."""
         self._low_water = 1
         self._ended = False
         self._closed = False
@@ -216,7 +219,7 @@ class SimConn:
 
     @property
     def is_closed(self) -> bool:
-        """True once nothing is sent from this end any more."""
+        """True once this end was closed."""
         return self._closed
 
     async def readable(self) -> None:
@@ -237,14 +240,14 @@ class SimConn:
         return len(self._received) >= self._low_water or self._ended or self._lost is not None or self._closed
 
     def wait_for(self, count: int) -> None:
-        # As in Linux, a wait never exceeds the buffer. A sender waits until a third of it is free, and may not
-        # notice a quarter, so only this much may be filled.
+        # As in Linux, a wait never exceeds the buffer. A sender may pause until a third of the buffer is free, and
+        # learn of a quarter too late. So a wait for more than a third might never end.
         self._low_water = max(1, min(count, self._fabric.weather.socket_buffer_bytes // 3))
         if self._is_readable():
             self._readable.wake()
 
     async def writable(self) -> None:
-        # As in Linux, do not announce every byte of room, or a stream would become segments of one byte.
+        # As in Linux, small amounts of room are not announced. Otherwise a stream would become segments of one byte.
         enough = max(1, self._fabric.weather.socket_buffer_bytes // 3)
         if self._window >= enough or self._lost or self._closed:
             await checkpoint()
@@ -341,17 +344,17 @@ class SimConn:
         if self._fabric.may_close_late and self._chance(self._fabric.weather.late_probability):
             late = self._fabric.random.uniform(0.0, self._fabric.weather.late_seconds)
             peer._late_until = max(peer._late_until, self._fabric.agenda.now + late)
-        if self._received:  # the kernel resets when it must throw away what was not read
+        if self._received:  # the kernel sends a reset if it must discard unread bytes
             self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node, self.line)
         else:
             self._transmit(peer.end, peer.node, self.line)
         self._readable.wake()
         self._writable.wake()
 
-    # --- what happens to this end
+    # -- events at this end ------------------------------------------------------------------------
 
     def deliver(self, segment: bytes) -> None:
-        """Receive a segment."""
+        """Called when a segment arrives."""
         if self._late_until and self._is_late(partial(self.deliver, segment)):
             return
         if self._lost or not self.is_heard:
@@ -370,7 +373,9 @@ class SimConn:
             self._readable.wake()
 
     def _answer_for_the_dead(self, wait: float) -> None:
-        """Reset a connection that the kernel does not know; to a machine without power it is sent again later."""
+        """Answer a segment to a closed connection with a reset. If the machine has no power, the sender sends again
+        later.
+        """
         peer = self.peer
         if self._host.up:
             self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node)
@@ -381,7 +386,7 @@ class SimConn:
             agenda.at(agenda.now + wait, lambda: self._answer_for_the_dead(2 * wait), peer.node)
 
     def _is_late(self, arrive: Callable[[], None]) -> bool:
-        """Hold up an arrival while the connection is late, in its order; true if it was held up."""
+        """Hold an arrival back while the connection is late, in order. Return True if it was held back."""
         agenda = self._fabric.agenda
         if agenda.now >= self._late_until:
             return False
@@ -389,14 +394,14 @@ class SimConn:
         return True
 
     def end(self) -> None:
-        """Note that the peer has closed its end."""
+        """Called when the peer has closed its end."""
         if self._is_late(self.end) or not self.is_heard:
             return
         self._ended = True
         self._readable.wake()
 
     def reset(self, reason: str) -> None:
-        """Lose the connection."""
+        """Called when the connection is lost for this reason."""
         if self._is_late(partial(self.reset, reason)):
             return
         if not self._lost and not self._closed:
@@ -405,12 +410,12 @@ class SimConn:
             self._writable.wake()
 
     def open_window(self, count: int) -> None:
-        """Note that the peer has taken `count` bytes out of its buffer."""
+        """Called when the peer has read `count` bytes from its buffer."""
         self._window += count
         self._writable.wake()
 
     def abandon(self, *, silent: bool) -> None:
-        """End the connection of a dead process."""
+        """Close the connection of a process that has ended. The peer gets a reset unless `silent`."""
         self._closed = True
         self._fabric.forget(self)
         if not silent:
@@ -418,7 +423,7 @@ class SimConn:
             self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node, self.line)
 
     def _is_repeated(self, repeats: Repeats, data: bytes) -> bool:
-        """Lose the connection so that a request arrives twice, if that is chosen. True: these bytes are lost with it."""
+        """Lose the connection if a request is chosen to arrive twice. Return True if these bytes are lost with it."""
         peer, agenda = self.peer, self._fabric.agenda
         if self._unanswered is not None and answers(data, self._unanswered):
             self._unanswered = None
@@ -465,7 +470,7 @@ class SimConn:
 
 
 class SimListener:
-    """`odradek.env.ports.Listener`."""
+    """`odradek.env.ports.Listener` on the simulated network."""
 
     def __init__(self, fabric: Fabric, node: Node, host: Host, port: int) -> None:
         self.node = node
@@ -490,7 +495,7 @@ class SimListener:
         return conn
 
     def offer(self, conn: SimConn) -> bool:
-        """Accept a connection into the backlog; False if that is full."""
+        """Add a connection to the backlog. Return False if the backlog is full."""
         if len(self._backlog) >= BACKLOG:
             return False
         self._backlog.append(conn)
@@ -498,7 +503,7 @@ class SimListener:
         return True
 
     def abandon(self) -> None:
-        """End the listener, since the process is gone or has closed it."""
+        """End the listener, since its process has ended or has closed it."""
         self._closed = True
         self._backlog.clear()
 
@@ -515,7 +520,7 @@ class SimListener:
 
 @attrs.define(eq=False)
 class _Attempt:
-    """A connection being made. `failure` or `conn` is set when it is decided."""
+    """A connection attempt. `conn` or `failure` is set when it has ended."""
 
     decided: Signal
     conn: SimConn | None = None
@@ -536,7 +541,7 @@ class _Attempt:
 
 
 class SimNetwork:
-    """`odradek.env.ports.Network` of one node."""
+    """`odradek.env.ports.Network` for one node."""
 
     def __init__(self, fabric: Fabric, node: Node) -> None:
         self._fabric = fabric
@@ -550,7 +555,7 @@ class SimNetwork:
         send_buffer_bytes: int | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> SimListener:
-        """Listen; the weather decides the size of buffers in place of the arguments."""
+        """Listen on a port. The weather decides the size of buffers, and the arguments for it are ignored."""
         own = self._fabric.hosts[self._node.host]
         if not self._node.alive:
             raise OSError(errno.ENETDOWN, "the node has crashed")
@@ -568,7 +573,7 @@ class SimNetwork:
         return listener
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
-        """Return the one address that a host has here: its name. Raises `ConnectionLost` for an unknown one."""
+        """Return the host's only address, which is its name. Raises `ConnectionLost` for an unknown host."""
         await checkpoint()
         target = self._fabric.resolve(host, self._node.host)
         if target is None:
@@ -606,7 +611,7 @@ class SimNetwork:
         return attempt.conn
 
     def _arrive(self, target: Host, port: int, attempt: _Attempt) -> None:
-        """Deliver the attempt to the target's kernel."""
+        """Let the target's kernel accept or refuse the attempt."""
         if not target.up:
             return
         fabric, node = self._fabric, self._node

@@ -1,7 +1,7 @@
-"""The contents of a disk: files and directories, in the page cache and on the platter.
+"""The contents of a simulated disk: files and directories, in the page cache and durably.
 
-Files become durable by a sync, all of their bytes; entries of a directory by a sync of that directory. The rules
-of what a power loss leaves are in `sim.machine.disk`.
+A sync of a file makes all its bytes durable, a sync of a directory its entries. `sim.machine.disk` has the rules of
+what remains after a power loss.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ SECTOR_BYTES = 512
 
 @attrs.define(eq=False)
 class Inode:
-    """A file's bytes, in the cache and on the platter."""
+    """A file's bytes, in the page cache and durably."""
 
     data: bytearray = attrs.Factory(bytearray)
     durable_size: int = 0
-    """`data[:durable_size]` is on the platter."""
+    """`data[:durable_size]` is durable."""
     durable_rest: bytes = b""
-    """The bytes that are still on the platter behind the end in the cache: a truncation cut them off, and is not synced."""
+    """Durable bytes after `data[:durable_size]` that an unsynced truncation has removed from the cache."""
     lost: list[tuple[int, int]] = attrs.Factory(list)
-    """Ranges that a failed sync has dropped: zeros after a power loss."""
+    """Ranges of bytes that a failed sync has dropped; a power loss turns them into zeros."""
     modified_ms: int = 0
     handles: int = 0
     linked: bool = True
     notes: dict[object, object] = attrs.Factory(dict)
-    """Notes of observers from outside, each by its own key."""
+    """Notes that other modules keep about the file, each by its own key."""
 
     def truncate(self, size: int) -> None:
         if size < self.durable_size:
@@ -48,7 +48,7 @@ class Inode:
             self.lost.append((self.durable_size, len(self.data)))
 
     def lose_power(self, random: Random | None) -> None:
-        """Keep the durable bytes; with `random`, by chance more."""
+        """Keep only the durable bytes, or with `random` perhaps more."""
         content = self.data[: self.durable_size] + self.durable_rest
         arrived = self.durable_size < len(self.data) or len(self.durable_rest) > 0
         if random is not None and arrived and random.random() < 0.75:
@@ -60,7 +60,7 @@ class Inode:
 
 
 def _torn(data: bytearray, durable_size: int, random: Random) -> bytearray:
-    """Cut `data` at a random size; unsynced sectors in it may read as zeros."""
+    """Cut `data` at a random size. Unsynced sectors of the rest may become zeros."""
     size = random.choice((len(data), random.randint(durable_size, len(data))))
     content = data[:size]
     chance = random.choice((0.0, 0.0, 0.1, 0.5))
@@ -75,15 +75,17 @@ def _torn(data: bytearray, durable_size: int, random: Random) -> bytearray:
 
 @attrs.define(eq=False)
 class Folder:
-    """A directory's entries, in the cache and on the platter."""
+    """A directory's entries, in the page cache and durably."""
 
     entries: dict[str, Inode | Folder] = attrs.Factory(dict)
     durable: dict[str, Inode | Folder] = attrs.Factory(dict)
     pending: list[tuple[str, Inode | Folder | None, str | None]] = attrs.Factory(list)
-    """Changes in order: (name, node, None) links, (name, None, None) unlinks, (name, node, old name) renames."""
+    """Changes that are not durable yet, in order: (name, node, None) links, (name, None, None) unlinks, (name, node,
+    old name) renames.
+    """
     modified_ms: int = 0
     locked_by: object | None = None
-    """The open directory that holds the lock."""
+    """The directory handle that holds the lock; None if unlocked."""
 
     def change(self, name: str, node: Inode | Folder | None, old_name: str | None = None) -> None:
         _apply(self.entries, name, node, old_name)
@@ -114,5 +116,5 @@ def _apply(
 
 
 def path_parts(path: str) -> list[str]:
-    """Split a path into names; slashes at either end or doubled do not count."""
+    """Split a path into names. Empty names, as between two slashes, are dropped."""
     return [part for part in path.split("/") if part]

@@ -1,4 +1,4 @@
-"""The world as one simulated node sees it: `odradek.serving.node_env.NodeEnv` over the agenda, the fabric and a disk."""
+"""The environment of one simulated node: `odradek.serving.node_env.NodeEnv` on the agenda, the network and a disk."""
 
 from __future__ import annotations
 
@@ -40,15 +40,21 @@ RARITY: Mapping[str, float] = {
     "quorum.resign": 0.02,
     "replication.drop_connection": 0.02,
 }
-"""The factor for points that waste work under way: they fire less often. `NodeEnv.buggify` returns True by chance."""
+"""By buggify point: a factor for its probability. Points that waste work in progress fire less often.
+`NodeEnv.buggify` returns True if a point fires.
+"""
 CPU_SECONDS_PER_OPERATION = 1e-6
 UUID_BYTES = 16
 PAUSE_SHARE = 0.5
-"""The share of a function's pauses at which the loop goes on, if it is held up at all."""
+"""The probability that the event loop runs on at a pause of a worker's function, if the function is interrupted at
+all.
+"""
 
 
 class SimEnv:
-    """One incarnation of a node. Once `alive` is false every port fails, and no clean-up has an effect."""
+    """The environment of one process run of a node. Once `alive` is False every port fails, so that no clean-up has an
+    effect.
+    """
 
     def __init__(
         self,
@@ -65,11 +71,11 @@ class SimEnv:
         self.host = host
         self.alive = True
         self.lost_power = False
-        """True if the process ended because its machine lost power, so that its peers got no notice."""
+        """True if the process ended because its machine lost power, so that its peers were not notified."""
         self.paused = False
-        """True if nothing happens to it now: it is stopped, or at work (`sim.machine.toil`)."""
+        """True while its events are held back: it is stopped, or busy (`sim.machine.toil`)."""
         self.stopped = False
-        """Paused until `resume`."""
+        """True while it is paused until `resume`."""
         self.has_descriptors = True
         self.wakes = 0
         self.waits: dict[Task, Signal] = {}
@@ -79,11 +85,11 @@ class SimEnv:
         self.weather: Weather = fabric.weather
         self.operation_count = 0
         self.work_factor = 1.0
-        """The factor by which off-loop work takes longer than by the weather."""
+        """The factor by which work of workers takes longer than the weather's times."""
         self.hangs_until = 0.0
-        """Virtual time before which no off-loop work ends."""
+        """The virtual time before which no work of workers finishes."""
         self.slow_until = 0.0
-        """Virtual time until which work goes on that was begun while the machine was slow."""
+        """The virtual time until which work lasts that began while the machine was slow."""
         self._trace = trace
         self._live_points = live_points
         self._ports_random = Random(f"{random.random()}")
@@ -96,7 +102,7 @@ class SimEnv:
         self.agreed_clock = AgreedClock(self.clock)
 
     def record(self, what: str, *details: float | str) -> None:
-        """Put an event of this node into the trace."""
+        """Add an event of this node to the trace."""
         self.operation_count += 1
         self._trace.add((self.agenda.now, self.host, what, *details))
 
@@ -107,9 +113,7 @@ class SimEnv:
         return SimCompanion(self, factory, args)
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
-        if (
-            not self.alive
-        ):  # killed before its first step: anything that it opened now would belong to a living process
+        if not self.alive:  # killed before its first step: the directory would be opened for a later process
             raise NodeCrashed
         return self.disk.open_dir(path, create)
 
@@ -140,19 +144,19 @@ class SimEnv:
 
 
 class SimWorkers:
-    """`odradek.env.ports.Workers`: at some moment of a virtual delay, beside which the loop goes on.
+    """`odradek.env.ports.Workers`: each call takes virtual time, during which the event loop runs on.
 
-    The function acts first, last or somewhere in between, as the seed draws it for each call. So both the loop and
-    the function may find a newer state than when they began. As with threads, a started function runs to its end
-    though the caller be cancelled, unless the node crashes. It is atomic, unless the weather holds it up: then the loop
-    goes on at some of its pauses (`odradek.env.pausing`).
+    The function runs at the start, at the end or at some moment in between, as the seed draws it for each call. So
+    both the loop and the function may find a newer state than at the start. As with threads, a started function is
+    completed even if its caller is cancelled, unless the node crashes. It is atomic, unless the weather interrupts
+    it: then the loop runs on at some of its pauses (`odradek.env.pausing`).
     """
 
     def __init__(self, env: SimEnv, random: Random) -> None:
         self._env = env
         self._random = random
         self.hangs_until = 0.0
-        """The time until which one device of several hangs, as for the whole node."""
+        """The virtual time until which one of several devices hangs. `SimEnv.hangs_until` is for the whole node."""
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         env, random = self._env, self._random
@@ -178,7 +182,7 @@ class SimWorkers:
                 result = await self._in_pieces(function, args)
             else:
                 result = self._off_loop(function, *args)
-        except Exception as error:  # noqa: BLE001 - it comes to the caller with the function's end
+        except Exception as error:  # noqa: BLE001 - raised to the caller when the function's time is over
             failure = error
         if ends_at > acts_at:
             await self._until(ends_at)
@@ -195,7 +199,7 @@ class SimWorkers:
             disk.is_off_loop = False
 
     async def _in_pieces(self, function: Callable[..., T], args: tuple[object, ...]) -> T:
-        """Run a function from pause to pause, with the loop in between."""
+        """Run a function from pause to pause; the event loop runs on in between."""
         env, random = self._env, self._env.pauses
         work = PausedWork(function, args, lambda: random.random() < PAUSE_SHARE)
         try:
@@ -213,7 +217,7 @@ class SimWorkers:
 
 
 class SimCompanion:
-    """`odradek.env.ports.Companion` in this process: a call takes no virtual time beside its worker's."""
+    """`odradek.env.ports.Companion` within the same process. A call takes no virtual time except that of its worker."""
 
     def __init__(self, env: SimEnv, factory: str, args: tuple[Any, ...]) -> None:
         self._env = env
@@ -242,7 +246,7 @@ class SimCompanion:
 
 
 class SimMeter:
-    """`odradek.env.ports.Meter`: a microsecond per operation, so that quotas are repeatable."""
+    """`odradek.env.ports.Meter` that counts one microsecond per operation, so that quotas are repeatable."""
 
     def __init__(self, env: SimEnv) -> None:
         self._env = env

@@ -1,8 +1,9 @@
-"""trio's run loop without what a virtual world lacks: the kernel, idle waits, instruments. SHELL.
+"""trio's run loop, reduced to what a simulation needs: kernel events, idle waits and instruments are left out. SHELL.
 
-`trio.run` drives the generator that `_run.unrolled_run` makes. This one takes the same steps in the same order. It asks
-the kernel in one round of many, since there is nothing but signals to hear of. A batch of one task is neither sorted nor
-shuffled. `tests/sim/machine/test_task_loop.py` holds that a run has the digest that trio's own loop gives.
+`trio.run` drives the generator that `_run.unrolled_run` creates. This generator takes the same steps in the same
+order. It polls the kernel only every `ROUNDS_PER_LOOK` rounds, since only signals can arrive. A batch of one task
+is neither sorted nor shuffled. `tests/sim/machine/test_task_loop.py` checks that a run has the same digest as with
+trio's own loop.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from trio._core._traps import CancelShieldedCheckpoint, WaitTaskRescheduled
 from trio.lowlevel import enable_ki_protection
 
 ROUNDS_PER_LOOK = 64
-"""Rounds of the loop for each check whether a signal has arrived."""
+"""The number of rounds of the loop per check whether a signal has arrived."""
 
 __all__ = ["task_loop"]
 
@@ -59,8 +60,8 @@ def task_loop(
 
 
 def _run_batch(runner: Any) -> None:
-    """Run the tasks that are runnable now, in an order that the seed decides; tasks that they wake wait for the
-    next batch.
+    """Run the tasks that are runnable now, in an order that the seed decides. Tasks that they wake run in the next
+    batch.
     """
     batch = list(runner.runq)
     runner.runq.clear()
@@ -77,7 +78,7 @@ def _run_batch(runner: Any) -> None:
             message = task.context.run(resume, outcome)
         except StopIteration as stop:
             final = Value(stop.value)
-        except BaseException as error:  # noqa: BLE001 - whoever opened the task's nursery gets it
+        except BaseException as error:  # noqa: BLE001 - the nursery in which the task was started gets it
             traceback = error.__traceback__
             final = Error(error.with_traceback(traceback and traceback.tb_next))
             del traceback

@@ -1,8 +1,9 @@
-"""CPU that takes virtual time: in a virtual world code runs in no time, unless the weather lets it cost.
+"""CPU work that takes virtual time. Otherwise code of a simulation runs in no time. Some weathers have this.
 
-Each wake of a process costs `Weather.wake_seconds`, and now and then a turn of its loop lasts `long_turn_seconds`. The
-bill comes a few times in a tenth of a second: for so long nothing happens to the process, while its clock goes on. So
-all that it does comes late, and more work makes it later. Nothing is measured: the same seed gives the same delays.
+Each wake of a process costs `Weather.wake_seconds`, and now and then a turn of its event loop lasts up to
+`long_turn_seconds`. These costs are charged every `LOOK_SECONDS`: for so long the process's events are held back,
+while its clock runs on. So everything that it does is late, and later with more work. No real time is measured: the
+same seed gives the same delays.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from sim.machine.sim_env import SimEnv
 
 LOOK_SECONDS = 0.03
 BILL_SECONDS_MIN = 0.002
-"""A smaller bill waits for the next look."""
+"""Smaller costs, in seconds, are charged at a later look."""
 
 __all__ = ["Toil"]
 
 
 class Toil:
-    """The bills of all processes. `envs` returns the present ones."""
+    """Charges all processes for their CPU time. `envs` returns the present ones."""
 
     def __init__(self, agenda: Agenda, envs: Callable[[], Iterable[SimEnv]], random: Random) -> None:
         self._agenda = agenda
         self._envs = envs
         self._random = random
         self._paid: dict[SimEnv, int] = {}
-        """Wakes of each living process that have been paid."""
+        """By process: how many of its wakes were charged."""
 
     def begin(self) -> None:
-        """Look now, and again and again."""
+        """Start to charge the processes; this repeats every `LOOK_SECONDS`."""
         self._agenda.at(self._agenda.now + LOOK_SECONDS, self.begin)
         paid: dict[SimEnv, int] = {}
         for env in self._envs():
@@ -41,7 +42,7 @@ class Toil:
         self._paid = paid
 
     def _bill(self, env: SimEnv, before: int) -> int:
-        """Hold the process up for its work since the last call; returns the number of wakes that are paid now."""
+        """Pause the process for its work since the last charge. Return how many wakes are charged now."""
         weather = env.weather
         wakes = env.wakes
         seconds = (wakes - before) * weather.wake_seconds

@@ -1,7 +1,7 @@
-"""The trace of a run: every event that passes a port, folded into one digest.
+"""The trace of a run: all events at the ports of nodes, hashed into one digest.
 
-Two runs of one seed must give one digest, in any process. Lines hold virtual times, names, sizes and checksums,
-never addresses of objects or anything that the hash seed orders.
+Two runs of the same seed must have the same digest, in any process. Lines have virtual times, names, sizes and
+checksums. Addresses of objects, and orders that depend on the hash seed, are left out.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _PLAIN = (int, float, str)
 
 
 class Trace:
-    """A running SHA-256 over events; the last ones are kept for a human.
+    """A SHA-256 of all events; the last events are also kept for human readers.
 
-    There are thousands of events per second of a core. So they are folded into the digest many at a time, and become lines
-    only where somebody reads them.
+    There are thousands of events per second. So they are hashed in groups, and formatted as lines only if a reader
+    wants them.
     """
 
     def __init__(self, lines_kept: int = LINES_KEPT_DEFAULT) -> None:
@@ -29,14 +29,14 @@ class Trace:
         self._folded_count = 0
         self._fresh: list[tuple[object, ...]] = []
         self.on_line: Callable[[str, str], None] | None = None
-        """Called with the word of each event and its line."""
+        """Called for each event with its word (such as "log") and its line."""
 
     def record(self, now: float, who: str, what: str, *details: object) -> None:
-        """Record an event. `details` are numbers and strings; anything else is recorded as its present text."""
+        """Record an event. `details` are numbers and strings; of other objects the text is recorded."""
         self.add((now, who, what, *(each if type(each) in _PLAIN else str(each) for each in details)))
 
     def add(self, event: tuple[object, ...]) -> None:
-        """Add an event: a time, who, what, and details that are numbers and strings."""
+        """Record an event: a virtual time, a node, a word, and details that are numbers and strings."""
         fresh = self._fresh
         fresh.append(event)
         if len(fresh) >= EVENTS_FOLDED:
@@ -53,11 +53,11 @@ class Trace:
 
     @property
     def lines(self) -> list[str]:
-        """The last lines, oldest first."""
+        """The last lines of the trace, oldest first."""
         return [_line(event) for event in (self._folded + self._fresh)[-self._lines_kept :]]
 
     def digest(self) -> str:
-        """Compute the hex digest of all events so far."""
+        """Return the hex digest of all events so far."""
         self._fold()
         return self._hash.hexdigest()
 

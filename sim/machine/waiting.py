@@ -1,4 +1,4 @@
-"""Waiting inside the virtual world: the one place where the simulated ports meet trio's scheduler. SHELL."""
+"""Waits of simulated nodes: the only place where the simulated ports use trio's scheduler. SHELL."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ T = TypeVar("T")
 HELD_UP = "held-up work"
 """The name of the threads of `PausedWork`."""
 _WOKEN = Value(None)
-"""The outcome of a wait that was woken; a single object, since it is never unwrapped."""
+"""The outcome of a wait that was woken. One object serves all waits, since it is never unwrapped."""
 
 
 class NodeCrashed(BaseException):
-    """The node that waits here has crashed; its own code must not handle this."""
+    """Raised in a wait of a node that has crashed; the node's own code must not catch it."""
 
 
 class Waiter(Protocol):
-    """A node, as far as its waits are concerned."""
+    """The part of a node that its waits use."""
 
     alive: bool
     wakes: int
-    """The number of times that tasks were woken; checks skip a node that has had none."""
+    """How many times tasks of the node were woken. Checks skip a node that had no wake."""
     waits: dict[Task, Signal]
-    """Waiting tasks and their signals, in the order of their coming."""
+    """By waiting task, in the order in which they began to wait: the signal that it waits for."""
 
 
 @coroutine
 def _suspend(message: WaitTaskRescheduled) -> Generator[WaitTaskRescheduled, Any, Any]:
-    """Suspend like `trio.lowlevel.wait_task_rescheduled`, without the unwrapping: returns the outcome of the wait."""
+    """Suspend the task like `trio.lowlevel.wait_task_rescheduled`, but return the outcome of the wait without
+    unwrapping it.
+    """
     return (yield message)
 
 
 class Signal:
-    """A condition that tasks of one node wait for. Tasks are woken in the order of their waits."""
+    """A condition for which tasks of one node wait. They are woken in the order in which they began to wait."""
 
     __slots__ = ("_owner", "_tasks")
 
@@ -53,9 +55,9 @@ class Signal:
         self._tasks: list[Task] = []
 
     async def wait(self, *, shielded: bool = False) -> None:
-        """Wait for the next `wake`. Raises `NodeCrashed` on a node that is dead, or dies meanwhile.
+        """Wait for the next `wake`. Raises `NodeCrashed` if the node has crashed, or crashes during the wait.
 
-        `shielded`: wait though the caller be cancelled, as for a thread that cannot be stopped.
+        With `shielded` the wait continues even if the caller is cancelled, as for a thread that cannot be stopped.
         """
         owner = self._owner
         if not owner.alive:
@@ -66,7 +68,7 @@ class Signal:
         owner.waits[task] = self
 
         def abort(_: RaiseCancelT) -> Abort:
-            if shielded:  # a cancel scope with a shield does the same, and costs more than the wait
+            if shielded:  # a cancel scope with a shield does the same, but costs more than the wait itself
                 return Abort.FAILED
             self._tasks.remove(task)
             del owner.waits[task]
@@ -91,7 +93,7 @@ class Signal:
 
 
 class SimEvent:
-    """`odradek.env.ports.Event` of a node."""
+    """`odradek.env.ports.Event` for tasks of one node."""
 
     __slots__ = ("_set", "_signal")
 
@@ -116,15 +118,15 @@ class SimEvent:
 checkpoint = trio.lowlevel.checkpoint
 """Let other tasks run."""
 checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
-"""Raise where the caller is cancelled; otherwise go on at once."""
+"""Raise trio's cancellation if the caller is cancelled; otherwise return at once."""
 
 
 class PausedWork(Generic[T]):
-    """A worker's function that the loop runs from pause to pause.
+    """A worker's function that the event loop runs from pause to pause.
 
-    It is on the stack of a thread of its own, which runs only between a call of `go_on` and its return. So one of the
-    two always waits for the other, and the same seed gives the same order. The thread takes part in the run of trio as the
-    task that waits for it.
+    The function has its own thread, which runs only between a call of `go_on` and its return. So either the loop or
+    the thread waits for the other, and the same seed gives the same order. To trio the thread looks like the task
+    that waits for it.
     """
 
     _running: PausedWork[Any] | None = None
@@ -132,7 +134,7 @@ class PausedWork(Generic[T]):
     def __init__(
         self, function: Callable[..., T], args: tuple[object, ...], pauses: Callable[[], bool]
     ) -> None:
-        """`pauses` says of each pause whether the loop goes on there."""
+        """Prepare to run `function(*args)`. `pauses` decides at each pause whether the loop runs on there."""
         self._function = function
         self._args = args
         self._pauses = pauses
@@ -146,7 +148,7 @@ class PausedWork(Generic[T]):
         at_pauses(PausedWork._pause)
 
     def go_on(self) -> bool:
-        """Run the function to its next pause; true at its end."""
+        """Run the function to its next pause. Return True if it has ended."""
         PausedWork._running = self
         try:
             if self._thread is None:
@@ -165,12 +167,12 @@ class PausedWork(Generic[T]):
         return self._is_over
 
     def result(self) -> T:
-        """Return what the function has returned, or raise its error."""
+        """Return the function's result, or raise its error."""
         assert self._outcome is not None
         return self._outcome.unwrap()
 
     def kill(self) -> None:
-        """Make a held-up function raise `NodeCrashed`: its process has crashed, so its clean-up is without effect."""
+        """Raise `NodeCrashed` in an interrupted function. Its process has crashed, so its clean-up has no effect."""
         if self._thread is not None and not self._is_over:
             self._is_killed = True
             self.go_on()

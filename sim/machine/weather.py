@@ -1,4 +1,4 @@
-"""The weather of a run: how slow, how torn and how unlucky the ports are. Drawn from the seed."""
+"""The weather of a run: how slow and unreliable its network, disks and CPUs are. Drawn from the seed."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from random import Random
 import attrs
 
 TOIL_PROBABILITY = 0.15
-"""The share of runs in which CPU takes time."""
+"""The share of runs in which CPU work takes virtual time."""
 PAUSES_PROBABILITY = 0.2
-"""The share of runs in which the loop goes on amid workers' functions."""
+"""The share of runs in which functions of workers are interrupted at their pauses, where the event loop then runs on.
+"""
 TORN_SHARE = 0.25
-"""The share of torn connections in a run. All of them would cost twice the steps, and show nothing else."""
+"""The share of torn connections in a run. If all were torn, a run would need twice the steps without finding more."""
 REPEATS_PROBABILITY = 0.35
 """The share of runs in which requests between nodes arrive twice."""
 LIGHT_SPIKE_PROBABILITY = 0.001
 SEGMENTS_PER_WINDOW = 8
-"""Segments that may be late for each full buffer under way: four that open the window, and about as many with data."""
+"""How many segments per full socket buffer may be delayed: four that open the window, and about as many with data."""
 CARRIED_MIN = 200_000
-"""Bytes per second that a connection must carry for a follower to keep up with the loads of a run."""
+"""Bytes per second that a connection must carry, so that a follower keeps up with the workload of a run."""
 
 
 @attrs.frozen
 class Weather:
-    """Probabilities and ranges (seconds, bytes) that every port draws from. The defaults are a calm day."""
+    """Probabilities and ranges (seconds, bytes) for all simulated ports. The defaults have no faults."""
 
     latency_seconds: tuple[float, float] = (0.0001, 0.0001)
     spike_probability: float = 0.0
@@ -32,45 +33,47 @@ class Weather:
     torn_share: float = 1.0
     """The share of connections to which the next four probabilities apply."""
     split_probability: float = 0.0
-    """The probability that sent bytes arrive in pieces, cut anywhere."""
+    """The probability that sent bytes arrive in several segments, cut at random places."""
     short_send_probability: float = 0.0
-    """The probability that `send` takes only a part."""
+    """The probability that `send` accepts only a part."""
     short_recv_probability: float = 0.0
-    """The probability that `recv_into` gives only a part."""
+    """The probability that `recv_into` returns only a part."""
     spurious_wake_probability: float = 0.0
-    """The probability that `readable` returns though there is nothing to read."""
+    """The probability that `readable` returns although there is nothing to read."""
     loss_probability: float = 0.0
-    """The probability that a segment is lost, and arrives when it has been sent again."""
+    """The probability that a segment is lost, and arrives only when it is sent again."""
     reset_probability: float = 0.0
-    """The probability that a segment's connection is reset on its way."""
+    """The probability that a segment's connection is reset on the way."""
     late_probability: float = 0.0
-    """The probability that bytes under way on a closed connection arrive up to `late_seconds` later."""
+    """The probability that bytes in flight on a closed connection arrive up to `late_seconds` later."""
     late_seconds: float = 5.0
     repeat_probability: float = 0.0
     """The probability that a request between nodes arrives twice, at once or late (`sim.machine.links.Repeats`)."""
     socket_buffer_bytes: int = 1 << 18
     worker_seconds: tuple[float, float] = (0.0005, 0.0005)
     worker_spike_probability: float = 0.0
-    """The probability that off-loop work takes up to `worker_spike_seconds` longer (a disk that hangs)."""
+    """The probability that a worker's work takes up to `worker_spike_seconds` longer, as with a hung disk."""
     worker_spike_seconds: float = 2.0
     pause_probability: float = 0.0
-    """The probability that a worker's function is held up at some of its pauses."""
+    """The probability that a worker's function is interrupted at some of its pauses."""
     pause_seconds: float = 0.05
-    """The longest time for which it is held up at one."""
+    """The longest interruption at one pause, in seconds."""
     wake_seconds: float = 0.0
-    """The CPU time of each wake of a process; it passes only if this is above 0."""
+    """The CPU time of each wake of a process, in seconds. CPU work takes virtual time only if this is above 0."""
     long_turn_probability: float = 0.0
-    """The probability, at each look at a process that was awake, of a turn of the loop that lasts."""
+    """The probability, at each look at a process that was awake, of a turn of its loop that lasts up to
+    `long_turn_seconds`.
+    """
     long_turn_seconds: float = 1.0
     cold_probability: float = 0.0
     """The probability that `File.is_warm` returns False."""
     buggify_active_probability: float = 0.0
-    """The share of the points in the code that invite trouble which are live in this run."""
+    """The share of buggify points that are active in this run."""
     buggify_fire_probability: float = 0.25
 
     @classmethod
     def draw(cls, random: Random) -> Weather:
-        """Draw a weather in which each kind of trouble is off, light or heavy, independently (swarm testing)."""
+        """Draw a weather in which each kind of fault is off, light or heavy, independently (swarm testing)."""
 
         def chance(light: float, heavy: float) -> float:
             return random.choice((0.0, light, heavy))
@@ -96,7 +99,7 @@ class Weather:
         )
 
     def with_toil(self, random: Random) -> Weather:
-        """Return a copy in which CPU takes time in some of all runs."""
+        """Return a copy in which, for some seeds, CPU work takes virtual time."""
         if random.random() >= TOIL_PROBABILITY:
             return self
         return attrs.evolve(
@@ -107,13 +110,13 @@ class Weather:
         )
 
     def with_repeats(self, random: Random) -> Weather:
-        """Return a copy in which requests between nodes arrive twice in some of all runs."""
+        """Return a copy in which, for some seeds, requests between nodes arrive twice."""
         if random.random() >= REPEATS_PROBABILITY:
             return self
         return attrs.evolve(self, repeat_probability=random.choice((0.02, 0.1, 0.3)))
 
     def with_pauses(self, random: Random) -> Weather:
-        """Return a copy in which workers' functions are not atomic in some of all runs."""
+        """Return a copy in which, for some seeds, workers' functions are interrupted at pauses."""
         if random.random() >= PAUSES_PROBABILITY:
             return self
         return attrs.evolve(
@@ -123,7 +126,7 @@ class Weather:
         )
 
     def untorn(self) -> Weather:
-        """Return a copy for a connection that is not torn."""
+        """Return a copy for connections that are not torn."""
         return attrs.evolve(
             self,
             split_probability=0.0,
@@ -133,10 +136,10 @@ class Weather:
         )
 
     def settled(self) -> Weather:
-        """Return a copy for the time after a storm: no connection is too slow for a run's loads.
+        """Return a copy for the time after a storm, in which no connection is too slow for the workload.
 
-        Bytes arrive in order, so each spike delays a whole buffer. Long spikes and a small buffer together may
-        carry less than is written. Then followers fall behind forever, whatever the product does.
+        Bytes arrive in order, so each spike delays a whole buffer. With long spikes and a small buffer, a
+        connection may carry less than is written. Then followers can never catch up.
         """
         held_up_seconds = SEGMENTS_PER_WINDOW * self.spike_probability * self.spike_seconds / 2
         if self.socket_buffer_bytes >= held_up_seconds * CARRIED_MIN:
@@ -144,14 +147,14 @@ class Weather:
         return attrs.evolve(self, spike_probability=LIGHT_SPIKE_PROBABILITY)
 
     def latency(self, random: Random) -> float:
-        """Draw the seconds for one segment to arrive."""
+        """Draw how many seconds one segment takes to arrive."""
         seconds = random.uniform(*self.latency_seconds)
         if self.spike_probability and random.random() < self.spike_probability:
             seconds += random.uniform(0.0, self.spike_seconds)
         return seconds
 
     def work(self, random: Random) -> float:
-        """Draw the seconds for one piece of off-loop work."""
+        """Draw how many seconds one call to a worker takes."""
         seconds = random.uniform(*self.worker_seconds)
         if self.worker_spike_probability and random.random() < self.worker_spike_probability:
             seconds += random.uniform(0.0, self.worker_spike_seconds)

@@ -1,20 +1,21 @@
-"""A virtual world: one `trio.run`, in which time, order and every port depend on a seed. SHELL.
+"""One simulated run: a `trio.run` in which time, order and every port depend on a seed. SHELL.
 
 Theory of operation
 -------------------
-`World.run` starts trio with a virtual clock and a seeded scheduler. (Trio shuffles each batch of runnable tasks by a
-private generator.) `tests/test_determinism.py` guards that two processes with different hash seeds agree.
+`World.run` starts trio with a virtual clock and a seeded scheduler. (Trio shuffles each batch of runnable tasks by
+a private generator.) `tests/test_determinism.py` guards that two processes with different hash seeds agree.
 
-A *machine* is a name, a disk, an oscillator and an operator's clock; it outlives its processes. A *node* is one
-process on it: `start(name, main)` makes a fresh `SimEnv` and runs `main(env)` until it returns, fails or crashes.
+A *machine* is a name, a disk, and settings of its monotonic and wall clock; it outlives its processes. A *node* is
+one process on it: `start(name, main)` creates a new `SimEnv` and runs `main(env)` until it returns, fails or
+crashes.
 
-`crash(name, keep)` is a death without last words. In this order: the ports fail, the tasks are cancelled, the
-disk forgets. What the dying tasks do has no effect, and their exceptions are ignored.
-`keep="all"` is the death of a process: the machine's kernel resets its connections and keeps the page cache.
-`"synced"` and `"random"` are a loss of power (the peers hear nothing). `start` brings the machine back up.
+`crash(name, keep)` ends a process without any clean-up. First its ports fail, then its tasks are cancelled, then
+the disk loses data. Actions of the cancelled tasks have no effect, and their exceptions are ignored. With
+`keep="all"` only the process dies: the machine's kernel resets its connections and keeps the page cache. `"synced"`
+and `"random"` are a power loss, which the peers do not notice. `start` starts the machine again.
 
-A run ends when its main function returns. It fails with `Liveness` when virtual time runs out, when the agenda is
-empty for good, or when the tasks spin while time stands still.
+A run ends when its main function returns. It fails with `Liveness` when its virtual time is over, or when the
+agenda is empty for good. It also fails when tasks run on and on without an advance of time.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Liveness(Exception):
 
 @attrs.define(eq=False)
 class Machine:
-    """The part of a computer that outlives a process. Its clocks' and work's settings hold for the next start."""
+    """The part of a computer that outlives a process. Its settings of clocks and work hold for later processes too."""
 
     host: Host
     disk: SimDisk
@@ -70,7 +71,7 @@ class Machine:
 
 @attrs.define(eq=False)
 class Running:
-    """A node that was started: `ended` is set once its tasks are gone, for any reason."""
+    """A started process. `ended` is set once its tasks have ended, for any reason."""
 
     env: SimEnv
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
@@ -79,7 +80,7 @@ class Running:
 
 
 class World:
-    """One simulated run: machines, network and disks on virtual time. `weather` defaults to what the seed draws."""
+    """One simulated run: machines, network and disks on virtual time. If `weather` is None, the seed draws it."""
 
     def __init__(
         self, seed: int, weather: Weather | None = None, *, disk_capacity_bytes: int | None = None
@@ -94,7 +95,7 @@ class World:
             self.fabric.repeats = Repeats(self._stream("repeats"), self.weather.repeat_probability)
         self.machines: dict[str, Machine] = {}
         self.states: dict[str, int] = {}
-        """How often the product came to each of its named states (`sim/census`)."""
+        """By named state of the product (`sim/census`): how often it was reached."""
         self._live_points: dict[str, bool] = {}
         self._disk_capacity_bytes = disk_capacity_bytes
         self._nursery: trio.Nursery | None = None
@@ -103,22 +104,22 @@ class World:
         self._refutation: Exception | None = None
 
     def _stream(self, name: str) -> Random:
-        """Make a separate source of randomness, so that one part's draws do not shift another part's."""
+        """Create a separate random generator, so that the draws of one part do not change those of another."""
         return Random(f"{self.seed}/{name}")
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the beginning."""
+        """Virtual seconds since the start of the run."""
         return self.agenda.now
 
     def digest(self) -> str:
-        """Compute the digest of everything that has passed a port."""
+        """Return the digest of all events at the ports."""
         return self.trace.digest()
 
     # --- machines and nodes
 
     def machine(self, name: str) -> Machine:
-        """Get the machine with this name, made at first mention."""
+        """Return the machine with this name; it is created at the first call."""
         found = self.machines.get(name)
         if found is None:
             disk = SimDisk(self._stream(f"disk {name}"), self._disk_capacity_bytes)
@@ -131,7 +132,7 @@ class World:
         return found
 
     def node_env(self, name: str) -> SimEnv:
-        """Get the environment of the live process on this machine; a fresh one if there is none."""
+        """Return the environment of the living process on this machine; without one, create a new environment."""
         machine = self.machine(name)
         if machine.env is None or not machine.env.alive:
             machine.starts += 1
@@ -165,7 +166,7 @@ class World:
         return live
 
     def start(self, name: str, main: Callable[[NodeEnv], Awaitable[Any]]) -> Running:
-        """Start a process on the machine. When `main` returns or fails, the process is gone (page cache kept)."""
+        """Start a process on the machine. It ends when `main` returns or fails; the page cache is kept."""
         machine = self.machine(name)
         if machine.running is not None and not machine.running.ended.is_set() and machine.running.env.alive:
             raise ValueError(f"{name} is running")
@@ -204,7 +205,8 @@ class World:
     def crash(self, name: str, keep: Keep = "all", *, disk_forgets: bool = True) -> None:
         """Kill the process on this machine, or cut the machine's power.
 
-        Without `disk_forgets` the disk does so at the next start: for a power cut in the middle of an operation.
+        Without `disk_forgets` the disk loses its data only at the next start, as after a power cut in the middle of
+        an operation.
         """
         machine = self.machine(name)
         env = machine.env
@@ -223,7 +225,7 @@ class World:
         env.lost_power = keep != "all"
         self.resume(env.host)
         self.give_descriptors(env.host)
-        # A hang ends with its process, on the loop as in workers (`SimEnv.hangs_until`).
+        # A hang of a disk ends with the process, for the event loop as for workers (`SimEnv.hangs_until`).
         machine.disk.silent_roots.clear()
         machine.host.up = keep == "all"
         self.fabric.end_node(env, silent=keep != "all")
@@ -231,31 +233,33 @@ class World:
             machine.disk.crash(keep)
 
     def pause(self, name: str) -> None:
-        """Freeze the process: nothing happens to it until `resume`."""
+        """Pause the process: its events are held back until `resume`."""
         env = self.node_env(name)
         env.paused = env.stopped = True
 
     def resume(self, name: str) -> None:
-        """Perform the events that were held back."""
+        """Resume the process: the events that were held back happen now."""
         env = self.machine(name).env
         if env is not None and env.paused:
             env.paused = env.stopped = False
             self.agenda.release(env)
 
     def take_descriptors(self, name: str) -> None:
-        """Take all free descriptors of a process: each open and each connect fails until they are given back."""
+        """Let every open and connect of a process fail, as if it had no free file descriptors, until
+        `give_descriptors`.
+        """
         self.node_env(name).has_descriptors = False
         self.machine(name).disk.has_descriptors = False
 
     def give_descriptors(self, name: str) -> None:
-        """Undo `take_descriptors`; the next process on the machine has some anyway."""
+        """Undo `take_descriptors`. A new process on the machine has file descriptors anyway."""
         machine = self.machine(name)
         machine.disk.has_descriptors = True
         if machine.env is not None:
             machine.env.has_descriptors = True
 
     def partition(self, here: str, there: str) -> None:
-        """Cut the links between two machines, both directions."""
+        """Cut the links between two machines, in both directions."""
         self.fabric.cut(here, there)
         self.fabric.cut(there, here)
 
@@ -269,26 +273,26 @@ class World:
         self.fabric.cut(source, target)
 
     def slow(self, here: str, there: str, seconds: float) -> None:
-        """Let each segment between two machines take up to `seconds` longer (0: no longer)."""
+        """Let each segment between two machines take up to `seconds` longer; 0 removes the fault."""
         self.fabric.slow(here, there, seconds)
         self.fabric.slow(there, here, seconds)
 
     def slow_down(self, name: str, factor: float) -> None:
-        """Make all work that a machine's processes do off their loops slower by this factor, from now on."""
+        """Let all calls to workers on a machine take longer by this factor, from now on."""
         machine = self.machine(name)
         machine.work_factor = factor
         if machine.env is not None:
             machine.env.work_factor = factor
 
     def hang(self, name: str, seconds: float) -> None:
-        """Let all work that a machine's processes do off their loops take at least this number of seconds."""
+        """Let no call to workers on a machine finish before `seconds` from now."""
         env = self.node_env(name)
         env.hangs_until = max(env.hangs_until, self.now + seconds)
 
     def silence(self, name: str, root: str, seconds: float) -> None:
-        """Let a log directory answer none of the loop's calls for `seconds`, or until the process ends.
+        """Let a log directory's disk answer no call of the event loop for `seconds`, or until the process ends.
 
-        That holds for bounded calls (`Dir.bound_calls`); any other call is a panic.
+        Bounded calls (`Dir.bound_calls`) fail with `DiskHung`; any other call raises `AssertionError`.
         """
         disk = self.machine(name).disk
         until = max(disk.silent_roots.get(root, 0.0), self.now + seconds)
@@ -301,7 +305,7 @@ class World:
         self.agenda.at(until, answer)
 
     def set_clocks(self, name: str, *, rate: float, drift: float) -> None:
-        """Let a machine's oscillator run at `rate`, and its wall clock run away from that by `drift`."""
+        """Let a machine's monotonic clock run at `rate`, and its wall clock drift from it by `drift`."""
         machine = self.machine(name)
         machine.clock_rate, machine.wall_drift = rate, drift
         if machine.env is not None:
@@ -309,12 +313,12 @@ class World:
 
     @property
     def tasks(self) -> TaskGroup:
-        """Tasks that live as long as the run, outside of any node."""
+        """Tasks outside any node, which live as long as the run."""
         assert self._nursery is not None, "tasks start inside of World.run"
         return self._nursery
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Event:
-        """Start a task outside of any node; the event is set when it returns."""
+        """Start a task outside any node. The returned event is set when it returns."""
         done = trio.Event()
 
         async def run() -> None:
@@ -325,11 +329,11 @@ class World:
         return done
 
     def event(self) -> Event:
-        """Make an event outside of any node."""
+        """Create an event outside any node."""
         return trio.Event()
 
     async def sleep(self, seconds: float) -> None:
-        """Let virtual time pass; for the main function of a run."""
+        """Wait for virtual seconds; for the main function of a run."""
         woken = trio.Event()
         self.agenda.at(self.now + seconds, woken.set)
         await woken.wait()
@@ -343,7 +347,7 @@ class World:
 
     @property
     def wakes(self) -> tuple[int, ...]:
-        """The counts of wakes by machine: while they stay the same, no process has done anything."""
+        """The numbers of starts and wakes of all machines. While they stay the same, no process has done anything."""
         return tuple(
             count
             for machine in self.machines.values()
@@ -362,7 +366,7 @@ class World:
         *args: object,
         virtual_seconds_max: float = VIRTUAL_SECONDS_MAX_DEFAULT,
     ) -> T:
-        """Run `async_main(*args)` in this world, once. Nodes that are left running are killed at its end.
+        """Run `async_main(*args)` in this simulation, once. Nodes that still run at its end are killed.
 
         Raises `Liveness`, and the errors of the main function and of living nodes.
         """
@@ -401,7 +405,7 @@ class World:
                     try:
                         results.append(await async_main(*args))
                     finally:
-                        # Also where something failed: a frozen node would wait for its disk without end.
+                        # Even after a failure: a paused node would otherwise wait for its disk without end.
                         for name, machine in self.machines.items():
                             if machine.running is not None and machine.running.env.alive:
                                 self.crash(name)
@@ -412,7 +416,7 @@ class World:
         return results
 
     def _fail(self, reason: str) -> None:
-        """End the run from outside of any task."""
+        """End the run from outside any task; `run` then raises `Liveness` with this reason."""
         if self._failure is not None or self._scope is None:
             raise RuntimeError(f"the world cannot end: {self._failure}, {reason}")
         self._failure = reason
@@ -426,7 +430,7 @@ class World:
 
 
 def _raise_what_counts(error: BaseException) -> None:
-    """Raise, of a crashed node's errors, only cancellation and errors for the whole process."""
+    """Raise cancellation, and errors that concern the whole process; other errors of a crashed node are dropped."""
     counts: BaseException | None = error
     if isinstance(error, BaseExceptionGroup):
         counts = error.split(_dying_words)[1]
@@ -437,7 +441,7 @@ def _raise_what_counts(error: BaseException) -> None:
 
 
 def _only(error: BaseException) -> BaseException:
-    """Unwrap the one exception in nested groups of one, so that a test can name it."""
+    """Unwrap nested exception groups of one exception, so that a test can name it."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -1,1 +1,1 @@
-"""The scenarios of a run: one node or a cluster, its clients, and the checks afterwards."""
+"""The scenarios of a run: one node or a cluster, with its clients and the final checks."""

@@ -1,4 +1,6 @@
-"""The clients of a run beside its plain producers and readers: by the words in `RunOptions.workloads`. PORTED."""
+"""The clients of a run in addition to its simple producers and readers, by their names in `RunOptions.workloads`.
+PORTED.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from sim.load.workload import Workload
 from sim.machine.cluster_members import Cluster
 
 FOLLOWER = "follower"
-"""A consumer of the product, near one of the brokers."""
+"""The machine of a consumer that reads from a nearby replica."""
 MEMBERS = ("member-1", "member-2")
 CHURNERS = ("churner-1", "churner-2")
 PIPELINERS = ("pipeliner",)
@@ -41,7 +43,7 @@ __all__ = ["Clientele", "client_topics", "configs_of_clients"]
 
 
 def client_topics(workloads: Sequence[str]) -> dict[str, int]:
-    """List topics that exist only because of a workload, with their partitions."""
+    """Return the topics that exist only because of a workload, with their number of partitions."""
     topics = {}
     if "pipeline" in workloads:
         topics[pipelining.TOPIC] = pipelining.PARTITIONS
@@ -51,7 +53,7 @@ def client_topics(workloads: Sequence[str]) -> dict[str, int]:
 
 
 def configs_of_clients(topic: str, seed: int) -> dict[str, str]:
-    """Draw the configuration that a workload's topic has of its own."""
+    """Draw the configuration that only the topic of this workload has."""
     if topic == pipelining.TOPIC:
         return pipelining.topic_configs(Random(f"{seed}/{topic}"))
     if topic == varied.TOPIC:
@@ -60,7 +62,7 @@ def configs_of_clients(topic: str, seed: int) -> dict[str, str]:
 
 
 class Clientele:
-    """The clients of one run; `whole` are the partitions whose records are never deleted."""
+    """The clients of one run. `whole` are the partitions whose records are never deleted."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class Clientele:
         self._crowds = [Crowd(load, group, session_ms) for group in crowd.GROUPS if "crowd" in workloads]
 
     def machines(self) -> tuple[str, ...]:
-        """List the machines that the clients run on; the storm cuts and slows their links."""
+        """List the clients' machines, whose links the storm cuts and slows."""
         names: tuple[str, ...] = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
         if self._varied:
             names += VARIED
@@ -111,7 +113,7 @@ class Clientele:
         return names
 
     def topics_apart(self, configs: Mapping[str, str]) -> list[NewTopic]:
-        """Describe topics of workloads that keep a history of their own; `configs` are those of all topics of the
+        """Describe the topics of workloads with their own history. `configs` is the configuration of all topics of the
         run.
         """
         found = [] if self._keying is None else [self._keying.topic(configs)]
@@ -119,14 +121,14 @@ class Clientele:
         return found if self._copying is None else [*found, *self._copying.topics(configs)]
 
     def terms(self) -> list[GroupTerms]:
-        """List the groups, as the checks must know them."""
+        """List the consumer groups for `GroupAvailability`."""
         found = [] if self._group is None else [self._group.terms(MEMBERS)]
         if self._herd is not None:
             found.append(self._herd.terms)
         return found + [each.terms for each in self._crowds]
 
     def start_readers(self) -> dict[str, Event]:
-        """Start the clients that read to the end; the events are set when they have done so."""
+        """Start the clients that read to the end. Return an event by name, which is set when the client has done so."""
         spawn = self._world.spawn
         readers: dict[str, Event] = {}
         if self._follows:
@@ -146,7 +148,7 @@ class Clientele:
         return readers
 
     def start_workers(self) -> list[Event]:
-        """Start all other clients; the events are set when they have seen that the load is over."""
+        """Start all other clients. Each event is set when its client has ended after the workload."""
         load = self._load
         self._churning = [Churning(load, name, self._replicas) for name in self._churners]
         runs = [Pipelining(load, name).run for name in self._pipeliners]
@@ -159,19 +161,19 @@ class Clientele:
         return [*keyed, *copied, *joint, *(self._world.spawn(run) for run in runs)]
 
     def end_churning(self) -> None:
-        """Stop the coming and going of topics, since the storm is over."""
+        """Stop the clients that create and delete topics, since the storm is over."""
         for churner in self._churning:
             churner.is_over = True
 
     async def find_ends(self, client: AsyncClient) -> None:
-        """Record where topics apart end, after their last records."""
+        """Record the end offsets of the topics with their own history, after their last records."""
         if self._keying is not None:
             await self._keying.find_ends(client)
         if self._copying is not None:
             await self._copying.find_ends(client)
 
     async def check(self, machine: str) -> None:
-        """Compare the groups' records and commits with the history, from `machine`. Raises `SafetyViolation`."""
+        """Check the records and commits of all workloads, from the machine `machine`. Raises `SafetyViolation`."""
         if self._group is not None:
             self._group.check()
             await self._group.check_commits(machine)
@@ -187,7 +189,7 @@ class Clientele:
             await joint.check(machine)
 
     def check_disks(self, cluster: Cluster) -> None:
-        """Compare the replicas of topics apart on their disks with each other. Raises `SafetyViolation`."""
+        """Check that the replicas of topics with their own history agree on disk. Raises `SafetyViolation`."""
         if self._keying is not None:
             self._keying.check_disks(cluster.replica_logs)
         if self._copying is not None:
@@ -196,7 +198,7 @@ class Clientele:
             joint.check_disks(cluster.replica_logs)
 
     def figures(self) -> dict[str, int]:
-        """Count the clients of each kind, and their events."""
+        """Count the clients of each kind, and their events, by name."""
         return {
             "producers": sum(each.lives for each in self._varied),
             "producer_deaths": sum(each.deaths for each in self._varied),

@@ -1,14 +1,14 @@
-"""A cluster in a storm, clients at work, and the checks afterwards. PORTED.
+"""The cluster scenario: a simulated cluster with clients during a storm of faults, and the checks after it. PORTED.
 
-The seed draws the weather, the cluster's shape, the load and the storm (`sim.storm.storm` says what the fault model
-permits). Then all is healed, and:
+The seed draws the weather, the cluster's shape, the workload and the storm (`sim.storm.storm` defines the fault
+model). Then all faults end, and these are checked:
 
 1. Liveness: within `HEAL_SECONDS_MAX` all nodes are up, and every replica is in sync.
-2. All answers to clients hold (`sim.history`): nothing acknowledged is lost, moved, doubled or out of order, and
-   records that a consumer has read are there. Readers read everything, in order, and groups all that was
-   acknowledged.
+2. All answers to clients are true (`sim.history`): no acknowledged record is lost, moved, duplicated or out of
+   order. Records that a consumer has read are still there. Readers read everything in order, and groups all
+   acknowledged records.
 3. The replicas on the disks are equal, byte for byte (`sim.replicas`).
-4. The metadata logs match, and records that were seen committed in them during the storm are still there.
+4. The metadata logs match, and have all records that were seen committed in them during the storm.
 """
 
 from __future__ import annotations
@@ -57,33 +57,35 @@ TRIMMED = "trimmed"
 PARTITIONS = 3
 START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
-"""Time from the end of the storm until all is well: elections, sessions, connections without an answer, recovery."""
+"""Seconds from the end of the storm until the cluster is whole: elections, sessions, connections without an answer,
+recovery.
+"""
 BROKEN_HEAL_SECONDS = 30.0
-"""Seconds to heal where the model was broken: a node that has stopped for good is not waited for."""
+"""Seconds until the cluster is whole in the profile `broken`. A node that has stopped for good is not waited for."""
 QUIET_SECONDS_MAX = 60.0
-"""Time from the last acknowledgement until all replicas are equal."""
+"""Seconds from the last acknowledgement until all replicas are equal."""
 RESETS_PROBABILITY = 0.75
-"""The probability that connections that the network has forgotten are reset when the storm is over.
+"""The probability that silently lost connections are reset after the storm.
 
-In the other runs a node that waits on such a connection gives up by itself, after half a minute and more.
+In the other runs a node that waits on such a connection runs into its timeout, after half a minute or more.
 """
 READ_SECONDS_MAX = 120.0
-"""Time from the end of all writing until every reader has read everything."""
+"""Seconds from the end of all writing until every reader has read everything."""
 TRANSACTIONS_SECONDS_MAX = 60.0
-"""Time from the end of all clients until no transaction is open: the transaction timeout, the next look for expired
-ones, and the markers.
+"""Seconds from the end of all clients until no transaction is open: the transaction timeout, the next check for
+expired transactions, and the markers.
 """
 CLIENTS = 2
-"""Producers of a run whose options are not given."""
+"""The number of producers of a run whose options are not given."""
 STOP_SECONDS_MAX = 120.0
 VIRTUAL_SECONDS_MAX = 3600.0
-"""The time that a run may take besides its storm."""
+"""The virtual seconds that a run may take in addition to its storm."""
 
 __all__ = ["ClusterScenario"]
 
 
 class ClusterScenario:
-    """One run. Only missing values are drawn from the seed; `options` has all of them."""
+    """One run of a cluster. `options` has all settings; without it they are drawn from the seed, except those given."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class ClusterScenario:
         self.load.delivery_seconds = options.delivery_seconds
         self.load.pace = self.plan.pace
         self.own: Sequence[OwnWorkload] = ()
-        """Workloads of the user."""
+        """The user's own workloads."""
         self.committed = Committed()
         self.watch = Watch(self.cluster)
         self._producers = tuple(f"client-{number}" for number in range(options.clients))
@@ -148,13 +150,13 @@ class ClusterScenario:
 
     @classmethod
     def of(cls, seed: int, options: RunOptions) -> ClusterScenario:
-        """Make the run of these options."""
+        """Create the scenario for these options."""
         return cls(seed, options=options)
 
     def run(self) -> Mapping[str, int]:
-        """Run to the end. Raises `SafetyViolation`, `Liveness`, and the errors of nodes.
+        """Run to the end, and return counts by name. Raises `SafetyViolation`, `Liveness`, and the errors of nodes.
 
-        In the profile `broken` harm is no violation where a node has logged an error: see `sim.storm.breakage`.
+        In the profile `broken` harm is accepted if a node has logged an error (`sim.storm.breakage`).
         """
         if self.options.profile != "broken":
             return self._run_with_knobs()
@@ -243,7 +245,7 @@ class ClusterScenario:
         return {**summary, **self._figures()}
 
     async def _heal(self) -> None:
-        """Undo the remains of the storm, until the cluster is whole. Raises `Liveness`."""
+        """End all remaining faults, and wait until the cluster is whole. Raises `Liveness`."""
         world = self.world
         world.fabric.may_close_late = False
         if world.fabric.repeats is not None:
@@ -263,14 +265,14 @@ class ClusterScenario:
             await level_must_be_decided(self.cluster)
 
     def answers(self) -> AnswerCounts:
-        """Count the answers of all nodes, after the end of the run."""
+        """Return the counts of all nodes' answers, after the end of the run."""
         found = AnswerCounts()
         for member in self.cluster.members:
             found.merge(member.answers.counts, member.answers.served)
         return found
 
     def faults(self) -> Mapping[str, int]:
-        """Count the faults of each kind: the storm's counts without names of nodes and figures."""
+        """Count the faults by kind: the storm's counts without names of nodes and numbers."""
         found: dict[str, int] = {}
         for what, times in self._storm.counts.items():
             words = takewhile(lambda word: word.isalpha(), what.replace(":", "").split())
@@ -279,7 +281,7 @@ class ClusterScenario:
         return found
 
     def _figures(self) -> dict[str, int]:
-        """Count the figures of the run that do not belong to its load."""
+        """Return the counts of the run that do not belong to its basic workload."""
         world, cluster = self.world, self.cluster
         return {
             "starts": sum(world.machine(member.name).starts for member in cluster.members),
@@ -297,7 +299,7 @@ class ClusterScenario:
         }
 
     def _repeats(self) -> Mapping[str, int]:
-        """Count the requests between nodes that arrived twice, by API and way."""
+        """Count the requests between nodes that arrived twice, by API and way ("late" or "answered")."""
         repeats = self.world.fabric.repeats
         return {} if repeats is None else dict(sorted(repeats.counts.items()))
 
@@ -323,7 +325,7 @@ class ClusterScenario:
                 )
 
     async def _transactions_must_end(self) -> None:
-        """Wait until the coordinators have ended all abandoned transactions, except prepared ones."""
+        """Wait until the coordinators have ended all abandoned transactions, except prepared ones. Raises `Liveness`."""
         deadline = self.world.now + TRANSACTIONS_SECONDS_MAX
         while (wrong := still_open(self.watch.processes)) is not None:
             if self.world.now >= deadline:
@@ -331,8 +333,8 @@ class ClusterScenario:
             await self.world.sleep(1.0)
 
     async def _replicas_must_be_equal(self) -> None:
-        """Wait until all replicas are equal, and the metadata logs, too. Raises `SafetyViolation` when they
-        differ for good.
+        """Wait until all replicas are equal, and the metadata logs too. Raises `SafetyViolation` if they still differ
+        after `QUIET_SECONDS_MAX`.
         """
         deadline = self.world.now + QUIET_SECONDS_MAX
         while True:
@@ -345,7 +347,7 @@ class ClusterScenario:
             await self.world.sleep(1.0)
 
     def _check_disks(self) -> None:
-        """Compare the contents of the disks with each other. Raises `SafetyViolation`."""
+        """Check that the contents of the disks agree. Raises `SafetyViolation`."""
         for topic, partition in self.load.partitions:
             logs = self.cluster.replica_logs(topic, partition)
             if len(logs) != self.shape.replicas:
@@ -363,7 +365,7 @@ class ClusterScenario:
                     raise SafetyViolation(f"metadata log: {name} and {other} differ at offset {at} for good")
 
     async def _stop(self) -> None:
-        """Look at everything once more; then stop all nodes cleanly, brokers before nodes that are only controllers."""
+        """Run all checks completely once; then stop all nodes cleanly, brokers before separate controllers."""
         self.watch.look_at_all()
         members = [*self.cluster.brokers, *self.cluster.controllers]
         for member in dict.fromkeys(members):

@@ -1,13 +1,13 @@
-"""One node that dies again and again, and clients that record all answers. PORTED.
+"""A scenario with one node that crashes again and again, and clients that record all answers. PORTED.
 
-The seed draws the weather, the load, the deaths and lesser trouble. Deaths are clean stops, killed processes and
-losses of power, also in the middle of a disk operation or after a disk error. Lesser trouble is a full disk, a frozen
-process, a cut link, or a clock that is set. In the end the node is started once more, everything is read back, and
-`sim.history` compares it with the answers to clients.
+The seed draws the weather, the workload, the crashes and lesser trouble. A crash is a clean stop, a killed process
+or a power loss. It may happen in the middle of a disk operation, or after a disk error. Lesser trouble is a full
+disk, a paused process, a cut link, or a clock that is set. At the end the node is started once more, all records
+are read, and `sim.history` compares them with the answers to clients.
 
-The fault model permits this: a node whose disk reports errors or is full may stop, but never by an exception that
-says something else. After a disk error the machine always loses power. A kernel that has failed to write pages out
-may forget them later, and no later sync would show it.
+The fault model permits this: a node whose disk reports errors or is full may stop, but only with an error about its
+disk. After a disk error the machine always loses power. A kernel that has failed to write pages may drop them, and
+no later sync reports that.
 """
 
 from __future__ import annotations
@@ -29,20 +29,24 @@ from sim.machine.world import World
 NODE = "node-1"
 PORT = 9092
 DATA = ("/data", "/more")
-"""Log directories; every other seed has only the first one."""
+"""Paths of the log directories. Nodes with an even seed have only the first one."""
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 SYNCED, CACHED = "synced", "cached"
 PARTITIONS = 2
 DEATHS = ("stop", "all", "all", "synced", "random", "cut", "error")
 VIRTUAL_SECONDS_MAX = 1800.0
 CLOCK_OFF_MS_MAX = 1_800_000
-"""The most that a clock is off: Kafka lets a producer's timestamps be an hour ahead of the broker's clock."""
+"""The largest error of a clock in milliseconds. Kafka accepts timestamps of producers up to one hour ahead of the
+broker's clock.
+"""
 
 __all__ = ["SafetyViolation", "Scenario", "node_config"]
 
 
 def node_config(**more: str) -> NodeConfig:
-    """Configure a node that is broker and controller on the machine `node-1`; `more` keys with `_` for `.`."""
+    """Return the configuration of a node that is broker and controller on the machine `node-1`. `more` has further
+    keys, with `_` for `.`.
+    """
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -87,9 +91,10 @@ class Scenario:
         deaths: Sequence[str] = DEATHS,
         weather: Weather | None = None,
     ) -> None:
-        """Draw from the seed each value that is not given.
+        """Create the scenario. Values that are not given are drawn from the seed.
 
-        `churners` are clients whose topics come and go (`sim.load.churning`); of `shape` only the settings count.
+        `churners` is the number of clients that create and delete topics (`sim.load.churning`). Of `shape` only the
+        settings are used.
         """
         self.world = World(seed, weather)
         self.history = History((SYNCED,))
@@ -107,13 +112,13 @@ class Scenario:
         self._member = Member(self.world, NODE, self.config)
 
     def run(self) -> Mapping[str, int]:
-        """Run to the end. Raises `SafetyViolation`, `Liveness`, and the errors of the node."""
+        """Run to the end, and return counts by name. Raises `SafetyViolation`, `Liveness`, and the errors of the node."""
         return self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
 
     async def _main(self) -> Mapping[str, int]:
         world = self.world
         format_node(world, self.config)
-        world.crash(NODE, "random")  # the files that the format has written must be durable
+        world.crash(NODE, "random")  # all files that the format has written must be durable by now
         await self._member.start()
         load = self.load
         admin = load.client("admin")
@@ -139,7 +144,7 @@ class Scenario:
             "power_losses": len(self.history.power_losses),
         }
 
-    # --- the node and its deaths
+    # --- the node and its crashes
 
     async def _storm(self) -> None:
         world, random = self.world, self._random
@@ -148,7 +153,7 @@ class Scenario:
             while random.random() < 0.4:
                 await self._vex(random.choice(("full", "pause", "partition", "clock")))
             await self._kill(random.choice(self._deaths))
-            while random.random() < 0.3:  # die again before it is up
+            while random.random() < 0.3:  # crash again before it is up
                 self._member.launch()
                 await world.sleep(random.uniform(0.0, 0.2))
                 await self._kill(random.choice(("all", "synced", "random")))
@@ -177,7 +182,9 @@ class Scenario:
         await running.ended.wait()
 
     async def _vex(self, how: str) -> None:
-        """Cause trouble that a node lives through, or at least stops for with the right words."""
+        """Cause one kind of lesser trouble for a while. The node must survive it, or stop with an error about its
+        disk.
+        """
         random, world = self._random, self.world
         machine = world.machine(NODE)
         seconds = random.choice(
@@ -203,7 +210,7 @@ class Scenario:
         world.heal(NODE, peer)
         machine.disk.capacity_bytes = None
         if self._member.log.directory_is_offline:
-            # Only a restart brings the directory back; the node has gone on with the other one.
+            # The node runs on with its other directory. Only a restart brings this directory back.
             await self._kill("all")
         if self._member.disk_is_bad and not self._member.is_up():
             await self._member.start()

@@ -1,19 +1,24 @@
-"""A cluster whose voters lose their metadata disks, twice, and an operator who recovers the quorum. PORTED.
+"""A scenario with a cluster whose voters lose their metadata disks, twice, and an operator who recovers the quorum.
+PORTED.
 
-The seed draws shape, weather and load. Each of the two rounds has this course:
+The seed draws shape, weather and workload. Each of the two rounds has these steps:
 
-1. A storm: deaths of processes, cut links, pauses, and an operator who moves partitions, makes and deletes topics.
-2. Some nodes die, and so their copies of the metadata log become stale. The others go on: ISRs shrink, leaders change, moves
-   end, topics are made and deleted, and clients write with acks=all.
-3. All other nodes die at one moment. So many metadata disks are destroyed that the voters that are left elect nobody: often
-   those with the newest copies, at times all of them. One voter may lose its records as well, if other replicas in sync are left.
-4. The operator recovers the quorum from the other disks (`sim.load.operators.quorum_recovery`), at times without a node that comes
-   back later. All nodes start.
-5. Old voters may come back with their old disks, all at once. The recovered quorum makes them stop.
+1. A storm: crashes of processes, cut links, pauses, and an operator who moves partitions, creates and deletes
+   topics.
+2. Some nodes are killed, so that their copies of the metadata log become stale. The others continue: ISRs shrink,
+   leaders change, moves finish, topics are created and deleted, and clients write with acks=all.
+3. All other nodes are killed at once. So many metadata disks are destroyed that the remaining voters are no
+   majority: often the disks with the newest copies, sometimes all. One voter may also lose its data disks, if other
+   in-sync replicas remain.
+4. The operator recovers the quorum from the other disks (`sim.load.operators.quorum_recovery`), sometimes without a
+   node that returns later. All nodes are started.
+5. Old voters may return with their old disks, all at once. They must stop, since the quorum was recovered without
+   these disks.
 
-Afterwards each acknowledged record is there once (`sim.history`), and no number was given twice. The scenario knows the
-newest metadata from the disks that it destroys. It is the fault model of a recovery that no unclean election is in the lost
-part. So page caches survive, and nodes lose their records only where another replica in sync has all of them.
+Afterwards each acknowledged record must exist once (`sim.history`), and no offset, epoch or id may be used twice.
+The scenario knows the newest metadata from the disks that it destroys. By the fault model of a recovery, the lost
+part of the log has no unclean election. So page caches survive, and nodes lose their records only if another
+in-sync replica has all of them.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from random import Random
 import attrs
 
 from odradek.client.admin import NewTopic
+from odradek.client.admin.admin_partitions import alter_partition_reassignments, list_partition_reassignments
 from odradek.client.errors import ClientError
 from odradek.env.ports import Event
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
@@ -32,6 +38,7 @@ from odradek.metadata_quorum.raft.voters import VoterSet
 from odradek.metadata_quorum.recovery.choice import Named, choose
 from odradek.metadata_quorum.recovery.copies import MetadataCopy, greatest
 from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
 from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
 from sim.load.operators import Operator
@@ -54,9 +61,11 @@ METADATA = "/metadata"
 STORM_KINDS = ("deaths", "links", "pauses", "operator", "operator")
 STORM_SECONDS = (1.0, 8.0)
 STALE_SECONDS = (0.0, 6.0)
-"""How long the cluster goes on without the nodes whose copies become stale."""
+"""For how many seconds the cluster continues without the nodes whose copies become stale: shortest and longest."""
 LATE_SECONDS = (5.0, 5.0, 20.0)
-"""How much later than the node before it a node starts after the recovery, at most."""
+"""Choices for the longest time in seconds between the starts of two nodes after the recovery."""
+MOVE_SECONDS_MAX = 10.0
+LOOK_AGAIN_SECONDS = 0.5
 REST_SECONDS = 3.0
 END_SECONDS_MAX = 120.0
 VIRTUAL_SECONDS_MAX = 3600.0
@@ -67,7 +76,7 @@ __all__ = ["RecoveryScenario"]
 
 @attrs.frozen
 class Lost:
-    """What a round has destroyed, and the truth before it."""
+    """The disks that a round has destroyed, and the metadata before that."""
 
     image: MetadataImage
     """The newest metadata that any disk had."""
@@ -75,13 +84,13 @@ class Lost:
     offset: int
     voters: VoterSet
     disks: Mapping[str, Folder]
-    """The metadata disks that were destroyed, by machine."""
+    """The destroyed metadata disks, by machine."""
     left: Mapping[int, MetadataCopy]
-    """The copies that are left, by node."""
+    """The remaining copies of the metadata, by node id."""
 
 
 class RecoveryScenario:
-    """One run, of which the seed draws everything."""
+    """One run of this scenario; the seed draws everything."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(f"{seed}/recovery")
@@ -101,7 +110,7 @@ class RecoveryScenario:
         return load
 
     def run(self) -> Mapping[str, int]:
-        """Run to the end. Raises `SafetyViolation`, `Liveness`, and the errors of nodes."""
+        """Run to the end, and return counts by name. Raises `SafetyViolation`, `Liveness`, and the errors of nodes."""
         return self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
 
     async def _main(self) -> Mapping[str, int]:
@@ -163,12 +172,12 @@ class RecoveryScenario:
         for member in self.cluster.members:
             if not member.is_up():
                 member.launch()
-        # Some rounds begin with a whole cluster, others in the middle of what the storm has left.
+        # Some rounds begin with a whole cluster, others while the effects of the storm remain.
         if self._random.random() < 0.6:
             await self._must_be_whole("after a storm", HEAL_SECONDS_MAX)
 
     async def _go_stale(self, number: int) -> list[Event]:
-        """Let some nodes die, so that a majority of the voters goes on; then all others at once."""
+        """Kill some nodes, while a majority of the voters continues for a while; then kill all others at once."""
         members, voters = self.cluster.members, len(self.cluster.controllers)
         dying = self._random.sample(members, self._random.randint(0, len(members) - 1))
         while sum(each in self.cluster.controllers for each in dying) > (voters - 1) // 2:
@@ -190,6 +199,8 @@ class RecoveryScenario:
                 workers = load.start((), [f"late-client-{number}"], ())
             client.close()
         operator = Operator(self.cluster, self._loads[0].partitions, self.shape.replicas, (), self.history)
+        if self._random.random() < 0.6:
+            await self._move_replicas()
         ends = self.world.now + self._random.uniform(*STALE_SECONDS)
         while self.world.now < ends:
             await operator.work(self._random)
@@ -199,10 +210,33 @@ class RecoveryScenario:
         self._watch.end()
         return workers
 
+    async def _move_replicas(self) -> None:
+        """Reassign a partition to other running brokers, and wait for a while until the reassignment ends."""
+        client = self.cluster.observer
+        up = [each.config.node_id for each in self.cluster.brokers if each.is_up()]
+        if len(up) < self.shape.replicas:
+            return
+        key = TopicPartition(TOPIC, self._random.randrange(PARTITIONS))
+        target = self._random.sample(up, self.shape.replicas)
+        ends = self.world.now + MOVE_SECONDS_MAX
+        try:
+            move = alter_partition_reassignments(client.core, {key: target}, timeout=REST_SECONDS)
+            if (await client.run(move))[key] is not None:
+                return self._count("move refused")
+            while self.world.now < ends:
+                looking = list_partition_reassignments(client.core, [key], timeout=REST_SECONDS)
+                if not await client.run(looking):
+                    return self._count("move ended")
+                await self.world.sleep(LOOK_AGAIN_SECONDS)
+        except (KafkaError, ClientError):
+            self._count("move unanswered")
+
     # --- the loss
 
     def _destroy(self) -> Lost:
-        """Remove metadata disks, so that no majority of voters is left; return the truth from before."""
+        """Replace metadata disks by empty ones, so that no majority of voters is left. Return the metadata from
+        before.
+        """
         cluster, world, random = self.cluster, self.world, self._random
         nodes = self._operator.read(cluster.members)
         truth = choose(nodes, Named())
@@ -216,7 +250,7 @@ class RecoveryScenario:
             for each in combinations(ids, count)
             if majority_is_lost(voters, each)
         ]
-        # Often just those with the newest copies.
+        # Often exactly the disks with the newest copies.
         aimed = [each for each in sets if newest & {*ids} <= {*each}]
         chosen = random.choice(aimed if random.random() < 0.6 else sets)
         names = {each.config.node_id: each.name for each in cluster.members}
@@ -232,7 +266,7 @@ class RecoveryScenario:
         return Lost(best.image, epoch, best.end.offset, voters, disks, left)
 
     def _destroy_records(self, node_id: int, image: MetadataImage) -> None:
-        """Remove the records of a node too, where other replicas in sync are left."""
+        """Replace the data disks of a node too, with some probability, if other in-sync replicas remain."""
         member = next(each for each in self.cluster.members if each.config.node_id == node_id)
         partitions = [each for topic in image.topics.values() for each in topic.partitions.values()]
         has_others = all(
@@ -257,7 +291,7 @@ class RecoveryScenario:
         self._watch.begin()
         world.spawn(self._operator.settle, recovered)
         for member in self._random.sample(present, len(present)):
-            # What a node holds must not be led before that node is back, however late it comes.
+            # A partition with a replica on a node must not be led before that node is back, however late that is.
             self._check_awaited(member)
             member.launch()
             if self._random.random() < 0.4:
@@ -276,7 +310,9 @@ class RecoveryScenario:
         return {each.config.node_id for each in self.cluster.members if each.name in names}
 
     def _choose_absent(self, lost: Lost) -> Sequence[Member]:
-        """Choose a node that is not there yet. It has a copy of its own, and another node has one as well."""
+        """Choose a node that is absent during the recovery, or none. It has a copy of the metadata, and so has another
+        node.
+        """
         may_be = [
             each
             for each in self.cluster.brokers
@@ -293,13 +329,15 @@ class RecoveryScenario:
         return (member,)
 
     async def _return_left_out(self, member: Member) -> None:
-        """Start a node with its old metadata, which ends; then let it begin anew."""
+        """Start a node with its old metadata, with which it must stop. Then set these aside and start it again."""
         await self._must_end([member])
         self._operator.begin_anew(member)
         member.launch()
 
     async def _must_end(self, members: Sequence[Member]) -> None:
-        """Start nodes of the old quorum, and wait until each has ended with a line about the recovery."""
+        """Start nodes of the old quorum, and wait until each has ended with an error about the recovery. Raises
+        `SafetyViolation`.
+        """
         for member in members:
             member.may_be_damaged = True
             member.launch()
@@ -314,7 +352,9 @@ class RecoveryScenario:
             member.may_be_damaged = False
 
     async def _old_voters_return(self, lost: Lost) -> None:
-        """Put the old disks back, start these nodes at once, and go on with the new disks."""
+        """Start nodes with their old metadata disks, at once; they must stop. Then start them with the new disks
+        again.
+        """
         self._count("old voters")
         self._watch.end()
         members = [each for each in self.cluster.members if each.name in lost.disks]
@@ -333,10 +373,12 @@ class RecoveryScenario:
             member.launch()
         await self._must_be_whole("after old voters", HEAL_SECONDS_MAX)
 
-    # --- the numbers
+    # -- offsets, epochs and ids
 
     def _check_numbers(self, lost: Lost, recovered: Recovered) -> None:
-        """Compare the new log with the newest metadata that there were. Raises `SafetyViolation`."""
+        """Check that the new log continues above all offsets, epochs and ids of the newest metadata. Raises
+        `SafetyViolation`.
+        """
         image, plan = recovered.image, recovered.plan
         before = lost.image
         pairs = [
@@ -360,7 +402,9 @@ class RecoveryScenario:
                 raise SafetyViolation(f"{what} is given twice: {old} before, {new} now")
 
     def _check_contents(self, lost: Lost, recovered: Recovered, present: Sequence[Member]) -> None:
-        """Check that the greatest copy has counted, and that unknown topics keep everything. Raises `SafetyViolation`."""
+        """Check that the newest remaining copy was chosen, and that topics unknown to it delete no records. Raises
+        `SafetyViolation`.
+        """
         ids = {each.config.node_id for each in present}
         left = [each for node_id, each in lost.left.items() if node_id in ids and each.end.offset]
         known: Mapping[str, object] = {}
@@ -383,7 +427,7 @@ class RecoveryScenario:
                     raise SafetyViolation(f"topic {name} has no configuration, and does not keep everything")
 
     def _count_lost_changes(self, truth: MetadataImage, copy: MetadataImage) -> None:
-        """Count which kinds of changes the copy misses, by the newest metadata that there were."""
+        """Count the kinds of changes that the chosen copy lacks, compared with the newest metadata."""
         for topic_id, topic in truth.topics_by_id.items():
             known = copy.topics_by_id.get(topic_id)
             if known is None:
@@ -406,7 +450,7 @@ class RecoveryScenario:
                 self._count("lost deletion")
 
     def _check_awaited(self, absent: Member) -> None:
-        """Check that no partition is led that a node has a replica of which is not back. Raises `SafetyViolation`."""
+        """Check that no partition with a replica on this absent node has a leader yet. Raises `SafetyViolation`."""
         held = {
             (each.topic_id, each.partition)
             for node in self._operator.read([absent])
@@ -431,18 +475,18 @@ class RecoveryScenario:
 
 
 def _shape(random: Random) -> Shape:
-    """Draw the shape of a cluster: metadata lie on a disk of their own."""
+    """Draw the shape of a cluster in which the metadata have a separate disk."""
     replicas = random.choice((2, 3, 3))
     settings = {
         **SETTINGS,
         **QUICK_SETTINGS,
         "metadata.log.dir": METADATA,
         "metadata.log.max.record.bytes.between.snapshots": random.choice(("500", "5000", "20971520")),
-        # The limit of other unclean recoveries: after a recovery of the quorum it must not count.
+        # This timeout is for other unclean recoveries. After a recovery of the quorum it must have no effect.
         "unclean.recovery.timeout.ms": random.choice(("500", "300000")),
     }
     shape = Shape(
-        nodes=random.choice((3, 3, 4)),
+        nodes=random.choice((3, 4, 4)),
         controllers=random.choice((0, 0, 3)),
         log_dirs=random.choice((1, 2)),
         dynamic_voters=random.random() < 0.7,

@@ -1,1 +1,1 @@
-"""Troubles of a run: their kinds, their times, and the fault model that bounds them."""
+"""Storms of faults: the kinds of trouble, their timing, and the fault model that limits them."""

@@ -1,12 +1,12 @@
-"""Trouble outside of the fault model: disks that lie about what they have synced, and a voter that forgets. PORTED.
+"""Faults outside the fault model: disks that lose or damage synced bytes, and a voter that loses its vote. PORTED.
 
-The profile `broken` has one of these in each run. One promise is left then: damage is never silent. Either the damage
-stays unseen, since the other replicas have everything. Or a node has reported it: it has stopped with its reason, or
-has logged an error. `sim.scenarios.cluster_scenario` holds a run of this profile to that.
+The profile `broken` has one of these faults in each run. One guarantee remains: damage is never silent. Either it
+has no effect, since the other replicas have everything. Or a node has reported it: the node has stopped with a
+reason, or has logged an error. `sim.scenarios.cluster_scenario` checks this.
 
-* `lost_writes`: the power fails, and the end of a log is gone although it was synced.
-* `misdirected_writes`: the last batch of a log was written over an earlier batch; its own place has zeros.
-* `wiped_voter`: a voter comes back with an empty disk and votes again, without the operator's commands of KIP-853.
+* `lost_writes`: a power loss after which the end of a log is missing, although it was synced.
+* `misdirected_writes`: the last batch of a log was written over an earlier batch, and its own place has zeros.
+* `wiped_voter`: a voter returns with an empty disk and votes again, without an operator's commands (KIP-853).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["BREAKAGES", "lose_end", "misdirect"]
 
 
 async def _break(storm: Storm, random: Random, *, how: str) -> None:
-    """Break the fault model once: kill a node, and damage a log or wipe a voter's disk (`how`)."""
+    """Make one fault outside the fault model: kill a node, and damage a log or replace a voter's disk, as `how` says."""
     if not await storm.calm(random, CALM_SECONDS_MAX):
         return
     for member in storm.cluster.members:
@@ -45,7 +45,7 @@ async def _break(storm: Storm, random: Random, *, how: str) -> None:
 
 
 def _damage_a_log(storm: Storm, member: Member, random: Random, how: str) -> None:
-    """Damage the metadata log, or a partition's log if this is a broker."""
+    """Damage the node's metadata log, or, if it is a broker, perhaps a partition's log."""
     disk = storm.world.machine(member.name).disk
     paths = [f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}"]
     if member in storm.cluster.brokers and random.random() < 0.5:
@@ -65,20 +65,20 @@ def _damage_a_log(storm: Storm, member: Member, random: Random, how: str) -> Non
 
 
 def lose_end(data: bytearray, random: Random) -> bytes:
-    """Cut the last batches off a log."""
+    """Return the log without its last one to three batches."""
     places = [position for position, _ in iter_batches(data)]
     return bytes(data[: random.choice(places[-3:])]) if places else b""
 
 
 def misdirect(data: bytearray, random: Random) -> bytes:
-    """Move the last batch of a log to some place before its own."""
+    """Return the log with its last batch written over an earlier batch."""
     places = [(position, header.size) for position, header in iter_batches(data)]
     if not places:
         return bytes(data)
     position, size = places[-1]
     damaged = bytearray(data)
     damaged[position : position + size] = bytes(size)
-    if len(places) > 1:  # else it went into another file
+    if len(places) > 1:  # with a single batch, the write went into another file
         target = random.choice(places[:-1])[0]
         damaged[target : target + size] = data[position : position + size]
     return bytes(damaged[: len(data)])
@@ -87,4 +87,4 @@ def misdirect(data: bytearray, random: Random) -> bytes:
 BREAKAGES: Mapping[str, Trouble] = {
     how: partial(_break, how=how) for how in ("lost_writes", "misdirected_writes", "wiped_voter")
 }
-"""Troubles by their word in `StormPlan.kinds`."""
+"""Troubles by their names in `StormPlan.kinds`."""

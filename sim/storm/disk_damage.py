@@ -1,17 +1,19 @@
-"""Disks that rot, hang and die during a storm, within the model that `sim.storm.fault_atlas` and `sim.storm.storm` state. PORTED.
+"""Disk faults during a storm: bit rot, hangs, dead disks and damaged small files, within the fault model. PORTED.
 
-Small files are spoiled while their broker is down, also several at a time: writes that were torn, lost or
-misdirected. A broker survives that alone, since the batches of its logs say the same or its followers do:
+`sim.storm.fault_atlas` and `sim.storm.storm` define the model. Small files are damaged while their broker is down,
+also several at a time, as by torn, lost or misdirected writes. A broker survives this damage, since its own logs or
+other replicas have the same facts:
 
-* checkpoints of recovery points, high watermarks and the cleaner: cut anywhere, zeroed, or with bytes of another file;
-* leader epochs: zeroed, or with bytes of another file;
-* snapshots of producers (they have a checksum): cut, zeroed, foreign, or with a flipped bit;
+* checkpoints of recovery points, high watermarks and the cleaner: cut anywhere, zeroed, or replaced by random
+  bytes;
+* leader epochs: zeroed, or replaced by random bytes;
+* producer snapshots, which have a checksum: cut, zeroed, replaced by random bytes, or with a flipped bit;
 * indexes: cut within an entry.
 
-Another number in a checkpoint or in an index is left out, since Kafka's formats have no checksum there. Other files are
-left out since only an operator can decide. A damaged `partition.metadata` keeps the log from being served. A damaged
-`quorum-state`, metadata log or snapshot of that ends the node, with its reason. After damage to the checkpoint of log
-starts, deleted records are seen again.
+A wrong number in a checkpoint or index is left out, since Kafka's formats have no checksum there. Other files are
+left out, since their damage needs an operator. With a damaged `partition.metadata` the log is not served. With a
+damaged `quorum-state`, metadata log or metadata snapshot the node stops with a reason. With a damaged log-start
+checkpoint, deleted records reappear.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ SPOILED_MAX = 4
 
 
 async def hanging_disks(storm: Storm, random: Random) -> None:
-    """Let no call to a machine's disks return for a while; sometimes the loop's writes, or the loop, are caught too."""
+    """Let a machine's disks answer no worker for a while. Sometimes they do not answer the event loop either, or the
+    loop is paused too.
+    """
     world = storm.world
     while await storm.calm(random, 15.0):
         member = random.choice(storm.cluster.members)
@@ -68,24 +72,25 @@ DEATHS: Sequence[tuple[int, frozenset[str]]] = (
     (errno.ENODEV, frozenset(("read", "stat", "list"))),
     (errno.EROFS, frozenset(("open", "read", "stat", "list"))),
 )
-"""Ways to die: the error, and the operations that are still answered. XFS answers nothing after its end, ext4 what it has
-in memory; a file system that has turned read-only can be read."""
+"""Ways in which a disk dies: the error number, and the operations that it still answers. A dead XFS answers nothing, a
+dead ext4 what it has in memory; a file system that became read-only can still be read.
+"""
 SPARED_BY_CHANCE = ("open", "create", "read", "list", "stat", "rename", "remove", "lock")
-"""Operations that may end well on a dead disk. Writes and syncs fail on all of them: a replica there promises nothing."""
+"""Operations that may succeed on a dead disk. Writes and syncs always fail, so a replica there acknowledges nothing."""
 STARTS_BESIDE_A_DEAD_DISK = 0.5
 
 
 def way_to_die(random: Random) -> tuple[int, frozenset[str]]:
-    """Draw the error of a dead disk, and the operations that it still answers."""
+    """Draw the error number of a dead disk, and the operations that it still answers."""
     if random.random() < 0.3:
         return errno.EIO, frozenset(word for word in SPARED_BY_CHANCE if random.random() < 0.5)
     return random.choice(DEATHS)
 
 
 async def dying_disks(storm: Storm, random: Random) -> None:
-    """Let a disk answer with errors from now on, and put an empty one in its place some time later.
+    """Let disks of a node fail with errors, and replace them by empty ones some time later.
 
-    A node that has other disks may end or be killed meanwhile: it starts again beside the dead one.
+    A node that has other disks may be stopped or killed meanwhile, and started again with the dead disk.
     """
     world = storm.world
     deaths = Random(f"{world.seed}/ways to die")
@@ -111,7 +116,7 @@ async def dying_disks(storm: Storm, random: Random) -> None:
 
 
 async def _start_again(storm: Storm, member: Member, random: Random) -> None:
-    """End a node beside its dead disk, cleanly or not, start it again, and wait a while."""
+    """Stop or kill a node that has a dead disk, start it again, and wait a while."""
     if random.random() < 0.5:
         await storm.stop(member)
     else:
@@ -122,8 +127,8 @@ async def _start_again(storm: Storm, member: Member, random: Random) -> None:
 
 
 async def rotting_disks(storm: Storm, random: Random) -> None:
-    """Flip bits of one machine's replicas, and often let another machine lose its replicas, so that a reader must
-    meet the damage.
+    """Flip bits in one machine's replicas. Often replace another machine's disks, so that its broker must read the
+    damaged replicas.
     """
     world, atlas = storm.world, storm.atlas
     while await storm.calm(random, 12.0):
@@ -148,7 +153,7 @@ async def rotting_disks(storm: Storm, random: Random) -> None:
 
 
 async def spoiled_files(storm: Storm, random: Random) -> None:
-    """Kill a broker, and spoil some of its small files before it is back."""
+    """Kill a broker, and damage some of its small files before it is started again."""
     while await storm.calm(random, 10.0):
         member = random.choice(storm.cluster.brokers)
         if not member.is_up() or not storm.may_die(member):
@@ -163,7 +168,7 @@ async def spoiled_files(storm: Storm, random: Random) -> None:
 
 
 def _spoil_some(storm: Storm, member: Member, random: Random) -> list[str]:
-    """Spoil small files of one log directory; returns their names."""
+    """Damage some small files of one log directory. Return their names."""
     disk = storm.world.machine(member.name).disk
     root = random.choice(member.config.log_dirs)
     paths = [(root, name) for name in sorted(disk.contents(root))]
@@ -186,7 +191,7 @@ def _cut(data: bytes, random: Random) -> bytes:
 
 
 def _cut_within_an_entry(data: bytes, random: Random) -> bytes:
-    """Cut at an odd place: entries of all indexes have an even size."""
+    """Cut the file at an odd position, within an entry: entries of all indexes have an even size."""
     return data[: 2 * random.randrange(len(data) // 2 or 1) + 1]
 
 
@@ -217,7 +222,7 @@ def _ways_to_spoil(name: str) -> Sequence[Callable[[bytes, Random], bytes]]:
 
 
 def _flip_some(storm: Storm, member: Member, random: Random) -> int:
-    """Damage batches of partitions that the load reads; return how many."""
+    """Flip bits in batches of partitions that the workload reads. Return how many bits."""
     disk = storm.world.machine(member.name).disk
     places: list[tuple[str, bytearray, int, int]] = []
     for topic, index in storm.partitions:
@@ -237,6 +242,6 @@ DISK_TROUBLES: Mapping[str, Trouble] = {
     "dying": dying_disks,
     "rot": rotting_disks,
 }
-"""Troubles by their word in `StormPlan.kinds`."""
+"""Troubles by their names in `StormPlan.kinds`."""
 FILE_TROUBLES: Mapping[str, Trouble] = {"spoil": spoiled_files}
-"""The same for files, drawn after all other troubles."""
+"""Troubles of small files by their names. They are drawn after all other troubles."""

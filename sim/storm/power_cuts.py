@@ -1,24 +1,24 @@
-"""Losses of power of several machines at one moment, and the loss of the last replica in sync. PORTED.
+"""Power losses of several machines at once, and the loss of a partition's last in-sync replica. PORTED.
 
-`blackouts` cut the power of some machines, whether or not the cluster is whole:
+`blackouts` cuts the power of some machines, even if the cluster is not whole:
 
-| who | the model permits it where |
+| machines | the fault model permits it if |
 | --- | --- |
 | some, brokers or controllers | each partition keeps a keeper |
 | all but one, which is asked to stop cleanly | it is in the ISR of each partition, and is no majority of the voters |
 | all | brokers sync everything before they acknowledge it (`log.flush.interval.messages=1`) |
 
-A keeper is a broker in the ISR, or an eligible one (KIP-966). Its process lives and is the registered one, and its page
-cache stays. Afterwards it stays up until the cluster is whole, as after any loss (`sim.storm.storm`). A partition that waits
-for the longest log may lose no page cache at all. Where brokers sync everything, no keeper is needed.
+A keeper is a broker in the ISR or ELR (KIP-966). Its registered process lives, and keeps its page cache. Afterwards
+it stays up until the cluster is whole, as after any power loss (`sim.storm.storm`). If both ISR and ELR of a
+partition are empty, no replica may lose its page cache. If brokers sync everything, no keeper is needed.
 
-Without such syncs the ISR must be known for certain (`is_certain`). A keeper that has just been silent may leave the ISR
-in favour of dead members: docs/internals/replication.md names this hole. So all other trouble is over at that moment. All
-nodes are of one release, all proposals of leaders are decided, and all decisions are committed. The cluster need not be
+Otherwise the ISR must be certain (`is_certain`), since a keeper that was just silent may be removed from the ISR
+while dead members remain (docs/internals/replication.md). So all other trouble is over at that moment. All nodes
+have the same release, all ISR proposals are decided, and all decisions are committed. The cluster need not be
 whole.
 
-`eligible` freezes followers of a partition until one of them is eligible. Then the last replica in sync dies, or loses its
-power, and the frozen ones go on: an eligible one has to lead.
+`eligible` pauses followers of a partition until one of them is in the ELR. Then the last in-sync replica is killed
+or loses power, and the followers resume: one from the ELR must become leader.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from sim.storm.storm import LONG_SECONDS_MAX, Storm, Trouble
 __all__ = ["POWER_CUTS"]
 
 HUNT_SECONDS_MAX = 20.0
-"""Longer than followers may lag, and than a broker's session."""
+"""How many seconds to wait for an eligible replica: longer than followers may lag, and than a broker's session."""
 LOOK_SECONDS = 0.1
 
 
 def newest_image(storm: Storm) -> MetadataImage | None:
-    """Find the newest committed image that any node has, dead ones too; None while no controller is active."""
+    """Return the newest committed image of any node, even of a stopped one; None while no controller is active."""
     services = [
         (member, member.node.metadata)
         for member in storm.cluster.members
@@ -58,7 +58,7 @@ def newest_image(storm: Storm) -> MetadataImage | None:
 
 
 def is_certain(storm: Storm, under_way: int = 0) -> bool:
-    """True if no change of an ISR is on its way, and at most this many troubles are."""
+    """True if no ISR change is pending, and at most `under_way` troubles are active."""
     if storm.cluster.shape.syncs_all:
         return True
     if storm.under_way > under_way or storm.cluster.shape.older:
@@ -86,7 +86,7 @@ def _partitions(image: MetadataImage) -> Iterator[PartitionImage]:
 
 
 def is_keeper(member: Member, image: MetadataImage) -> bool:
-    """True if this broker lives as the registered process, and nothing else is about to end it."""
+    """True if this broker's process is the registered one and serves, and no other trouble is about to end it."""
     broker = None if member.node is None else member.node.broker
     known = image.brokers.get(member.config.node_id)
     return (
@@ -102,9 +102,9 @@ def is_keeper(member: Member, image: MetadataImage) -> bool:
 def keepers(
     storm: Storm, image: MetadataImage, victims: Sequence[Member]
 ) -> list[tuple[frozenset[str], frozenset[str]]]:
-    """List, for each partition, the replicas that lose power, and those that keep their disks' contents.
+    """Return for each partition (replicas that lose power, replicas that keep all their data), as machine names.
 
-    Replicas that are not eligible as leaders are left out of the first set.
+    Replicas that may not become leader are left out of the first set.
     """
     names = {member.config.node_id: member.name for member in storm.cluster.brokers}
     gone = {member.name for member in victims}
@@ -120,7 +120,7 @@ def keepers(
 
 
 async def _cut_power(storm: Storm, victims: Sequence[Member], keep: Keep) -> None:
-    """Cut the power of these machines at one moment. Dead processes lose their page caches as well."""
+    """Cut the power of these machines at once. Stopped processes lose their page caches too."""
     world = storm.world
     ended = []
     for member in victims:
@@ -137,7 +137,7 @@ async def _cut_power(storm: Storm, victims: Sequence[Member], keep: Keep) -> Non
 
 
 async def _restart(storm: Storm, victims: Sequence[Member], random: Random) -> None:
-    """Start the machines again, one after the other."""
+    """Start the machines again, one after another."""
     for member in random.sample(victims, len(victims)):
         await storm.world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, 5.0))))
         if not member.is_up():
@@ -145,7 +145,7 @@ async def _restart(storm: Storm, victims: Sequence[Member], random: Random) -> N
 
 
 def _some(storm: Storm, image: MetadataImage, random: Random) -> list[Member]:
-    """Choose machines to lose their power, as many as the model permits of a number that is drawn."""
+    """Draw how many machines lose power, and choose as many as the fault model permits."""
     members = storm.cluster.members
     wanted = random.randint(1, len(members) - 1)
     victims: list[Member] = []
@@ -161,7 +161,7 @@ def _some(storm: Storm, image: MetadataImage, random: Random) -> list[Member]:
 
 
 def _note(storm: Storm, image: MetadataImage, victims: Sequence[Member]) -> None:
-    """Note the losses, so that keepers stay up until the cluster is whole."""
+    """Record the power losses, so that keepers stay up until the cluster is whole."""
     brokers = [member for member in victims if member in storm.cluster.brokers]
     if brokers and not storm.cluster.shape.syncs_all:
         sets = frozenset(gone | left for gone, left in keepers(storm, image, victims) if gone)
@@ -169,7 +169,7 @@ def _note(storm: Storm, image: MetadataImage, victims: Sequence[Member]) -> None
 
 
 async def blackouts(storm: Storm, random: Random) -> None:
-    """Cut the power of some machines, of all but one, which stops cleanly, or of all."""
+    """Cut the power of some machines, of all machines, or of all but one, which is asked to stop cleanly."""
     while await storm.calm(random, 15.0):
         how = random.choice(("some", "some", "all but one", "all"))
         if not await storm.is_settled():
@@ -227,7 +227,7 @@ def _voters(member: Member) -> Sequence[Voter]:
 
 
 async def eligible_leaders(storm: Storm, random: Random) -> None:
-    """Freeze followers until one is eligible. Then stop the last in-sync replica, and let the frozen ones go on."""
+    """Pause followers until one is in the ELR. Then end the last in-sync replica, and let the followers resume."""
     while await storm.calm(random, 12.0):
         image = newest_image(storm)
         if image is None:
@@ -267,7 +267,7 @@ async def _leave_an_eligible_one(storm: Storm, partition: PartitionImage, random
 
 
 def _has_eligible(storm: Storm, last: Member, ids: set[int]) -> bool:
-    """True if this broker alone is in sync in a partition with an eligible replica among these."""
+    """True if a partition has only this broker in its ISR, and one of these `ids` in its ELR."""
     image = newest_image(storm)
     return image is not None and any(
         partition.isr == (last.config.node_id,) and not ids.isdisjoint(partition.elr)
@@ -276,7 +276,7 @@ def _has_eligible(storm: Storm, last: Member, ids: set[int]) -> bool:
 
 
 async def _take(storm: Storm, last: Member, random: Random) -> None:
-    """Kill the last replica in sync, or cut its power, as the model permits."""
+    """Kill the last in-sync replica, or cut its power, as the fault model permits."""
     image = newest_image(storm)
     wants_power = storm.plan.power and random.random() < 0.5
     is_settled = wants_power and await storm.is_settled()
@@ -296,4 +296,4 @@ async def _take(storm: Storm, last: Member, random: Random) -> None:
 
 
 POWER_CUTS: Mapping[str, Trouble] = {"blackouts": blackouts, "eligible": eligible_leaders}
-"""Troubles by their word in `StormPlan.kinds`."""
+"""Troubles by their names in `StormPlan.kinds`."""

@@ -1,4 +1,4 @@
-"""All kinds of trouble that are modules of their own, by the word in `StormPlan.kinds`."""
+"""All kinds of trouble that have their own modules, by their names in `StormPlan.kinds`."""
 
 from __future__ import annotations
 

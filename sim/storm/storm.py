@@ -1,28 +1,30 @@
-"""The trouble that a cluster goes through, from a seed. PORTED.
+"""The storm: faults and operators' actions that hit a simulated cluster, drawn from a seed. PORTED.
 
-Each kind of trouble is a task of its own with randomness of its own, so that they overlap. The seed draws which kinds
-a run has, and how many killers are at work. It is a swarm: few runs have everything.
+Each kind of trouble is a separate task with its own random generator, so that troubles overlap. The seed draws
+which kinds a run has; few runs have all (swarm testing).
 
 What the fault model permits
 ----------------------------
-Processes may die at any time, all at once too. The page caches survive, and the last replica of an ISR has all that
-was acknowledged. A controller's machine may lose its power at any time: what a quorum promises was synced.
+Processes may die at any time, even all at once. Page caches survive that, and the last replica of an ISR has all
+acknowledged records. A controller's machine may lose power at any time, since a quorum syncs before it
+acknowledges.
 
-A broker's machine may lose its power, or have a disk that fails, only while the cluster is whole. Then every replica is
-in sync, and other trouble is over. Until the cluster is whole again, each partition of that broker keeps one other replica
-whose broker stays up. A broker that alone has a partition keeps its power and its disks. This is the model "a promise holds
-while one in-sync replica keeps its synced and page-cache data".
+A broker's machine may lose power, or have a failing disk, only while the cluster is whole. Then every replica is in
+sync, and no other trouble is active. Until the cluster is whole again, each partition of that broker keeps one
+other replica whose broker stays up. A broker with the only replica of a partition keeps its power and its disks. In
+short: guarantees hold while one in-sync replica keeps its synced data and its page cache.
 
-The same holds for disks that are replaced by empty ones. But there the processes of all other brokers may die
-together, with page caches that survive. If the partition's last leader was the one whose disk is new, it waits for an
-operator. The operator elects the replica that holds most (`Operator.recover`). A machine that loses some of its disks
+The same holds for disks that are replaced by empty ones. But then the processes of all other brokers may die
+together, with page caches that survive. If a partition's last leader has the new disk, the partition waits for an
+operator, who elects the replica with the longest log (`Operator.recover`). A machine that loses some of its disks
 keeps the page caches of the others.
 
-Several machines may lose their power at one moment, also where the cluster is not whole. Each partition then keeps a
-replica that may lead: see `sim.storm.power_cuts`. All may, where brokers sync everything before they acknowledge it.
+Several machines may lose power at once, even if the cluster is not whole. Each partition then keeps a replica that
+may lead (`sim.storm.power_cuts`). All machines may lose power if brokers sync everything before they acknowledge
+it.
 
-A voter may lose its disk where voters have directory ids (KIP-853), and the next one when the first has been
-replaced. A node whose disk reports errors may stop, if it says why; one whose disk is full, too.
+A voter may lose its disk if voters have directory ids (KIP-853), and another voter once the first has been
+replaced. A node whose disk reports errors or is full may stop, if it reports the reason.
 """
 
 from __future__ import annotations
@@ -39,22 +41,24 @@ from sim.storm.fault_atlas import FaultAtlas
 from sim.storm.storm_plan import StormPlan
 
 CLOCK_OFF_MS_MAX = 1_800_000
-"""The most that a clock is off: Kafka lets a producer's timestamps be an hour ahead of the broker's clock."""
+"""The largest error of a clock in milliseconds. Kafka accepts timestamps of producers up to one hour ahead of the
+broker's clock.
+"""
 CUT_SECONDS_MAX = 5.0
 LONG_SECONDS_MAX = 15.0
-"""The longest trouble: longer than a broker's session."""
+"""The longest duration of a trouble in seconds: longer than a broker's session."""
 FOLLOWS_PROBABILITY = 0.4
-"""The probability that all other brokers' processes die after one broker's disk was replaced."""
+"""The probability that the processes of all other brokers are killed after one broker's disk was replaced."""
 FULL_BYTES_MAX = 5000
-"""The most bytes that still fit on a disk that is filling up."""
+"""The most bytes that remain free when a disk becomes full."""
 
 
 Trouble = Callable[["Storm", Random], Awaitable[None]]
-"""A kind of trouble: a task that makes it until the storm is over."""
+"""A kind of trouble: a coroutine function that causes it again and again until the storm is over."""
 
 
 class Storm:
-    """One storm. `counts` has its deeds afterwards."""
+    """One storm. `counts` has how often each fault and action occurred."""
 
     def __init__(
         self,
@@ -65,8 +69,8 @@ class Storm:
         troubles: Mapping[str, Trouble],
         partitions: Sequence[TopicPartition] = (),
     ) -> None:
-        """`troubles` are further ones, by kind, beside the storm's own. `partitions` are those of the load, whose
-        bytes may rot.
+        """Create the storm. `troubles` are further kinds, in addition to the storm's own. `partitions` are those of
+        the workload, whose bytes may rot.
         """
         self._troubles = troubles
         self.atlas = FaultAtlas()
@@ -79,25 +83,28 @@ class Storm:
         self.clients = clients
         self._ends_at = 0.0
         self._under_way = 0
-        """Troubles of any kind that are not over."""
+        """How many troubles are active now."""
         self._begun = 0
         self._voter_away: Member | None = None
-        """The node whose disk is new, and which does not vote again."""
+        """The voter whose disk was replaced, until it is made a voter again; otherwise None."""
         self.lost_power: Member | None = None
-        """The broker that has lost its page cache, and whose replicas may not be in sync yet."""
+        """The broker that has lost its page cache, until its replicas are in sync again; otherwise None."""
         self._without_cache: frozenset[str] = frozenset()
-        """The names of all such brokers: another may lose its disk while one has rot."""
+        """The names of all brokers that have lost their page caches since the cluster was last whole."""
         self._replica_sets: frozenset[frozenset[str]] = frozenset()
-        """The brokers of each partition at the moment when the page cache was lost."""
+        """For each partition: the names of its brokers when the page cache was lost."""
         self.may_wait_for_operator = False
-        """True once partitions may be left whose last leader lost its disk while it alone was in sync."""
+        """True once a partition may be without a leader because the last one lost its disk while it alone was in the
+        ISR.
+        """
         self.died_since: tuple[str, ...] = ()
-        """The brokers that have died since the page cache was lost, with `lost_power` among them."""
+        """The names of brokers that have died since the page cache was lost, including `lost_power`."""
         self.doomed: set[str] = set()
-        """Nodes that will be ended, although they are still up: no other node may rely on them."""
+        """Names of nodes that will soon be ended, although they are still up. No other node's data may depend on them.
+        """
 
     async def run(self) -> None:
-        """Make trouble until the time is over, then undo it. Nodes that are dead then stay dead."""
+        """Cause trouble until the time is over. Each trouble is undone, but nodes that are down then remain down."""
         world = self.world
         self._ends_at = world.now + self.plan.seconds
         tasks: list[Event] = []
@@ -135,27 +142,27 @@ class Storm:
 
     @property
     def under_way(self) -> int:
-        """The number of troubles that are not over."""
+        """How many troubles are active now."""
         return self._under_way
 
     @property
     def seconds_left(self) -> float:
-        """The time until the storm is over."""
+        """How many seconds of the storm are left."""
         return max(0.0, self._ends_at - self.world.now)
 
     async def calm(self, random: Random, seconds_max: float) -> bool:
-        """Wait before the next trouble; returns whether there is time for one."""
+        """Wait before the next trouble. Return False if the storm is over."""
         seconds = random.uniform(0.0, seconds_max) * self.plan.pace
         await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
         return self.world.now < self._ends_at
 
     async def last(self, random: Random, seconds: float | None = None) -> None:
-        """Wait out a trouble: a moment, some seconds, or longer than a session, unless `seconds` is given."""
+        """Wait while a trouble lasts: `seconds` if given, otherwise a moment, some seconds, or longer than a session."""
         if seconds is None:
             seconds = random.uniform(0.0, random.choice((0.1, 3.0, LONG_SECONDS_MAX)))
         await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
 
-    # --- deaths
+    # -- ends of processes
 
     async def _deaths(self, random: Random) -> None:
         while await self.calm(random, 8.0):
@@ -171,13 +178,15 @@ class Storm:
                 await self._power_fails(member, how, random)
 
     async def process_dies(self, member: Member, how: str, random: Random, why: str = "") -> None:
-        """Kill a process (`all`) or `stop` it, if the model permits, and bring it back. `why` is for the trace."""
+        """Kill a process (`all`) or stop it (`stop`), if the fault model permits, and start it again. `why` is for the
+        trace.
+        """
         if not member.is_up() or not self.may_die(member):
             return
         running = member.running
         assert running is not None
         self.begin(f"{how} {member.name} {why}".rstrip())
-        # A broker that is asked to stop leaves the ISRs first, long before its process has ended (seed 368).
+        # A broker that is asked to stop leaves the ISRs at once, long before its process has ended.
         self.note_death(member)
         if how == "stop" and member.serves():
             member.ask_to_stop()
@@ -186,7 +195,7 @@ class Storm:
         await self._stay_down(member, random)
 
     async def stop(self, member: Member) -> None:
-        """Stop a process, cleanly if it can; its page cache stays."""
+        """Stop a process, cleanly if possible. Its page cache is kept."""
         running = member.running
         self.note_death(member)
         if running is not None and member.serves():
@@ -195,7 +204,7 @@ class Storm:
         await member.kill("all")
 
     async def _everybody(self, random: Random) -> None:
-        """Kill all processes at the same moment, and restart one after the other."""
+        """Kill all processes at once, and restart them one after another."""
         if self.lost_power is not None:
             return
         self.begin("everybody")
@@ -231,7 +240,7 @@ class Storm:
         await self.last(random)
         if not member.is_up():
             member.launch()
-        while random.random() < 0.2:  # die again before it is up
+        while random.random() < 0.2:  # crash again before it is up
             await self.world.sleep(random.uniform(0.0, 0.5))
             if member.is_up() and self.may_die(member):
                 await member.kill("all")
@@ -244,15 +253,16 @@ class Storm:
             self.died_since = tuple(dict.fromkeys((*self.died_since, member.name)))
 
     def may_die(self, member: Member) -> bool:
-        """True if, without this node, each partition still has a broker that was up ever since one of its brokers
-        lost its page cache."""
+        """True if this node may be killed. Each partition of a broker without its page cache must keep a replica whose
+        broker has stayed up since.
+        """
         if self.lost_power is None or member not in self.cluster.brokers:
             return True
         return self._keeps_a_replica(member, self._without_cache)
 
     def may_lose_disks_too(self, member: Member) -> bool:
-        """True if each partition of this broker has another replica that stayed up since the first lost its page
-        cache.
+        """True if this broker's disks may be damaged while another broker has lost its page cache. Each affected
+        partition must keep another replica whose broker has stayed up since.
         """
         return self._keeps_a_replica(member, self._without_cache | {member.name})
 
@@ -261,26 +271,30 @@ class Storm:
         return all(names - dead for names in self._replica_sets if names & without_cache)
 
     def note_loss(self, member: Member) -> None:
-        """Note that from now on this broker's page cache is gone, in a cluster that was whole."""
+        """Note that this broker has lost its page cache, in a cluster that was whole."""
         self.lost_power = member
         self.died_since = (member.name,)
         self._without_cache = frozenset(self.died_since)
         self._replica_sets = self.cluster.replica_sets
 
     def note_losses(self, members: Sequence[Member], replica_sets: frozenset[frozenset[str]]) -> None:
-        """Note that the page caches of these brokers are gone. `replica_sets` has those that may lead each partition."""
+        """Note that these brokers have lost their page caches. `replica_sets` has, for each partition, the brokers
+        that may lead it.
+        """
         self.lost_power = members[0]
         self.died_since = tuple(member.name for member in members)
         self._without_cache = frozenset(self.died_since)
         self._replica_sets = replica_sets
 
     def note_second_loss(self, member: Member) -> None:
-        """Note that another broker's page cache is gone, while the cluster is not whole."""
+        """Note that another broker has lost its page cache before the cluster was whole again."""
         self.note_death(member)
         self._without_cache |= {member.name}
 
     async def may_lose_power(self, member: Member) -> bool:
-        """True if the cluster is whole, all other trouble is over, and this broker's partitions are on others too."""
+        """True if this broker's machine may lose power: the cluster is whole, other trouble is over, and each of the
+        broker's partitions has other replicas.
+        """
         if self._under_way or not self.atlas.is_clear:
             return False
         begun = self._begun
@@ -290,7 +304,7 @@ class Storm:
         return frozenset((member.name,)) not in self.cluster.replica_sets
 
     async def is_settled(self) -> bool:
-        """True if no disk is damaged, and all page caches that were lost have been replaced by others."""
+        """True if all disks are undamaged, and the cluster is whole again after the last loss of a page cache."""
         if not self.plan.power or not self.atlas.is_clear:
             return False
         if any(member.disk_is_bad for member in self.cluster.members):
@@ -304,7 +318,7 @@ class Storm:
         return True
 
     async def may_damage(self, member: Member) -> bool:
-        """True if a node's disk may be damaged now; then a broker counts as if it had lost its page cache."""
+        """True if a node's disk may be damaged now. A broker then counts as having lost its page cache."""
         if not self.plan.power or not member.is_up() or member.disk_is_bad:
             return False
         if member in self.cluster.brokers:
@@ -314,10 +328,10 @@ class Storm:
         return True
 
     def paths_to_lose(self, member: Member) -> tuple[str, ...]:
-        """List the directories that a node may lose: all but the directory with its promises to the quorum.
+        """Return the log directories that a node may lose. A voter keeps its first one, where its votes are stored.
 
-        That directory may be lost, too, if the voter can be replaced by one with a new directory (KIP-853), one voter
-        at a time.
+        A voter may lose that directory, too, if it can be replaced by a voter with a new directory (KIP-853). Only
+        one voter may do so at a time.
         """
         paths = member.config.log_dirs
         if self._operator.is_voter(member) and (
@@ -327,14 +341,16 @@ class Storm:
         return paths
 
     def lose(self, member: Member) -> tuple[str, ...]:
-        """Choose the directories that a node loses now, until `bring_back`."""
+        """Choose the log directories that a node loses now. `bring_back` ends the loss."""
         paths = self.paths_to_lose(member)
         if paths[:1] == member.config.log_dirs[:1] and self._operator.is_voter(member):
             self._voter_away = member
         return paths
 
     async def bring_back(self, member: Member, paths: Sequence[str]) -> None:
-        """Start a node whose disks `paths` are new, and let it vote again if it did."""
+        """Start a node whose directories `paths` are new. If a voter has lost its first directory, it is made a voter
+        again.
+        """
         if not member.is_up():
             member.launch()
         if paths[0] == member.config.log_dirs[0] and self._operator.is_voter(member):
@@ -361,7 +377,7 @@ class Storm:
             await self.cut(links, how, random)
 
     async def cut(self, links: Sequence[tuple[str, str]], what: str, random: Random) -> None:
-        """Cut these links (source, target) for a while."""
+        """Cut these links (source, target) for a while. `what` is for the trace."""
         self.begin(f"links {what}")
         for source, target in links:
             self.world.cut(source, target)
@@ -382,13 +398,13 @@ class Storm:
             self.end()
 
     async def _pauses(self, random: Random) -> None:
-        """Freeze a process, as SIGSTOP and long collections of garbage do."""
+        """Freeze a process for a while, as SIGSTOP or a long garbage collection does."""
         while await self.calm(random, 10.0):
             member = random.choice(self.cluster.members)
             await self.freeze(member, random)
 
     async def freeze(self, member: Member, random: Random, why: str = "") -> None:
-        """Freeze a process for a while, if it lives. `why` is for the trace."""
+        """Freeze a process for a while, if it runs. `why` is for the trace."""
         if not member.is_up():
             return
         self.begin(f"pause {member.name} {why}".rstrip())
@@ -398,7 +414,7 @@ class Storm:
         self.end()
 
     async def _clocks(self, random: Random) -> None:
-        """Set an operator's clock; nothing that matters may depend on it."""
+        """Set a machine's wall clock wrong, as an operator may do by mistake. Nothing important may depend on it."""
         while await self.calm(random, 10.0):
             member = random.choice(self.cluster.members)
             offset_ms = random.randint(-CLOCK_OFF_MS_MAX, CLOCK_OFF_MS_MAX)
@@ -407,7 +423,7 @@ class Storm:
                 self.world.node_env(member.name).clock.wall_offset_ms = offset_ms
 
     async def _operate(self, random: Random) -> None:
-        """Let an operator act at the worst moment."""
+        """Let an operator do one action, at any moment."""
         while await self.calm(random, 6.0):
             self.begin(f"operator {await self._operator.work(random)}")
             self.end()
@@ -423,7 +439,7 @@ class Storm:
     # --- disks
 
     async def _full(self, random: Random) -> None:
-        """Let a disk fill up, and later have room again. Nothing that is on it is lost."""
+        """Let a disk become full, and later have space again. Its contents are kept."""
         while await self.calm(random, 10.0):
             member = random.choice(self.cluster.members)
             if not member.is_up() or member.disk_is_bad or not self.may_die(member):
@@ -443,7 +459,7 @@ class Storm:
             self.end()
 
     async def _wipes(self, random: Random) -> None:
-        """Replace a broker's disks, or those of a voter that can be replaced by its new self (KIP-853)."""
+        """Replace the disks of a broker by empty ones, or those of a voter that can be replaced (KIP-853)."""
         while await self.calm(random, 10.0):
             member = random.choice(self.cluster.members)
             paths = self.paths_to_lose(member)
@@ -452,8 +468,8 @@ class Storm:
             self.begin(f"wipe {len(paths)} of {member.name}")
             await member.kill("all")
             self.cluster.replace_disks(member, paths)
-            # Where a broker has lost its page cache before a controller's disk was replaced, one more must
-            # stay up.
+            # If a broker has lost its page cache before a controller's disk was replaced, one more broker must stay
+            # up.
             is_alone = member is self.lost_power or self.lost_power is None
             if random.random() < FOLLOWS_PROBABILITY and is_alone:
                 await self._other_brokers_die(member, random)
@@ -462,7 +478,7 @@ class Storm:
             self.end()
 
     async def _other_brokers_die(self, member: Member, random: Random) -> None:
-        """Kill and restart the brokers that were in sync with a broker whose disk is new."""
+        """Kill the processes of all brokers but one whose disk was replaced, and restart them one after another."""
         self.may_wait_for_operator = True
         await self.world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, LONG_SECONDS_MAX))))
         victims = [each for each in self.cluster.brokers if each is not member and each.is_up()]

@@ -1,4 +1,4 @@
-"""The plan of a storm, drawn from a seed: its length, and the kinds of trouble that it has. PURE."""
+"""The plan of a storm, drawn from a seed: its duration, and the kinds of trouble in it. PURE."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MORE_KINDS = (
     "dying",
     "rot",
 )
-"""Drawn by a stream of their own: see `StormPlan.with_more`."""
+"""Kinds that are drawn by a separate random generator: see `StormPlan.with_more`."""
 MORE_PROBABILITY = 0.3
 AGED_HOURS = (1.0, 1.4)
 AGED_PACE = 100.0
@@ -27,8 +27,8 @@ AGED_PACE = 100.0
 
 @attrs.frozen
 class StormPlan:
-    """`seconds` of trouble by `kinds`, a task for each mention; with `power`, machines may lose power. `pace` is the
-    factor by which all pauses are longer than usual.
+    """The plan of a storm: `seconds` of trouble of some `kinds`, with one task for each item of `kinds`. With `power`,
+    machines may lose power. All pauses are multiplied by `pace`.
     """
 
     seconds: float
@@ -44,11 +44,11 @@ class StormPlan:
         return cls(drawn if seconds is None else seconds, kinds or ("deaths",), random.random() < 0.7)
 
     def aged(self, random: Random) -> StormPlan:
-        """Return a copy with the same trouble spread over hours."""
+        """Return a copy with the same amount of trouble spread over hours."""
         hours = random.uniform(*AGED_HOURS)
         return attrs.evolve(self, seconds=3600.0 * hours, pace=AGED_PACE)
 
     def with_more(self, random: Random) -> StormPlan:
-        """Return a copy with some of `MORE_KINDS`."""
+        """Return a copy with some of `MORE_KINDS` added."""
         more = tuple(kind for kind in MORE_KINDS if random.random() < MORE_PROBABILITY)
         return attrs.evolve(self, kinds=self.kinds + more)

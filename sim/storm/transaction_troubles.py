@@ -1,25 +1,26 @@
-"""Faults aimed at transactions: at coordinators and leaders, at the moments when most depends on them. PORTED.
+"""Faults aimed at transactions: they hit coordinators and leaders at the most critical moments. PORTED.
 
-A transaction's outcome is final some milliseconds before its markers are written. A fault by chance seldom comes
-then. So these troubles hunt: they look into the living brokers until such a moment has come, and strike.
+A transaction's outcome is final some milliseconds before its markers are written. A random fault seldom hits that
+interval. So these troubles inspect the running brokers until a transaction is at such a moment, and then cause a
+fault.
 
-| moment | what it is |
+| moment | meaning |
 | --- | --- |
 | `open` | a transaction is open |
-| `deciding` | its coordinator has decided the outcome, which may not be committed |
-| `marking` | the outcome is committed, and markers are on their way |
+| `deciding` | its coordinator has decided the outcome, which may not be committed yet |
+| `marking` | the outcome is committed, and the markers are being sent |
 
-| kind | moments | whom it strikes |
+| kind | moments | where the fault occurs |
 | --- | --- | --- |
-| `coordinators` | all | the leader of the transaction's `__transaction_state`, or of its group's offsets |
-| `markers` | `deciding`, `marking` | the leader of a partition that it has written, or its coordinator |
-| `handovers` | `open`, `deciding` | the link from its coordinator to such a leader, then the coordinator |
+| `coordinators` | all | at the leader of the transaction's partition in `__transaction_state`, or of its group's offsets |
+| `markers` | `deciding`, `marking` | at the leader of a partition that the transaction has written, or at its coordinator |
+| `handovers` | `open`, `deciding` | on the link from its coordinator to such a leader, then at the coordinator |
 
-The last one makes a late marker. It lies in the link while its coordinator is frozen, and comes when another
+The last kind makes late markers. They wait in the link while their coordinator is frozen, and arrive after another
 coordinator has ended the transaction.
 
-They strike as other troubles do, within the fault model of `sim.storm.storm`. A process dies, is asked to stop, or
-freezes. Or it is cut off from everybody, or in one direction from one other. A look changes nothing.
+Like other troubles, these obey the fault model of `sim.storm.storm`. A process is killed, asked to stop, or frozen.
+Or it is cut off from all others, or in one direction from one other. Inspection changes nothing.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ CALM_SECONDS_MAX = 5.0
 HUNT_SECONDS_MAX = 5.0
 LOOK_SECONDS = 0.001
 HANDOVER_SECONDS_MAX = 15.0
-"""The time that another coordinator may take to end a transaction that the frozen one has decided."""
+"""How many seconds another coordinator may take to end a transaction that the frozen coordinator has decided."""
 LINGER_SECONDS = (0.0, 0.0, 0.001, 0.01, 0.1)
-"""The time between the moment and the strike."""
+"""Choices for the seconds between the moment and the fault."""
 STRIKES = ("all", "all", "stop", "pause", "pause", "cut off", "cut off", "one way")
 
 
 def _transactions(storm: Storm, moment: str) -> Iterator[tuple[Member, Transaction]]:
-    """Find the transactions for which it is this moment, with the nodes that coordinate them."""
+    """Find the transactions that are at this moment, with the nodes that coordinate them."""
     if moment == "marking":
         for member, node in Processes(storm.cluster).living():
             if node.broker is not None:
@@ -73,7 +74,7 @@ def _transactions(storm: Storm, moment: str) -> Iterator[tuple[Member, Transacti
 
 
 def _states(storm: Storm) -> Iterator[tuple[Member, TransactionsState]]:
-    """Yield the knowledge of the serving coordinators of each living node."""
+    """Yield the transactions' states of all coordinators that serve, with their nodes."""
     for member, node in Processes(storm.cluster).living():
         if node.broker is None:
             continue
@@ -83,7 +84,7 @@ def _states(storm: Storm) -> Iterator[tuple[Member, TransactionsState]]:
 
 
 def _leaders(storm: Storm, partitions: list[TopicPartitionPair]) -> list[Member]:
-    """Find the living nodes that take themselves for leaders of any of these partitions."""
+    """Find the running nodes that consider themselves leaders of any of these partitions."""
     wanted = set(partitions)
     return [
         each.member
@@ -93,7 +94,9 @@ def _leaders(storm: Storm, partitions: list[TopicPartitionPair]) -> list[Member]
 
 
 def _victims(storm: Storm, target: str, moment: str) -> list[Member]:
-    """Choose the nodes to strike now, by `target`, once for each reason."""
+    """List the nodes that a fault may hit now, by `target`. A node is listed once for each transaction that makes it a
+    target.
+    """
     found: list[Member] = []
     for coordinator, transaction in _transactions(storm, moment):
         if target == "coordinator":
@@ -106,7 +109,7 @@ def _victims(storm: Storm, target: str, moment: str) -> list[Member]:
 
 
 async def _hunt(storm: Storm, random: Random, *, targets: tuple[str, ...], moments: tuple[str, ...]) -> None:
-    """Find targets, strike, and begin anew."""
+    """Find a node at a critical moment and cause a fault there, again and again."""
     world = storm.world
     while await storm.calm(random, CALM_SECONDS_MAX):
         target, moment = random.choice(targets), random.choice(moments)
@@ -134,7 +137,7 @@ async def _strike(storm: Storm, random: Random, member: Member, why: str) -> Non
 
 
 async def _hand_over(storm: Storm, random: Random) -> None:
-    """Let markers of a coordinator arrive when another one has taken over, and has ended the transaction."""
+    """Let markers from a coordinator arrive after another coordinator has taken over and ended the transaction."""
     world = storm.world
     while await storm.calm(random, CALM_SECONDS_MAX):
         found = await _until(storm, partial(_far_leaders, storm), HUNT_SECONDS_MAX)
@@ -155,13 +158,13 @@ async def _hand_over(storm: Storm, random: Random) -> None:
 
 
 async def _until(storm: Storm, look: Callable[[], list[_Found]], seconds_max: float) -> list[_Found]:
-    """Repeat a look until it finds something; returns an empty list if time is up first."""
+    """Call `look` until it finds something. Returns an empty list if the time is over before that."""
     world = storm.world
     gives_up_at = world.now + min(seconds_max, storm.seconds_left)
     found, seen = look(), world.wakes
     while not found and world.now < gives_up_at:
         await world.sleep(LOOK_SECONDS)
-        if seen != world.wakes:  # otherwise nobody has done anything meanwhile
+        if seen != world.wakes:  # otherwise no process has run meanwhile
             found, seen = look(), world.wakes
     return found
 
@@ -171,7 +174,9 @@ def _marking(storm: Storm, transactional_id: str) -> list[Transaction]:
 
 
 def _far_leaders(storm: Storm) -> list[tuple[Member, Member, str]]:
-    """List coordinators of open transactions, leaders of their partitions on other nodes, and transactional ids."""
+    """List triples: the coordinator of an open or ending transaction, the leader of one of its partitions on another
+    node, and the transactional id.
+    """
     return [
         (coordinator, leader, transaction.transactional_id)
         for moment in ("open", "deciding")
@@ -182,7 +187,7 @@ def _far_leaders(storm: Storm) -> list[tuple[Member, Member, str]]:
 
 
 def _ended_elsewhere(storm: Storm, coordinator: Member, transactional_id: str) -> list[Member]:
-    """Find the other nodes that know the transactional id, and have sent all of its markers."""
+    """Find the other nodes that coordinate the transactional id and have finished its transaction."""
     return [
         member
         for member, state in _states(storm)
@@ -201,4 +206,4 @@ TRANSACTION_TROUBLES: Mapping[str, Trouble] = {
     ),
     "handovers": _hand_over,
 }
-"""Troubles by their word in `StormPlan.kinds`, for runs that have copiers."""
+"""Troubles by their names in `StormPlan.kinds`, for runs that have copiers."""

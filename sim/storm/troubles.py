@@ -1,9 +1,7 @@
-"""More kinds of trouble for a storm: links that are narrow, closed or forgetful, slow machines, drifting clocks.
+"""More kinds of trouble for a storm: faulty links, slow machines, wrong clocks, other configurations. PORTED.
 
-PORTED.
-
-Disks keep their contents, so each kind may hit any machine at any time. The kinds in a storm are drawn from the seed
-(`sim.options`). Each is a task of its own, as in `sim.storm.storm`.
+Disks keep their contents, so each kind may hit any machine at any time. The seed draws the kinds in a storm
+(`sim.options`). Each kind is a separate task, as in `sim.storm.storm`.
 """
 
 from __future__ import annotations
@@ -16,16 +14,18 @@ from sim.storm.storm import Storm, Trouble
 
 NARROW_BYTES_PER_SECOND = (20_000.0, 200_000.0)
 SLOW_MACHINE_SECONDS = (0.02, 0.2)
-"""The most by which each segment to and from a slow machine is late."""
+"""Choices for the longest delay in seconds of each segment to and from a slow machine."""
 SLOW_WORK_FACTORS = (5.0, 50.0)
 DRIFT_MAX = 0.05
-"""The largest drift of a wall clock: an hour a day is beyond any machine's, and below an operator's hand."""
+"""The largest drift of a wall clock, as a share: about an hour per day. No machine drifts as much, but operators set
+clocks further off.
+"""
 RATE_OFF_MAX = 0.001
 DAY_MS = 86_400_000
 JUMPS_MS = (8 * DAY_MS, 8 * DAY_MS, -DAY_MS)
-"""Further than Kafka's retention of a week, and a day back."""
+"""Choices for jumps: by more than Kafka's retention of a week, and one day back."""
 JUMP_SHARE = 0.6
-"""How long a jump lasts at most, as a share of the interval after which a node believes it."""
+"""The longest duration of a jump, as a share of the interval after which a node accepts the new time."""
 JUMP_SECONDS_MAX = 60.0
 INTERVAL_KEY = "log.retention.check.interval.ms"
 
@@ -35,7 +35,7 @@ def _machines(storm: Storm) -> list[str]:
 
 
 async def narrow_links(storm: Storm, random: Random) -> None:
-    """Let one link carry few bytes per second for a while, in both directions or in one."""
+    """Let one link carry few bytes per second for a while, in one direction or both."""
     world = storm.world
     while await storm.calm(random, 10.0):
         one, other = random.sample([*_machines(storm), *storm.clients], 2)
@@ -51,7 +51,7 @@ async def narrow_links(storm: Storm, random: Random) -> None:
 
 
 async def closed_links(storm: Storm, random: Random) -> None:
-    """Make new connections to a machine fail, from all others or from one: refused, or never answered."""
+    """Make new connections to a machine fail, from all others or from one. They are refused, or never answered."""
     world = storm.world
     while await storm.calm(random, 10.0):
         everybody = [*_machines(storm), *storm.clients]
@@ -62,7 +62,8 @@ async def closed_links(storm: Storm, random: Random) -> None:
         storm.begin(f"closed {how} {target} to {len(sources)}")
         for source in sources:
             world.fabric.close_link(source, target, "refuses" if how == "refuses" else "swallows")
-        if random.random() < 0.5:  # open connections are severed, too, so that a process must connect again
+        if random.random() < 0.5:
+            # Sever open connections as well, so that a process must connect again.
             for source in sources:
                 world.fabric.sever(source, target)
         await storm.last(random)
@@ -72,7 +73,7 @@ async def closed_links(storm: Storm, random: Random) -> None:
 
 
 async def forgotten_connections(storm: Storm, random: Random) -> None:
-    """Let a firewall forget the connections between two machines: half open, and without notice to the ends."""
+    """Drop the connections between two machines without notice to the ends, as a firewall does that forgets them."""
     while await storm.calm(random, 6.0):
         one, other = random.sample([*_machines(storm), *storm.clients], 2)
         storm.begin(f"forgotten {one} {other} {storm.world.fabric.sever(one, other)}")
@@ -80,7 +81,7 @@ async def forgotten_connections(storm: Storm, random: Random) -> None:
 
 
 async def slow_machines(storm: Storm, random: Random) -> None:
-    """Make one machine slow in everything: its disk's work, and all its messages."""
+    """Make one machine slow for a while: its calls to workers (such as disk operations), and its messages."""
     world = storm.world
     while await storm.calm(random, 10.0):
         name = random.choice(_machines(storm))
@@ -98,7 +99,7 @@ async def slow_machines(storm: Storm, random: Random) -> None:
 
 
 async def drifting_clocks(storm: Storm, random: Random) -> None:
-    """Let wall clocks run away, and oscillators differ; nothing that matters may depend on them."""
+    """Let wall clocks drift, and monotonic clocks run at different rates. Nothing important may depend on them."""
     world = storm.world
     while await storm.calm(random, 10.0):
         member = random.choice(storm.cluster.members)
@@ -107,9 +108,11 @@ async def drifting_clocks(storm: Storm, random: Random) -> None:
 
 
 async def jumping_clocks(storm: Storm, random: Random) -> None:
-    """Let a wall clock jump by days, and return before the node believes it: nothing may be deleted, expire or end.
+    """Let a wall clock jump by days, and return before the node accepts it. Nothing may be deleted, expire or end
+    because of the jump.
 
-    A process that starts meanwhile has the right time, since it would believe any.
+    Only the running process has the wrong time. A process that starts during the jump gets the right time, since it
+    would accept any time.
     """
     world = storm.world
     while await storm.calm(random, 10.0):
@@ -127,7 +130,7 @@ async def jumping_clocks(storm: Storm, random: Random) -> None:
 
 
 async def other_configurations(storm: Storm, random: Random) -> None:
-    """Restart brokers and controllers with an older file, without tuning, and later with the new one."""
+    """Restart brokers and controllers with an older configuration file, without tuning, and later with the new one."""
     while await storm.calm(random, 10.0):
         member = random.choice(storm.cluster.members)
         if not member.is_up() or not storm.may_die(member):
@@ -142,7 +145,7 @@ async def other_configurations(storm: Storm, random: Random) -> None:
 
 
 async def no_descriptors(storm: Storm, random: Random) -> None:
-    """Take a node's file descriptors away for a while, as a leak or a crowd of connections does."""
+    """Take a node's free file descriptors away for a while, as a leak or too many connections do."""
     world = storm.world
     while await storm.calm(random, 10.0):
         member = random.choice(storm.cluster.members)
@@ -163,6 +166,6 @@ TROUBLES: Mapping[str, Trouble] = {
     "drift": drifting_clocks,
     "configurations": other_configurations,
 }
-"""Troubles by their word in `StormPlan.kinds`."""
+"""Troubles by their names in `StormPlan.kinds`."""
 LATER_TROUBLES: Mapping[str, Trouble] = {"descriptors": no_descriptors, "jumps": jumping_clocks}
-"""Further troubles, each drawn by a stream of its own."""
+"""Further troubles, which are drawn by a separate random generator."""

@@ -1,13 +1,13 @@
-"""Nodes that are one release behind, and their upgrade while the cluster works. PORTED.
+"""Nodes of the previous release, and their upgrade while the cluster is working. PORTED.
 
-A node of the former release serves clients in versions that end one earlier, and lacks this release's news: eligible
-leader replicas. A cluster of both works with the old level. Nodes are restarted with the new release one by one, in
-the middle of everything else. An operator tries again and again to raise the level. It must be refused while any node
-is behind, since a node stops when it finds an unknown level finalized. It must be accepted once all nodes have the
-new release.
+In the previous release the newest version of each API is one lower, and some features have a lower level
+(`sim.machine.releases`). A cluster with nodes of both releases works with the old feature level. Nodes are
+restarted with the new release one by one, while all other trouble continues. An operator tries again and again to
+raise the level. That must be refused while any node has the previous release, since a node stops if an unknown
+level is finalized. It must be accepted once all nodes have the new release.
 
-The condition is that all controllers have registered once. As in Kafka, an unregistered controller does not count,
-and is refused when it comes.
+This holds only if all controllers have registered once. As in Kafka, an unregistered controller does not count, and
+is refused when it tries to register.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 async def rolling_upgrade(storm: Storm, random: Random) -> None:
-    """Restart the nodes that are behind with this release, one by one, and try to raise the level in between."""
+    """Restart the nodes of the previous release with this release, one by one. In between, try to raise the level."""
     behind = [member for member in storm.cluster.members if member.release is not THIS_RELEASE]
     random.shuffle(behind)
     while await storm.calm(random, 8.0):
@@ -50,7 +50,7 @@ async def rolling_upgrade(storm: Storm, random: Random) -> None:
             member = behind.pop()
             storm.begin(f"upgrade {member.name}")
             member.release = THIS_RELEASE
-            if member.is_up():  # a dead node comes back upgraded
+            if member.is_up():  # a node that is down will start with the new release
                 await storm.stop(member)
                 if not member.is_up():
                     member.launch()
@@ -71,7 +71,9 @@ def _knows_all_controllers(cluster: Cluster) -> bool:
 
 
 async def _raise_level(cluster: Cluster) -> str:
-    """Try to finalize the level of this release, and return the outcome. Refutes the run if a node is left behind."""
+    """Try to finalize the level of this release, and return the outcome. Refutes the run if that succeeds although a
+    node still has the previous release.
+    """
     if not _knows_all_controllers(cluster):
         return "not tried"
     client = cluster.observer
@@ -89,7 +91,7 @@ async def _raise_level(cluster: Cluster) -> str:
 
 
 async def level_must_be_decided(cluster: Cluster) -> None:
-    """Check the level: once all nodes are up to date, it is raised in the end; else it is refused. Raises
+    """Check that the level is raised in the end if all nodes have this release, and is refused otherwise. Raises
     `Liveness`, refutes the run.
     """
     world = cluster.world

@@ -1,7 +1,7 @@
-"""Upkeep by operators while clients are at work: rolling restarts, and brokers that leave and return. PORTED.
+"""Maintenance by operators while clients are working: rolling restarts, and brokers that leave and return. PORTED.
 
-A broker that leaves is stopped and unregistered (KIP-631). It comes back with its disks, under its id, and registers
-anew. Both count as deaths of a process: see the fault model in `sim.storm.storm`.
+A broker that leaves is stopped and unregistered (KIP-631). It returns with its disks and its id, and registers
+again. Both actions count as deaths of a process: see the fault model in `sim.storm.storm`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CALL_SECONDS = 5.0
 
 
 async def rolling_restarts(storm: Storm, random: Random) -> None:
-    """Stop and start each node in turn, cleanly; sometimes the next one goes before the last is back."""
+    """Stop and start each node in turn, cleanly. Sometimes the next one is stopped before the last is up again."""
     while await storm.calm(random, 15.0):
         members = random.sample(storm.cluster.members, len(storm.cluster.members))
         waits = random.random() < 0.7
@@ -36,7 +36,7 @@ async def rolling_restarts(storm: Storm, random: Random) -> None:
 
 
 async def unregistered_brokers(storm: Storm, random: Random) -> None:
-    """Stop a broker, let the cluster forget it, and start it again."""
+    """Stop a broker, unregister it, and start it again."""
     client = storm.cluster.observer
     while await storm.calm(random, 15.0):
         member = random.choice(storm.cluster.brokers)
@@ -46,7 +46,7 @@ async def unregistered_brokers(storm: Storm, random: Random) -> None:
         storm.begin(f"unregister {member.name}")
         storm.note_death(member)
         storm.doomed.add(member.name)
-        if random.random() < 0.8:  # else it is forgotten while it runs, and an operator restarts it later
+        if random.random() < 0.8:  # otherwise it is unregistered while it runs, and restarted later
             await storm.stop(member)
         try:
             await client.run(unregister_broker(client.core, node_id, timeout=CALL_SECONDS))
@@ -61,4 +61,4 @@ async def unregistered_brokers(storm: Storm, random: Random) -> None:
 
 
 UPKEEP: Mapping[str, Trouble] = {"rolling": rolling_restarts, "unregister": unregistered_brokers}
-"""Troubles by their word in `StormPlan.kinds`."""
+"""Troubles by their names in `StormPlan.kinds`."""

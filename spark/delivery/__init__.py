@@ -1,1 +1,1 @@
-"""Exactly-once delivery of the sink: the protocol, its markers, and the topic that keeps them."""
+"""Exactly-once delivery of the sink: the protocols, and the markers and decisions that they store in a topic."""

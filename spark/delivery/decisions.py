@@ -1,7 +1,8 @@
-"""The decisions topic: created and checked by the driver of exactly-once writes, and read by driver and tasks. SHELL.
+"""The decisions topic, which stores the progress of exactly-once writes: the driver creates and checks it, driver and
+tasks read it. SHELL.
 
-Its markers say which batch each task of each query has committed (`markers.py`). It is compacted: a marker stays
-until its task writes another. Segments are small, since a new process reads a whole partition.
+Its markers say which batch each task of each query has committed (`markers.py`). The topic is compacted: a marker
+stays until its task writes the next one. Segments are small, because a new process reads a whole partition.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ __all__ = ["Decisions", "new_topic"]
 
 _PARTITIONS = 8
 _REPLICAS = 3
-"""Replicas of the topic where there are as many brokers. A single replica, the default of brokers, would lose
-progress with its disk. Kafka's own topics of this kind have three.
+"""The replicas of the topic, if there are so many brokers. With a single replica, the brokers' default, progress
+would be lost with a disk. Kafka's own topics of this kind also have three.
 """
 _SETTINGS = {
     "cleanup.policy": "compact",
@@ -41,11 +42,11 @@ _SETTINGS = {
     "segment.ms": str(3_600_000),
     "min.cleanable.dirty.ratio": "0.1",
     "compression.type": "producer",
-    # If a marker were lost without its rows, the rows would be written again.
+    # If a marker were lost, but not its rows, the rows would be written again.
     "unclean.leader.election.enable": "false",
 }
 _SAFE = {"min.insync.replicas": "2"}
-"""A setting beside three replicas: a marker is never on a single disk."""
+"""A setting that goes with three replicas: each marker is on at least two disks."""
 _READ_COMMITTED = 1
 _FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
@@ -56,7 +57,7 @@ _AGAIN_SECONDS = 0.05
 
 @attrs.define
 class _Answer:
-    """One partition's part of a Fetch answer."""
+    """The part of a Fetch answer for one partition."""
 
     records: memoryview
     last_stable_offset: int
@@ -64,24 +65,28 @@ class _Answer:
 
 
 def new_topic(name: str, brokers: int) -> NewTopic:
-    """Describe the decisions topic for a cluster with this number of brokers."""
+    """Describe the decisions topic for a cluster with `brokers` brokers."""
     if brokers < _REPLICAS:
         return NewTopic(name, _PARTITIONS, -1, configs=_SETTINGS)
     return NewTopic(name, _PARTITIONS, _REPLICAS, configs={**_SETTINGS, **_SAFE})
 
 
 class Decisions:
-    """The decisions topic of a cluster; not for several threads at a time. Use it as a context manager, or call `close`."""
+    """A client for the decisions topic of a cluster. Only one thread at a time may use it. Use it as a context
+    manager, or call `close`.
+    """
 
     def __init__(self, properties: Mapping[str, str], topic: str = DECISIONS_TOPIC) -> None:
         settings = ProducerSettings.from_properties(properties)
         self.topic = topic
         self.timeout = settings.max_block_ms / 1000
-        """Seconds that a question may take."""
+        """Seconds that a request may take with its retries."""
         config = attrs.evolve(settings.client_config(), api_timeout=self.timeout)
         self.client = Client(properties["bootstrap.servers"], config=config, timeout_ms=settings.max_block_ms)
         self._logs: dict[tuple[bytes, str], MarkerLog] = {}
-        """The markers read so far of each query, below the last stable offset."""
+        """The markers of each query that were read so far, up to the last stable offset; the key is (topic id,
+        query).
+        """
 
     def __enter__(self) -> Decisions:
         return self
@@ -90,13 +95,15 @@ class Decisions:
         self.close()
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self.client.close()
 
-    # The driver, before a query starts
+    # Called by the driver, before a query starts
 
     def make(self) -> None:
-        """See that the topic is there and keeps its markers. Raises `ValueError`, `KafkaError`, `ClientError`."""
+        """Create the topic if it does not exist, and check that it is compacted. Raises `ValueError`, `KafkaError`,
+        `ClientError`.
+        """
         cluster = self.client.metadata([self.topic])
         if self.topic not in cluster.topics:
             [created] = self.client.admin.create_topics([new_topic(self.topic, len(cluster.brokers))])
@@ -112,7 +119,7 @@ class Decisions:
             )
 
     def transaction_timeout_max_ms(self) -> int | None:
-        """Return the broker's `transaction.max.timeout.ms`; None if it does not say."""
+        """Return the broker's `transaction.max.timeout.ms`; None if the broker does not report it."""
         broker = min(self.client.metadata([]).brokers)
         resource = ConfigResource(ResourceType.BROKER, str(broker))
         [found] = self.client.admin.describe_configs([resource], [_TIMEOUT_MS_MAX])
@@ -122,7 +129,7 @@ class Decisions:
     # Markers
 
     def end_of(self, query: str) -> tuple[TopicPartition, int]:
-        """Return the partition with a query's markers, and its high watermark now."""
+        """Return the partition that has a query's markers, and its current high watermark."""
         if self.topic not in self.client.core.cluster.topics:
             self.client.metadata([self.topic])
         partitions = len(self.client.core.cluster.topic(self.topic).partitions)
@@ -130,7 +137,9 @@ class Decisions:
         return key, self.client.list_offsets({key: LATEST})[key].offset
 
     def read(self, query: str, key: TopicPartition, end: int) -> MarkerLog:
-        """Read a query's markers up to the offset `end`. Raises `KafkaError`, `ClientError`, `ProgressError`."""
+        """Read a query's markers up to the offset `end`, even those in open transactions. Raises `KafkaError`,
+        `ClientError`, `ProgressError`.
+        """
         identity = self.client.core.cluster.topic(self.topic).topic_id, query
         log = self._logs.pop(identity, None)
         if log is None or log.position > end:
@@ -153,16 +162,19 @@ class Decisions:
         return log
 
     def last(self, query: str, batch: int) -> Decision | None:
-        """Return a query's last decision up to the high watermark of now, for a run of `batch`. Raises as `read`."""
+        """Return a query's last decision, as of the current high watermark. `batch` is the batch that will be
+        written. Raises as `read` does.
+        """
         key, end = self.end_of(query)
         log = self.read(query, key, end)
         return last_of(query, batch, log.decision, log.markers)
 
     def last_settled(self, query: str, batch: int, seconds: float) -> Decision | None:
-        """Return the last decision, as `last` does. An earlier batch that is not complete is read again, for `seconds` at most.
+        """Return a query's last decision, as `last` does. If it is about an earlier batch and not complete, read
+        again for up to `seconds`.
 
-        The coordinator answers the driver's FINISH before the markers of the transaction are in the log (KIP-98). If
-        a leader moves, they come late, when the next batch has begun.
+        The coordinator answers the driver's FINISH before the transaction's control markers are in the log (KIP-98).
+        If a leader moves, they arrive late, when the next batch has begun.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -173,7 +185,7 @@ class Decisions:
             time.sleep(_AGAIN_SECONDS)
 
     def _fetch(self, key: TopicPartition, position: int, isolation_level: int) -> _Answer:
-        """Fetch one answer of the leader; passing errors are retried for `max.block.ms`."""
+        """Fetch records from the partition's leader. Retriable errors are retried for `max.block.ms`."""
         deadline, failures = time.monotonic() + self.timeout, 0
         while True:
             try:

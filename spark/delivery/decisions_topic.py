@@ -3,4 +3,5 @@
 __all__ = ["DECISIONS_TOPIC"]
 
 DECISIONS_TOPIC = "odradek-spark-decisions"
-"""The option `decisionsTopic` names another topic, for instance a topic of an administrator."""
+"""The default of the option `decisionsTopic`, which may name another topic, for instance a topic of an administrator.
+"""

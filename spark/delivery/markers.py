@@ -1,12 +1,13 @@
-"""Markers of progress and decisions as records that people can read, and the log of them up to an end. PURE.
+"""Encodes markers and decisions as readable JSON records, and collects them from the decisions topic. PURE.
 
 A marker's key is `{"query":"...","task":0}`, its value `{"batch":7,"rows":1000,"rowHash":"00..."}`. A decision of the
-two-phase protocol has the key `{"query":"...","decision":"two-phase"}`. Its value also has `winners`, each as
-[task, slot, producer id, producer epoch], and `complete`. Both name the `topics` that were written, with their ids. All
-records of a query are in one partition, so that one reading finds them.
+two-phase protocol has the key `{"query":"...","decision":"two-phase"}`. Its value also has `winners`, each as [task,
+slot, producer id, producer epoch], and `complete`. Markers and decisions also have the `topics` that were written,
+with their ids. All records of a query are in one partition.
 
-`MarkerLog` takes what was fetched. Below the last stable offset the broker names what was aborted. Above it, where other
-tasks have transactions open, the log holds records back until their transaction's end is there (KIP-98).
+`MarkerLog` processes fetched batches. Below the last stable offset, the broker lists the aborted transactions. Above
+it other tasks have open transactions; there the log keeps records aside until it has read the end of their
+transaction (KIP-98).
 """
 
 from __future__ import annotations
@@ -37,33 +38,33 @@ __all__ = [
 _DECOMPRESSED_BYTES_MAX = 64 << 20
 
 TaskKey = tuple[str, int]
-"""The query and the task; a decision, which is about all tasks, has `_ALL_TASKS`."""
+"""(query, task). A decision is about all tasks, and has the task `_ALL_TASKS`."""
 _ALL_TASKS = -1
 _TWO_PHASE = "two-phase"
 
 
 def partition_of(query: str, partitions: int) -> int:
-    """Choose the partition of the decisions topic that has the markers of a query."""
+    """Choose the partition of the decisions topic for a query, out of `partitions`."""
     return crc32(query.encode()) % partitions
 
 
 def marker_key(query: str, task: int) -> bytes:
-    """Write the key of a task's marker; compaction keeps the last record of each."""
+    """Encode the key of a task's marker. Compaction keeps only the last marker of a task."""
     return json.dumps({"query": query, "task": task}, separators=(",", ":")).encode()
 
 
 def marker_value(marker: Marker) -> bytes:
-    """Write the value of a marker."""
+    """Encode the value of a marker."""
     return _as_json({**_common(marker.batch, marker.summary), "topics": _named(marker.topics)})
 
 
 def decision_key(query: str) -> bytes:
-    """Write the key of a query's decisions; compaction keeps the last decision."""
+    """Encode the key of a query's decisions. Compaction keeps only the last decision."""
     return _as_json({"query": query, "decision": _TWO_PHASE})
 
 
 def decision_value(decision: Decision) -> bytes:
-    """Write the value of a decision. Once it is complete, its winners are of no more use."""
+    """Encode the value of a decision. A complete decision no longer needs its winners, so they are left out."""
     winners = () if decision.is_complete else decision.winners
     return _as_json(
         {
@@ -88,7 +89,7 @@ def _as_json(found: Mapping[str, Any]) -> bytes:
 
 
 def _parse_key(key: bytes | None) -> TaskKey | None:
-    """Parse the task of a record; None for a record that is neither marker nor decision."""
+    """Parse the key of a record as (query, task); return None if the record is neither marker nor decision."""
     try:
         found = json.loads(key or b"")
         query = found["query"]
@@ -117,7 +118,9 @@ def _parse_value(key: TaskKey, value: bytes) -> Marker | Decision:
 
 @attrs.define
 class MarkerLog:
-    """The last committed markers and the last decision of one query, read up to `position`."""
+    """The last committed marker of each task, and the last decision of one query, in the batches before the offset
+    `position`.
+    """
 
     query: str
     position: int = 0
@@ -126,11 +129,13 @@ class MarkerLog:
     _open: dict[int, list[tuple[TaskKey, bytes | None]]] = attrs.field(factory=dict)
 
     def copy(self) -> MarkerLog:
-        """Copy the log, to read on without changing this one."""
+        """Return a copy, which can read further without changing this log."""
         return MarkerLog(self.query, self.position, dict(self.markers), self.decision)
 
     def add_stable(self, buf: memoryview, aborted: Sequence[tuple[int, int]]) -> None:
-        """Take batches below the last stable offset; `aborted` are (producer id, first offset) in offset order."""
+        """Process batches below the last stable offset. `aborted` has (producer id, first offset) of aborted
+        transactions, sorted by offset.
+        """
         coming, gone = list(aborted), set[int]()
         for place, header in self._batches(buf):
             while coming and coming[0][1] <= header.last_offset:
@@ -143,8 +148,8 @@ class MarkerLog:
                 self._apply(self._records(buf, place))
 
     def add_unstable(self, buf: memoryview, end: int) -> None:
-        """Take batches between the last stable offset and `end`. They count once the end of their transaction has
-        been read.
+        """Process batches from the last stable offset up to `end`. Their records count once the commit of their
+        transaction has been read.
         """
         for place, header in self._batches(buf):
             if header.base_offset >= end:
@@ -161,22 +166,22 @@ class MarkerLog:
 
     @property
     def newest(self) -> int:
-        """The last batch that a task has committed; -1: none."""
+        """The last batch that any task has committed; -1 if there is none."""
         return max((each.batch for each in self.markers.values()), default=-1)
 
     @property
     def newest_begun(self) -> int:
-        """The last batch of a marker, committed or in a transaction that is open at the end; -1: none."""
+        """The last batch of any marker, whether committed or in an open transaction; -1 if there is none."""
         held = [each for records in self._open.values() for each in records]
         begun = (_parse_value(key, value) for key, value in held if value and key[1] != _ALL_TASKS)
         return max([self.newest, *(each.batch for each in begun)])
 
     def is_undecided(self, task: int) -> bool:
-        """True if a transaction that holds a marker of the task is open at the end."""
+        """True if an open transaction has a marker of this task."""
         return any(key[1] == task for held in self._open.values() for key, _ in held)
 
     def _batches(self, buf: memoryview) -> list[tuple[int, BatchHeader]]:
-        """List the whole batches that were not seen before."""
+        """List the complete batches that were not processed before, as (position, header)."""
         found = []
         for place, header in iter_batches(buf):
             if header.next_offset > self.position:

@@ -1,8 +1,8 @@
-"""The pool of a query's transactional ids: its free slots, its open transactions, and the end of single transactions.
-PURE.
+"""The pool of a query's transactional ids, which are called slots: finds free slots and open transactions, and ends
+single transactions. PURE.
 
-The operations ask the transaction coordinators, like those of an administrator (KIP-664), and end transactions by
-producer id and epoch. EndTxn names both (KIP-98), and since KIP-890 the epoch grows with each transaction. So it ends
+The operations send admin requests (KIP-664) to the transaction coordinators. They end a transaction by producer id
+and epoch, which EndTxn contains (KIP-98). Since KIP-890 the epoch grows with each transaction. So EndTxn ends exactly
 that transaction, or nothing.
 """
 
@@ -56,23 +56,24 @@ _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 def slot_id(query: str, task: int, slot: int) -> str:
-    """Make the transactional id of a slot."""
+    """Return the transactional id for a slot of a task's pool."""
     return f"{PREFIX}{query}-{task}-{slot}"
 
 
 def driver_id(query: str) -> str:
-    """Make the transactional id under which drivers write their decisions."""
+    """Return the transactional id with which drivers write a query's decisions."""
     return f"{PREFIX}{query}-driver"
 
 
 def query_of(transactional_id: str) -> str | None:
-    """Return the query of a slot's transactional id; None for any other id."""
+    """Return the query to which a transactional id of the pool belongs; None for any other id."""
     match = _ID.fullmatch(transactional_id)
     return None if match is None else match[1]
 
 
 def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: float) -> Operation[list[int]]:
-    """Find slots of a task from `first` on that look free: no transaction is open in them. Never empty.
+    """Find slots (transactional ids) of a task without an open transaction. Return their numbers, at least one, from
+    `first` on.
 
     Raises `KafkaError`, `ClientError`.
     """
@@ -93,7 +94,7 @@ def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: flo
 
 
 def _is_open(each: TransactionDescription) -> bool:
-    """True if a transaction is under way. Raises the error of a coordinator that does not answer."""
+    """True if a transaction is open. Raises the error of a coordinator that does not answer."""
     if each.error is None:
         return each.state not in ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
     if _is_unknown(each):
@@ -102,23 +103,25 @@ def _is_open(each: TransactionDescription) -> bool:
 
 
 def _is_unknown(each: TransactionDescription) -> bool:
-    """True if there never was such an id, or it has expired."""
+    """True if the transactional id does not exist: it was never used, or has expired."""
     return isinstance(each.error, KafkaError) and each.error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 def prepared_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[Prepared, ...]]:
-    """List the slots of a query with an open transaction. Raises as `free_slots`."""
+    """List the slots of a query with an open transaction. Raises as `free_slots` does."""
     try:
         return (yield from open_slots(core, query, timeout, states=(_OPEN,)))
     except UnsupportedByBroker:
-        # Older than two-phase commit: nothing can be prepared there.
+        # These brokers are older than two-phase commit, so nothing can be prepared.
         return ()
 
 
 def open_slots(
     core: ClientCore, query: str, timeout: float, *, states: Sequence[str] = (_OPEN, _BEGUN)
 ) -> Operation[tuple[Prepared, ...]]:
-    """List the slots of a query with an open transaction, or with a producer that may begin one. Raises as `free_slots`."""
+    """List the slots of a query with an open transaction, or with a producer that may open one. Raises as
+    `free_slots` does.
+    """
     deadline = core.now + timeout
     attempt = 0
     while True:
@@ -131,7 +134,7 @@ def open_slots(
             )
             break
         except KafkaError as error:
-            # A broker has left meanwhile, so other coordinators have its transactions now: ask all again.
+            # A broker has left, and other coordinators have its transactions now: ask all of them again.
             wake_at = core.now + core.backoff(attempt)
             if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or wake_at >= deadline:
                 raise
@@ -158,16 +161,16 @@ def end_transactions(
     timeout: float,
     all_open: bool = False,
 ) -> Operation[None]:
-    """End these transactions, through all failures of coordinators and connections.
+    """Commit or abort these transactions; retry after failures of coordinators and connections.
 
-    A transaction that has ended is left alone, and so are later ones of its id. With `all_open` no other client can
-    have ended them, as just after the decision. Raises `KafkaError` (INVALID_TXN_STATE: a transaction to be
-    committed was aborted) and `ClientError`.
+    Transactions that have ended already are ignored, and later transactions of the same id are not touched.
+    `all_open` says that all are still open, because nobody else could have ended them since the decision. Raises
+    `KafkaError` (INVALID_TXN_STATE: a transaction that must be committed was aborted) and `ClientError`.
     """
     deadline = core.now + timeout
     for begin in range(0, len(wanted), _AT_A_TIME):
         pending = list(wanted[begin : begin + _AT_A_TIME])
-        # A slot whose answer was lost may have ended, and another attempt may have taken it.
+        # A request without an answer may have ended its transaction, and another attempt may use the slot now.
         certain = set(pending) if all_open else set[Prepared]()
         attempt = 0
         while pending:
@@ -190,8 +193,10 @@ def _end_once(
     certain: set[Prepared],
     deadline: float,
 ) -> Operation[tuple[list[Prepared], Exception]]:
-    """Try to end each transaction once. Return those to try again, and one of their errors. Transactions that were
-    sent leave `certain`: from then on an earlier attempt may have ended them.
+    """Try to end each transaction once. Return the transactions that must be tried again, and the error of one of
+    them.
+
+    Transactions for which a request was sent are removed from `certain`: from then on they may have ended.
     """
     from odradek.wire.messages.end_txn import EndTxnRequest
 
@@ -247,9 +252,10 @@ def _is_still_open(
     was_open: bool,
     deadline: float,
 ) -> Operation[bool]:
-    """True if the transaction is there, and was not ended because another producer has resumed it.
+    """True if the transaction is open and must be ended by another request.
 
-    Then it is resumed once more, and ended by that producer. Raises `KafkaError` for a winner that was aborted.
+    If another producer has resumed it by mistake, it is taken over and ended. Raises `KafkaError` if a transaction
+    that must be committed was aborted.
     """
     name = slot_id(query, wanted.task, wanted.slot)
     (found,) = yield from describe_transactions(core, [name], timeout=deadline - core.now)
@@ -260,7 +266,7 @@ def _is_still_open(
         if code in _FENCED:
             yield from _resume_and_end(core, name, wanted, commit, deadline)
         return True
-    # No later transaction of the slot is committed before this decision is complete.
+    # Before this decision is complete, no later transaction of the slot is committed.
     is_later = not is_same_producer or found.producer_epoch > wanted.producer_epoch
     is_committed = is_later and found.state in ("PrepareCommit", "CompleteCommit")
     is_aborted = (
@@ -268,7 +274,7 @@ def _is_still_open(
         and found.producer_epoch == wanted.producer_epoch + 1
         and found.state in ("PrepareAbort", "CompleteAbort")
     )
-    # After an operator's fencing the state is as after a later attempt: no transaction is open.
+    # An operator's fencing and a later attempt leave the same state: no transaction is open.
     if commit and (is_aborted or (was_open and not is_committed)):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
@@ -281,7 +287,7 @@ def _is_still_open(
 def _resume_and_end(
     core: ClientCore, name: str, wanted: Prepared, commit: bool, deadline: float
 ) -> Operation[None]:
-    """Take the transaction over from a producer that has resumed it by mistake (KIP-939), and end it."""
+    """Take over a transaction that another producer has resumed by mistake (KIP-939), and end it."""
     from odradek.wire.messages.end_txn import EndTxnRequest
     from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 

@@ -1,8 +1,9 @@
-"""A hash of rows that does not depend on their order, to compare the rows that two attempts at a task have written. PURE.
+"""Computes a hash of rows that does not depend on their order, to compare what two attempts at a task have written.
+PURE.
 
-Each column gives a 64-bit number per row, and a row's number is mixed from those. Their sum modulo 2**64 is the hash.
-Short values are read word by word over all rows at once, since an object for each row would cost more than to write
-it. The hash detects different rows; it does not protect against attackers.
+Each column gives a 64-bit number per row. They are mixed to one number for the row, and the sum of the rows' numbers
+modulo 2**64 is the hash. Short values are read word by word for all rows at once, because a Python object per row
+would cost more than writing the row. The hash detects different rows; it does not protect against attackers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["hash_rows"]
 _UInt64s = npt.NDArray[np.uint64]
 _WORD = 8
 _SHORT_BYTES_MAX = 512
-"""Longer values are hashed one by one: for these the bytes are the cost."""
+"""Values with more bytes are hashed one by one, since reading their bytes dominates the cost."""
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
 _FACTOR_2 = np.uint64(0x94D049BB133111EB)
@@ -27,8 +28,8 @@ _MASK = (1 << 64) - 1
 
 
 def hash_rows(columns: list[pa.Array | None]) -> int:
-    """Compute the sum of the rows' hashes. Columns are binary, strings, int32, or lists of (key, value); None:
-    missing.
+    """Compute the sum of the rows' hashes. A column has binaries, strings, int32 or lists of (key, value); None
+    stands for a missing column.
     """
     hashes: _UInt64s | None = None
     for place, column in enumerate(columns):
@@ -40,7 +41,7 @@ def hash_rows(columns: list[pa.Array | None]) -> int:
 
 
 def _mixed(numbers: _UInt64s) -> _UInt64s:
-    """Mix by the finalizer of SplitMix64: each bit of the input changes half of the output's."""
+    """Mix the bits with the finalizer of SplitMix64: each input bit changes half of the output bits on average."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * _FACTOR_1
     numbers = (numbers ^ (numbers >> np.uint64(27))) * _FACTOR_2
     return numbers ^ (numbers >> np.uint64(31))
@@ -68,7 +69,7 @@ def _of_bytes(column: pa.Array) -> _UInt64s:
     found: _UInt64s = lengths.astype(np.uint64) * _FACTOR_2
     if data is None or not rows:
         return _mixed(found)
-    # Words are read behind the last row, too, and masked.
+    # Words are also read beyond the last row, and masked.
     padded = np.zeros(int(ends[-1]) + _WORD, np.uint8)
     padded[: int(ends[-1])] = np.frombuffer(data, np.uint8)[: int(ends[-1])]
     words = np.ndarray((len(padded) - _WORD + 1,), np.dtype("<u8"), padded.data, strides=(1,))
@@ -91,7 +92,7 @@ def _of_bytes(column: pa.Array) -> _UInt64s:
 
 
 def _of_lists(column: pa.Array) -> _UInt64s:
-    """Compute the hash of each list of headers: their order counts."""
+    """Compute the hash of each list of headers, which depends on their order."""
     items = column.flatten()
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     found = _mixed(counts.astype(np.uint64) + _NULL)

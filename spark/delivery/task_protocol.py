@@ -3,31 +3,32 @@
 Theory of operation
 ===================
 
-Spark repeats tasks: after a failure, after a crash of the driver, and beside a slow one (speculation). So a task
-writes with the transactional id of (query, task). Its transaction holds the rows and, as its last record, a marker:
-this task has written this batch. Kafka Connect keeps its source offsets so (KIP-618). An attempt goes these steps:
+Spark repeats tasks: after a failure, after a crash of the driver, and in parallel to a slow attempt (speculation). So
+a task writes with the transactional id of (query, task). Its transaction has the rows and, as its last record, a
+marker that says which batch this task has written. Kafka Connect stores its source offsets in the same way (KIP-618).
+An attempt makes these steps:
 
 | step | what it does | why |
 | --- | --- | --- |
-| FENCE | InitProducerId | ends the transaction of every earlier attempt, and no later write of it is taken |
-| TAKE_END | the high watermark of the markers' partition | after FENCE, so it lies behind the task's last marker |
+| FENCE | InitProducerId | ends the transaction of every earlier attempt, whose later writes are refused |
+| TAKE_END | the high watermark of the markers' partition | after FENCE, so it is beyond the task's last marker |
 | READ_MARKER | the task's last committed marker below that end | |
-| WRITE | rows and marker, in a transaction | the batch follows the marker |
-| COMPARE | the rows, counted and hashed only | the marker names this batch: it is in the topic |
+| WRITE | rows and marker, in a transaction | the marker is of the batch before |
+| COMPARE | the rows are only counted and hashed | the marker is of this batch: its rows are in the topic |
 | COMMIT | EndTxn | after an unknown outcome the attempt fails, and the next one reads the marker |
 | REPORT | the task's result goes to Spark | |
 
-The marker is read up to the **high watermark**, never to the last stable offset. Another task's
-open transaction may hold that one below the task's committed marker. A committed reader would miss the marker, and the
-rows would be written twice. `tests/spark/delivery/test_task_protocol.py` tries all orders of crashes, retries, twins and
-late writers, and shows that each of these rules is needed.
+The marker is read up to the **high watermark**, never to the last stable offset. Because of another task's open
+transaction, the last stable offset may be below this task's committed marker. Then a reader at read_committed would
+miss the marker, and the rows would be written twice. `tests/spark/delivery/test_task_protocol.py` tries all orders of
+crashes, retries, parallel attempts and late writers, and shows that each of these rules is needed.
 
-What the marker allows (`judge`): the same batch is compared, a later one is written. Task 0 is part of each batch, so
-its marker must name this batch or the one before. Whatever else is there, such as a checkpoint from a backup, is an
-error in one sentence. The other tasks' markers count, too: a batch older than one of them is refused to each task. A
-backup's batch may have more tasks than the topic knows, and those have no marker of their own. Any other
-task is refused where task 0 would be: some task must have a marker of the batch before. There a marker counts
-before its transaction has ended, since the coordinator answers the commit before the partition has it.
+The marker decides (`judge`): if it is of the same batch, the rows are compared; if it is of an earlier batch, they
+are written. Task 0 is part of each batch, so its marker must be of this batch or the one before. Any other case, such
+as a checkpoint from a backup, is an error in one sentence. The markers of other tasks count as well: a batch that is
+older than any marker is refused. A batch may have more tasks than earlier batches had, and those tasks have no
+marker. For tasks other than 0, some task must have a marker of the batch before. Here a marker counts even before its
+transaction has ended, because the coordinator answers the commit before the partition has the control marker.
 """
 
 from __future__ import annotations
@@ -48,17 +49,19 @@ __all__ = [
 ]
 
 TopicIds = tuple[tuple[str, bytes], ...]
-"""The topics that were written, by name, with their ids (KIP-516)."""
+"""(name, topic id) of each topic that was written (KIP-516)."""
 _NO_ID = bytes(16)
 
 
 class ProgressError(RuntimeError):
-    """The marker contradicts the batch: any next step of the sink would be a guess."""
+    """The marker contradicts the batch, so the sink cannot know which step is right."""
 
 
 @attrs.frozen
 class RowSummary:
-    """The rows of a task without their order: their number, and the sum of their hashes modulo 2**64."""
+    """A summary of a task's rows that does not depend on their order: their number, and the sum of their hashes
+    modulo 2**64.
+    """
 
     rows: int
     row_hash: int
@@ -66,7 +69,7 @@ class RowSummary:
 
 @attrs.frozen
 class Marker:
-    """The last batch that a task has committed, with its rows."""
+    """The marker of the last batch that a task has committed, with the summary of the batch's rows."""
 
     batch: int
     summary: RowSummary
@@ -74,7 +77,7 @@ class Marker:
 
 
 class Step(Enum):
-    """The steps of the table above."""
+    """The steps of an attempt, in the table above."""
 
     FENCE = "fence"
     TAKE_END = "take the end"
@@ -87,10 +90,10 @@ class Step(Enum):
 
 @attrs.define
 class TaskProtocol:
-    """The state of one attempt at task `task` of batch `batch`; `step` is its next step.
+    """The state of one attempt at task `task` of batch `batch`. `step` is the next step to make.
 
-    `consecutive` holds for the batches of a stream: each follows the one before. Versions of batch jobs only grow.
-    `adopt` lets a query begin at any batch, as `adoptCheckpoint` does.
+    `consecutive` is true for a stream, whose batches follow each other without gaps. The versions of batch jobs only
+    grow. `adopt` lets a query begin at any batch, as the option `adoptCheckpoint` does.
     """
 
     query: str
@@ -106,14 +109,14 @@ class TaskProtocol:
         self._leave(Step.FENCE, Step.TAKE_END)
 
     def end_taken(self) -> None:
-        """Called when the high watermark is known."""
+        """Called when the high watermark of the markers' partition is known."""
         self._leave(Step.TAKE_END, Step.READ_MARKER)
 
     def marker_read(self, marker: Marker | None, newest: int = -1, begun: int = -1) -> None:
         """Called with the task's last marker, or None if there is none. Raises `ProgressError`.
 
-        `newest` is the last batch that any task of the query has committed; -1: none. `begun` counts markers of open
-        transactions, too.
+        `newest` is the last batch that any task of the query has committed; -1 if there is none. `begun` is the same,
+        but also counts markers in open transactions.
         """
         writes = judge(self, marker, newest, begun)
         self.marker = marker
@@ -124,11 +127,11 @@ class TaskProtocol:
         self._leave(Step.WRITE, Step.COMMIT)
 
     def committed(self) -> None:
-        """Called when the coordinator has the commit."""
+        """Called when the coordinator has accepted the commit."""
         self._leave(Step.COMMIT, Step.REPORT)
 
     def compare(self, found: RowSummary) -> None:
-        """Compare the attempt's rows with those of the marker. Raises `ProgressError`."""
+        """Compare the attempt's rows with the summary in the marker. Raises `ProgressError` if they differ."""
         assert self.marker is not None
         stored = self.marker.summary
         if found != stored:
@@ -139,9 +142,7 @@ class TaskProtocol:
             )
             raise ProgressError(
                 f"batch {self.batch} of {self.query} is committed for task {self.task} with {what}. "
-                "End this batch with the plan and the number of tasks with which it began. A plan that "
-                "cannot repeat its rows needs delivery=two-phase, from the next batch on; "
-                "delivery=at-least-once ends this batch, and doubles the rows that are committed."
+                "Repeat this batch with the same plan and number of tasks as at its beginning. If the plan cannot repeat its rows, end this batch with delivery=at-least-once, which doubles the committed rows, and then use delivery=two-phase."
             )
         self._leave(Step.COMPARE, Step.REPORT)
 
@@ -152,10 +153,11 @@ class TaskProtocol:
 
 
 def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun: int = -1) -> bool:
-    """True if the attempt writes its rows, false if they are committed. Raises `ProgressError` for all else.
+    """True if the attempt must write its rows, false if this batch's rows are committed already. Raises
+    `ProgressError` in all other cases.
 
-    `newest` is the last batch that any task of the query has committed; -1: none. `begun` counts markers of open
-    transactions, too.
+    `newest` is the last batch that any task of the query has committed; -1 if there is none. `begun` is the same, but
+    also counts markers in open transactions.
     """
     batch, query = attempt.batch, attempt.query
     if marker is not None:
@@ -175,7 +177,8 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
         return True
     last = -1 if marker is None else marker.batch
     if attempt.task:
-        # Not every batch has more tasks than the first: small ones have fewer. Any task's marker will do.
+        # Later batches may have more tasks than earlier ones, so this task may have no marker. A marker of any task
+        # is enough.
         last = max(newest, begun)
     if last + 1 >= batch:
         return True
@@ -189,7 +192,7 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
 
 
 def check_topics(query: str, batch: int, before: TopicIds, now: TopicIds) -> None:
-    """Raise `ProgressError` if a topic that `batch` was written to has been replaced."""
+    """Raise `ProgressError` if a topic that `batch` was written to has been deleted and created again since."""
     known = {name: topic_id for name, topic_id in before if topic_id != _NO_ID}
     for name, topic_id in now:
         if known.get(name, topic_id) != topic_id != _NO_ID:

@@ -1,11 +1,12 @@
-"""The two-phase protocol: attempts prepare, the driver decides once for all tasks of a batch. PURE.
+"""The two-phase protocol: attempts prepare their transactions, and the driver decides once for all tasks of a batch.
+PURE.
 
 Theory of operation
 ===================
 
-Each attempt writes its rows in a transaction without timeout, and prepares it (KIP-939). Only the driver ends
-it. The driver's record in the decisions topic names the winners: it is the commit point. So a batch becomes
-visible as a whole or not at all, whatever a repeated task has written. An attempt goes these steps:
+Each attempt writes its rows in a transaction without timeout, and prepares it (KIP-939). Only the driver ends it. The
+driver writes a record with the winning attempts to the decisions topic. This record is the commit point. So a batch
+becomes visible as a whole or not at all, whatever a repeated task has written. An attempt makes these steps:
 
 | step | action | reason |
 | --- | --- | --- |
@@ -13,33 +14,33 @@ visible as a whole or not at all, whatever a repeated task has written. An attem
 | CLAIM | take a free slot of its task's pool: InitProducerId that keeps a prepared transaction | a prepared transaction may be a winner: no attempt ends one |
 | LOOK_AGAIN | read the last decision up to the high watermark | a driver that has listed the pool before CLAIM has decided by now |
 | WRITE | the rows, in a transaction | |
-| PREPARE | wait until all are written | |
-| COUNT | rows are counted only | the batch is decided |
+| PREPARE | wait until all rows are written | |
+| COUNT | rows are only counted | the batch is already decided |
 | REPORT | slot, producer id and epoch go to the driver | |
 
-The driver, when each task has reported (`commit`):
+The driver makes these steps when all tasks have reported (`commit`):
 
 | step | action | reason |
 | --- | --- | --- |
-| FENCE | InitProducerId with the query's id | no other driver's decision comes between |
-| READ | the last decision up to the high watermark | the first one counts; a complete one ends the run |
+| FENCE | InitProducerId with the query's id | from now on no other driver can write a decision |
+| READ | the last decision up to the high watermark | the first decision of a batch counts; if it is complete, the run ends |
 | ROLL_FORWARD | commit the winners of a decision that is not complete | a decision is never taken back |
 | DECIDE | write the decision, in a transaction of its own | the commit point; there is one for each batch |
 | COMPLETE | commit the winners, one by one | repeated until all are committed |
 | LIST | the open transactions of the pool, with their producer ids and epochs | |
-| PROVE | write the decision once more | a driver that was replaced cannot: so all that was listed is of this batch, or older |
-| SWEEP | end what was listed, by producer id and epoch | losers, twins, attempts of dead drivers; an attempt that only claimed is fenced |
-| FINISH | write that the decision is complete | the next batch begins behind it |
+| PROVE | write the decision once more | a driver that was replaced cannot do so: hence all listed transactions are of this batch, or older |
+| SWEEP | abort the listed transactions, by producer id and epoch | they are of losing or parallel attempts, or of dead drivers; an attempt that only claimed a slot is fenced |
+| FINISH | write that the decision is complete | only then may the next batch begin |
 | DROP | abort the transactions that were reported to this driver | the batch has failed (`abort`) and has no decision |
 
-A producer id and epoch name one transaction. So a driver that was asleep ends nothing that began later. An attempt at
-the next batch refuses to begin before FINISH. So a driver that finds a decision which is not complete may sweep.
-Behind a complete one the next batch may be under way. A job begins with an `abort` that has nothing to drop, which
-takes the decision of a dead run to its end.
+A producer id and epoch identify one transaction. So a driver that was suspended does not end later transactions. An
+attempt at the next batch refuses to begin before FINISH. So a driver that finds an incomplete decision may sweep.
+After a complete decision the next batch may be under way. A job begins with an `abort` that drops nothing; it
+completes the decision of a run that has died.
 
-The pool of task p has the ids (query, p, slot). An id is used again once its transaction has ended. So there are as
-many as attempts were open at a time. `tests/spark/delivery/test_two_phase.py` tries all orders of crashes, twins and
-zombies. It shows that the rules are needed.
+The pool of task p has the ids (query, p, slot). An id is used again after its transaction has ended. So there are as
+many ids as attempts were open at the same time. `tests/spark/delivery/test_two_phase.py` tries all orders of crashes,
+parallel attempts and suspended processes. It shows that the rules are needed.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _MASK = (1 << 64) - 1
 
 @attrs.frozen(order=True)
 class Prepared:
-    """A transaction by its place in the pool of a query, and by the producer that wrote it."""
+    """A prepared transaction: its slot in the pool of a query, and the producer id and epoch that wrote it."""
 
     task: int
     slot: int
@@ -79,18 +80,18 @@ class Prepared:
 
 @attrs.frozen
 class Decision:
-    """The last decided batch of a query: its rows, and the transactions that hold them."""
+    """The decision about one batch of a query: the summary of its rows, and the transactions that must be committed."""
 
     batch: int
     summary: RowSummary
     winners: tuple[Prepared, ...] = ()
     is_complete: bool = False
-    """True once all winners are committed."""
+    """True once all winners are committed and the other transactions are ended."""
     topics: TopicIds = ()
 
 
 def sum_of(summaries: Iterable[RowSummary]) -> RowSummary:
-    """Add up the rows of several tasks."""
+    """Add the summaries of several tasks."""
     rows = row_hash = 0
     for each in summaries:
         rows, row_hash = rows + each.rows, (row_hash + each.row_hash) & _MASK
@@ -100,7 +101,7 @@ def sum_of(summaries: Iterable[RowSummary]) -> RowSummary:
 def judge_decision(
     query: str, batch: int, decision: Decision | None, *, consecutive: bool = True, adopt: bool = False
 ) -> bool:
-    """True if the batch is still to be decided, false if it is decided. Raises `ProgressError` for all else."""
+    """True if the batch must still be decided, false if it is decided. Raises `ProgressError` in all other cases."""
     if decision is not None and decision.batch == batch:
         return False
     if decision is not None and decision.batch > batch:
@@ -126,7 +127,7 @@ def judge_decision(
 
 
 def check_mode(attempt: TaskProtocol, decision: Decision | None) -> None:
-    """Raise `ProgressError` if an exactly-once task belongs to a batch that two-phase delivery has begun or decided."""
+    """Raise `ProgressError` if delivery=two-phase has begun or decided the batch of this exactly-once attempt."""
     if decision is not None and (decision.batch >= attempt.batch or not decision.is_complete):
         raise ProgressError(
             f"batch {decision.batch} of {attempt.query} was decided with delivery=two-phase, and batch "
@@ -138,11 +139,11 @@ def check_mode(attempt: TaskProtocol, decision: Decision | None) -> None:
 def last_of(
     query: str, batch: int, decision: Decision | None, markers: Mapping[int, Marker]
 ) -> Decision | None:
-    """Return the last decision, or a substitute for the batches that tasks have committed with
-    delivery=exactly-once.
+    """Return the last decision. If tasks have committed later batches with delivery=exactly-once, return a substitute
+    decision with the last of their numbers.
 
-    Any task's marker counts: in a batch that has begun, task 0's may be missing. Raises `ProgressError` if this
-    batch is among those batches.
+    The marker of any task counts, because task 0's may still be missing. Raises `ProgressError` if `batch` itself
+    began with delivery=exactly-once.
     """
     newest = max(markers.values(), key=lambda each: each.batch, default=None)
     if newest is None or (decision is not None and decision.batch >= newest.batch):
@@ -158,7 +159,7 @@ def last_of(
 
 
 class AttemptStep(Enum):
-    """The steps of an attempt."""
+    """The steps of an attempt, in the table above."""
 
     LOOK = "look"
     CLAIM = "claim"
@@ -171,7 +172,7 @@ class AttemptStep(Enum):
 
 @attrs.define
 class AttemptProtocol:
-    """The state of one attempt at a task of `batch`; `step` is its next step."""
+    """The state of one attempt at a task of `batch`. `step` is the next step to make."""
 
     query: str
     task: int
@@ -181,7 +182,7 @@ class AttemptProtocol:
     step: AttemptStep = AttemptStep.LOOK
 
     def looked(self, decision: Decision | None) -> bool:
-        """Called with the last decision, or None; true if the rows are to be written. Raises `ProgressError`."""
+        """Called with the last decision, or None. Returns true if the rows must be written. Raises `ProgressError`."""
         is_open = judge_decision(
             self.query, self.batch, decision, consecutive=self.consecutive, adopt=self.adopt
         )
@@ -197,19 +198,19 @@ class AttemptProtocol:
         return is_open
 
     def claimed(self) -> None:
-        """Called when a slot is this attempt's: nothing was open in it."""
+        """Called when the attempt has a slot in which no transaction is open."""
         self._leave(AttemptStep.CLAIM, AttemptStep.LOOK_AGAIN)
 
     def written(self) -> None:
-        """Called when all rows are on their way."""
+        """Called when all rows have been sent."""
         self._leave(AttemptStep.WRITE, AttemptStep.PREPARE)
 
     def prepared(self) -> None:
-        """Note that all rows are in the log."""
+        """Called when all rows are in the log."""
         self._leave(AttemptStep.PREPARE, AttemptStep.REPORT)
 
     def counted(self) -> None:
-        """Called when the rows of a decided batch are counted, or there are none to write."""
+        """Called when the rows of a decided batch are counted, or when there are no rows."""
         if self.step is AttemptStep.CLAIM:
             self.step = AttemptStep.REPORT
         else:
@@ -222,7 +223,7 @@ class AttemptProtocol:
 
 
 class DriverStep(Enum):
-    """The steps of a driver."""
+    """The steps of a driver, in the table above."""
 
     FENCE = "fence"
     READ = "read"
@@ -239,15 +240,15 @@ class DriverStep(Enum):
 
 @attrs.define
 class DriverProtocol:
-    """The state of a driver that commits batch `batch`, or aborts it; `step` is its next step."""
+    """The state of a driver that commits or aborts batch `batch`. `step` is the next step to make."""
 
     query: str
     batch: int
     reported: tuple[Prepared, ...]
-    """The transactions of the tasks that have reported: the winners, if this driver decides."""
+    """The transactions of the tasks that have reported. They are the winners if this driver makes the decision."""
     summary: RowSummary
     topics: TopicIds = ()
-    """The topics that they have written to."""
+    """The topics that the tasks have written to."""
     aborts: bool = False
     consecutive: bool = True
     adopt: bool = False
@@ -259,7 +260,7 @@ class DriverProtocol:
 
     @property
     def is_decided(self) -> bool:
-        """True if this batch has its decision."""
+        """True if this batch is decided."""
         return self.decision is not None and self.decision.batch == self.batch
 
     def fenced(self) -> None:
@@ -280,54 +281,56 @@ class DriverProtocol:
         self._leave(DriverStep.READ, following)
 
     def rolled_forward(self) -> None:
-        """Called when the winners of the decision that was read are committed."""
+        """Called when all winners of the decision that this driver has read are committed."""
         sweeps = self.is_decided or self.aborts
         self._leave(DriverStep.ROLL_FORWARD, DriverStep.LIST if sweeps else DriverStep.DECIDE)
 
     def proposal(self) -> Decision:
-        """Return the decision to write."""
+        """Return the decision that this driver must write: the reported transactions win."""
         before = () if self.decision is None else self.decision.topics
         return Decision(self.batch, self.summary, self.reported, topics=self.topics or before)
 
     def decided(self) -> None:
-        """Called when the decision is committed."""
+        """Called when the decision is written and committed."""
         self.decision, self.has_decided = self.proposal(), True
         self._leave(DriverStep.DECIDE, DriverStep.COMPLETE)
 
     def completed(self) -> None:
-        """Called when the winners are committed."""
+        """Called when all winners are committed."""
         self._leave(DriverStep.COMPLETE, DriverStep.LIST)
 
     def found(self, listed: tuple[Prepared, ...]) -> None:
-        """Called with the pool's slots that have an open transaction, or a producer that may begin one."""
+        """Called with the slots of the pool that have an open transaction, or a producer that may open one."""
         self.listed = listed
         self._leave(DriverStep.LIST, DriverStep.PROVE)
 
     def proved(self) -> None:
-        """Called when the decision is written again, so this driver was not replaced meanwhile."""
+        """Called when the decision was written again, so no other driver has replaced this one meanwhile."""
         self._leave(DriverStep.PROVE, DriverStep.SWEEP)
 
     @property
     def superfluous(self) -> tuple[Prepared, ...]:
-        """The transactions to end: the listed ones, or those that an abort drops."""
+        """The transactions to abort: in SWEEP the listed ones, in DROP the reported ones."""
         return self.listed if self.step is DriverStep.SWEEP else self.reported
 
     def swept(self) -> None:
-        """Called when the transactions of other attempts are ended."""
+        """Called when the listed transactions are ended."""
         self._leave(DriverStep.SWEEP, DriverStep.FINISH)
 
     def finished(self) -> None:
-        """Called when the decision is marked as complete."""
+        """Called when the decision is written as complete."""
         assert self.decision is not None
         self.decision = attrs.evolve(self.decision, is_complete=True)
         self._leave(DriverStep.FINISH, DriverStep.DROP if self.aborts else DriverStep.DONE)
 
     def dropped(self) -> None:
-        """Note that the prepared transactions have ended."""
+        """Called when the reported transactions are aborted."""
         self._leave(DriverStep.DROP, DriverStep.DONE)
 
     def check_rows(self) -> None:
-        """Compare this run's rows with those of another run's decision. Raises `ProgressError`."""
+        """Compare this run's rows with the decision, if another run has made it. Raises `ProgressError` if they
+        differ.
+        """
         if self.aborts or self.has_decided or self.adopt or self.decision is None:
             return
         stored, found = self.decision.summary, self.summary

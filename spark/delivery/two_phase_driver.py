@@ -1,4 +1,4 @@
-"""The driver's steps of the two-phase protocol, done with a producer and the coordinators. SHELL."""
+"""Performs the driver's steps of the two-phase protocol, with a producer and requests to the coordinators. SHELL."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _CLOSE_SECONDS_MAX = 1.0
 
 
 def run_driver(properties: Mapping[str, str], topic: str, protocol: DriverProtocol) -> None:
-    """Take a batch from its tasks' reports to its end, committed or aborted. `topic` is the decisions topic.
+    """Commit or abort a batch after its tasks have reported. `topic` is the decisions topic.
 
     Raises:
-        ProgressError: the batch contradicts the last decision, or its rows differ from those decided.
-        RuntimeError: the batch did not reach its end; the text is one sentence. Running it again is safe.
+        ProgressError: the batch contradicts the last decision, or its rows differ from the decided rows.
+        RuntimeError: the batch was not finished; the text is one sentence. Running it again is safe.
     """
     try:
         with Decisions(properties, topic) as decisions:
@@ -55,7 +55,7 @@ class _Driver:
     protocol: DriverProtocol
 
     def run(self) -> None:
-        """Run one step after the other."""
+        """Perform one step after the other until the protocol is done."""
         protocol = self.protocol
         while protocol.step is not DriverStep.DONE:
             match protocol.step:
@@ -91,7 +91,7 @@ class _Driver:
                     protocol.dropped()
 
     def _last(self) -> Decision | None:
-        """Return the last decision; an abort takes it as it is."""
+        """Return the last decision. For an abort, a conflict with the delivery mode is ignored."""
         protocol = self.protocol
         if protocol.aborts:
             key, end = self.decisions.end_of(protocol.query)

@@ -1,8 +1,8 @@
-"""`odradek spark two-phase`: lists the transactions that queries of two-phase delivery have left open, and ends
+"""The command `odradek spark two-phase`: lists the open transactions of queries with delivery=two-phase, and ends
 them. SHELL.
 
-A query that is started again ends its own open transactions. This command is for queries that will never be started
-again. Their transactions have no timeout, and committed readers wait for them.
+When a query is started again, it ends its own open transactions. This command is for queries that will never be
+started again. Their transactions have no timeout, and committed readers wait for them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _NOTHING = RowSummary(0, 0)
 
 @attrs.frozen
 class LeftOpen:
-    """A query with open transactions: its last decision, the number of its open transactions, and the begin of
-    the oldest (ms since 1970)."""
+    """A query with open transactions: its last decision, the number of open transactions, and the start of the oldest
+    (ms since 1970).
+    """
 
     query: str
     decision: Decision | None
@@ -45,12 +46,14 @@ class LeftOpen:
 
     @property
     def is_half_done(self) -> bool:
-        """True if some of these transactions are decided to be committed."""
+        """True if some of the open transactions are decided to be committed."""
         return self.decision is not None and not self.decision.is_complete
 
 
 def left_open(decisions: Decisions) -> list[LeftOpen]:
-    """List all queries with open transactions; running ones are among them. Raises `KafkaError`, `ClientError`."""
+    """List all queries with open transactions, including queries that are running. Raises `KafkaError`,
+    `ClientError`.
+    """
     admin = decisions.client.admin
     listed = admin.list_transactions(states=[_OPEN], transactional_id_pattern=f"{PREFIX}.*")
     by_query: dict[str, list[TransactionDescription]] = {}
@@ -68,9 +71,9 @@ def left_open(decisions: Decisions) -> list[LeftOpen]:
 
 
 def end_query(decisions: Decisions, properties: dict[str, str], query: str) -> bool:
-    """Commit the decided transactions of a query that has ended, and abort the rest. False if nothing was open.
+    """Commit the decided transactions of a query that has ended, and abort its others. Return False if none was open.
 
-    Raises as `run_driver`.
+    Raises as `run_driver` does.
     """
     client = decisions.client
     key, end = decisions.end_of(query)
@@ -87,10 +90,10 @@ def end_query(decisions: Decisions, properties: dict[str, str], query: str) -> b
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """List or end transactions, and return the exit status."""
+    """Run the command `two-phase`, and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="odradek spark two-phase",
-        description="Show what queries with delivery=two-phase have open, or end what a query has left.",
+        description="Show the open transactions of queries with delivery=two-phase, or end those of one query.",
     )
     parser.add_argument(
         "--bootstrap", default="127.0.0.1:9092", help="brokers as HOST:PORT,... (%(default)s)"
@@ -106,7 +109,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--end",
         metavar="QUERY",
-        help="commit what is decided of this query, and abort the rest; only for a query that runs no more",
+        help="commit the decided transactions of this query, and abort the others; only for a query that has stopped for good",
     )
     given = parser.parse_args(words)
     properties = {"bootstrap.servers": given.bootstrap}

@@ -1,1 +1,1 @@
-"""Jobs on Spark that people run and copy."""
+"""Spark jobs for users to run, or to copy as examples."""

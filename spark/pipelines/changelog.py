@@ -1,16 +1,16 @@
-"""Changelog to table: the latest value of every key of a topic, as Parquet, refreshed with what has come since.
+"""Changelog to table: keeps a Parquet table of the latest value of every key of a topic.
 
-The topic is a log of changes (compacted or not): for each key its last record counts, and a null value deletes it. A
-refresh reads only the records behind the last one. From them and the table before it, it makes the next version of
-the table. That lands with its offsets by one rename (`landing.py`). The newest directory is the table:
+The topic is a log of changes (compacted or not): for each key its last record counts, and a null value deletes the
+key. A refresh reads only the records that came after the last refresh. From them and the current version of the table
+it makes the next version, and publishes it together with its offsets by one rename (`landing.py`). The newest
+directory is the table:
 
     odradek spark changelog --topic flights --table aircraft.parquet
     spark.read.parquet("aircraft.parquet/version=00000000")
 
-Which record of a key is the last: within a partition the one with the greatest offset. A key lies in one partition as
-long as their number stays; if it was changed, the later timestamp decides between two partitions. Refresh a compacted
-topic more often than its `delete.retention.ms`, as for any reader of changes: deletions older than that are gone from
-the log.
+The last record of a key is the one with the greatest offset in its partition. A key stays in one partition as long as
+the number of partitions does not change. After a change, the later timestamp decides between two partitions. Refresh
+a compacted topic more often than its `delete.retention.ms`: older deletions are removed from the log.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _COLUMNS = ("key", "value", "partition", "offset", "timestamp")
 
 
 def refresh(topics: Topics, topic: str, landing: Landing, line: ProgressLine, keep: int = 2) -> Landed | None:
-    """Make the next version of the table, if there are new records. Return the newest version. Raises `Failed`.
+    """Write the next version of the table if there are new records. Return the newest version; None if the topic is
+    empty. Raises `Failed`.
 
-    `keep - 1` older versions stay for their readers.
+    `keep - 1` older versions stay on disk for readers that still use them.
     """
     with landing.locked():
         landed = landing.landed()
@@ -63,7 +64,7 @@ def refresh(topics: Topics, topic: str, landing: Landing, line: ProgressLine, ke
 
 
 def latest(records: DataFrame) -> DataFrame:
-    """Choose the last record of every key, deletions included, of any records with the columns of a topic."""
+    """Select the last record of every key, including deletions, from records with the columns of the data source."""
     row = F.struct(*_COLUMNS)
     by_partition = (
         records.select(*_COLUMNS)
@@ -106,9 +107,11 @@ def _write(topics: Topics, topic: str, ranges: Ranges, last: Landed | None, dire
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--table", required=True, help="directory of the table, made if it is not there")
     parser.add_argument(
-        "--keep", type=int, default=2, help="number of versions of the table that stay (%(default)s)"
+        "--table", required=True, help="directory of the table; it is created if it does not exist"
+    )
+    parser.add_argument(
+        "--keep", type=int, default=2, help="number of versions of the table that are kept (%(default)s)"
     )
 
 

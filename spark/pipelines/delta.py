@@ -1,9 +1,10 @@
-"""Loads of a topic that land in a Delta table: data and offsets are one commit of the table.
+"""Appends loads of a topic to a Delta table: each commit of the table has a load's data and offsets.
 
-Spark writes a load as Parquet beside the table; this process streams it into the table's own files and commits. The
-commit has an application transaction (Delta's `txn` action) for each partition of the topic. Its name has the id of
-the topic, its version is the next offset to load. So the table alone says where the next load begins, and two writers
-that began at the same place cannot both commit. A topic that was made anew has another id, and so no offsets here.
+Spark writes a load as Parquet to a staging directory. This process copies it into the table's own files and commits.
+The commit has an application transaction (Delta's `txn` action) for each partition of the topic. The transaction's
+name has the topic id, and its version is the next offset to load. So the table itself says where the next load
+begins, and two writers that began at the same offsets cannot both commit. A topic that was deleted and created again
+has another id, and so no offsets here.
 
 Needs the package deltalake (the extra `delta`), no jar.
 """
@@ -22,7 +23,7 @@ _ROWS_PER_BATCH = 64 << 10
 
 
 class DeltaLoads:
-    """The loads in a Delta table in a directory. Raises `Failed` without the package."""
+    """Appends loads to a Delta table in a directory. Raises `Failed` if the package is not installed."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -32,12 +33,14 @@ class DeltaLoads:
         self._delta: Any = deltalake
         self._path = str(path)
         self._table: Any = None
-        """The version of the table by which the next load was planned: a commit conflicts with all that came since."""
+        """The version of the table from which the next load was planned. A commit fails if another writer has
+        committed since.
+        """
 
     def ends(self, topic: str, topic_id: str, partitions: Sequence[int]) -> dict[int, int] | None:
-        """Return the next offset of each partition that the table holds; None where there is no table.
+        """Return the next offset of each partition according to the table; None if there is no table yet.
 
-        Raises `Failed` when the table holds something else than this topic.
+        Raises `Failed` if the table has data of another topic.
         """
         if not self._delta.DeltaTable.is_deltatable(self._path):
             return None
@@ -53,9 +56,10 @@ class DeltaLoads:
     def append(
         self, staged: Path, partition_by: Sequence[str], topic_id: str, ends: Mapping[int, int]
     ) -> None:
-        """Commit the rows of the Parquet files in `staged`, with these next offsets.
+        """Commit the rows of the Parquet files in `staged` to the table. `ends` are the next offsets after these
+        rows.
 
-        Raises `Failed` when another job has committed for this topic since `ends`, or since the last `append`.
+        Raises `Failed` if another job has committed for this topic since the last call of `ends` or `append`.
         """
         import pyarrow as pa
         import pyarrow.dataset

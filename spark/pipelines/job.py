@@ -1,4 +1,4 @@
-"""The parts that all jobs share: their arguments, a Spark session, and access to the cluster.
+"""The parts that all jobs share: arguments, a Spark session, and access to the cluster.
 
 A job is a module with `add_arguments(parser)` and `run(spark, arguments) -> exit status`; `main_of` turns it into a
 command, which both `odradek spark NAME` and `spark-submit FILE` start.
@@ -51,8 +51,8 @@ def main_of(
     add_arguments: Callable[[argparse.ArgumentParser], None],
     run: Callable[[SparkSession, argparse.Namespace], int],
 ) -> Callable[..., int]:
-    """Make the command of a job: it parses the arguments, starts Spark (or takes the session that the program
-    already has), and runs the job.
+    """Make the command of a job. The command parses the arguments, starts Spark (or uses the program's existing
+    session), and runs the job.
     """
 
     def main(words: Sequence[str] | None = None) -> int:
@@ -61,7 +61,9 @@ def main_of(
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        parser.add_argument("--master", help="where Spark runs (what spark-submit says, else local[2])")
+        parser.add_argument(
+            "--master", help="where Spark runs (default: as spark-submit configures, else local[2])"
+        )
         add_arguments(parser)
         arguments = parser.parse_args(words)
         is_ours = SparkSession.getActiveSession() is None
@@ -87,9 +89,10 @@ def _session(name: str, master: str | None) -> SparkSession:
     if master is not None:
         builder = builder.master(master)
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Started by python, not by spark-submit, so no master is configured.
+        # The job was started by python instead of spark-submit, so no master is configured.
         builder = builder.master("local[2]").config("spark.ui.enabled", "false")
-        # Spark's default of 200 is for clusters: a stream that aggregates has a store in each, and two cores serve all.
+        # Spark's default of 200 is for clusters: a streaming aggregation has a state store for each, and two cores
+        # serve all.
         builder = builder.config("spark.sql.shuffle.partitions", "4")
     spark = (
         builder.config("spark.sql.session.timeZone", "UTC")
@@ -108,55 +111,56 @@ _LOGIN = ("kafka.bootstrap.servers", "kafka.security.", "kafka.sasl.", "kafka.ss
 
 @attrs.frozen
 class Topics:
-    """Reads and writes topics with the options of the command line."""
+    """Reads and writes topics, with the options from the command line."""
 
     spark: SparkSession
     format: str
     options: Mapping[str, str] = attrs.field(repr=False)
     writing: Mapping[str, str] = attrs.field(factory=dict)
-    """Options of the sink alone."""
+    """Options that only the sink gets."""
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT,..."""
+        """The bootstrap addresses: HOST:PORT,..."""
         return self.options["kafka.bootstrap.servers"]
 
     @property
     def _reading(self) -> dict[str, str]:
-        """Options that make jobs read only committed records, unless the user says otherwise: aborted records do
-        not belong into a table.
+        """The options for reading. By default jobs read only committed records, because aborted records do not belong
+        into a table.
         """
         return {_ISOLATION: "read_committed", **self.options}
 
     def _client(self, topic: str) -> Client:
-        """Make a client that logs in as the source does. Raises `OptionError`."""
+        """Make a client that logs in like the data source. Raises `OptionError`."""
         login = {key: value for key, value in self.options.items() if key.startswith(_LOGIN)}
         config = SourceOptions.parse(login | {"subscribe": topic}).consumer.client_config()
         return Client(self.bootstrap, config=config)
 
     def read(self, topic: str, **options: str) -> DataFrame:
-        """Read a batch of one topic's records."""
+        """Read the records of one topic as a batch."""
         reader = self.spark.read.format(self.format).options(**self._reading).option("subscribe", topic)
         return reader.options(**options).load()
 
     def read_stream(self, topic: str, **options: str) -> DataFrame:
-        """Read the stream of one topic's records."""
+        """Read the records of one topic as a stream."""
         reader = self.spark.readStream.format(self.format).options(**self._reading).option("subscribe", topic)
         return reader.options(**options).load()
 
     def check_id(self, topic: str, topic_id: str) -> None:
-        """Raise `Failed` if the topic has another id by now: the records read meanwhile may be of both topics."""
+        """Raise `Failed` if the topic no longer has this id: records that were read meanwhile may be of both topics."""
         if self.bounds(topic)[0] != topic_id:
             raise Failed(f"the topic '{topic}' was deleted and created again while this job read it")
 
     def write(self, frame: DataFrame, topic: str) -> None:
-        """Append a batch to one topic. A job that is repeated appends it again."""
+        """Append a batch of rows to one topic. If the job runs again, it appends them again."""
         frame.write.format(self.format).options(**self.options).option("topic", topic).mode("append").save()
 
     def bounds(self, topic: str) -> tuple[str, dict[int, tuple[int, int]]]:
-        """Find the topic's id, and where each partition begins and ends now; an open transaction is behind the end.
+        """Return the topic's id, and the first and the end offset of each partition. The records of an open
+        transaction are beyond the end.
 
-        Raises `Failed` when the topic is missing, or no broker answers.
+        Raises `Failed` if the topic is missing, or no broker answers.
         """
         try:
             with self._client(topic) as client:
@@ -171,10 +175,10 @@ class Topics:
 
 
 def topics_of(spark: SparkSession, arguments: argparse.Namespace) -> Topics:
-    """Find the cluster that the command line names. Raises `Failed` for an invalid option."""
+    """Make the access to the cluster that the arguments name. Raises `Failed` for an invalid option."""
     options: dict[str, Any] = {
         "kafka.bootstrap.servers": arguments.bootstrap,
-        # Spark's readers see aborted rows otherwise.
+        # Without this option, Spark's readers would see aborted rows.
         "kafka.isolation.level": "read_committed",
     }
     for word in arguments.option:

@@ -1,25 +1,24 @@
-"""Directories of data that land whole, with the offsets that they hold: both or neither.
+"""Publishes directories of data together with their offsets: readers see either both or neither.
 
-The heart of the two table jobs.
+The two table jobs are built on this module.
 
 Theory of operation
 ===================
 
     TABLE/
-        _plan.json       what the next step reads: written before it begins, so that it reads the same after a crash
-        _staging/        the step at work; names that begin with _ are no data to Spark
-        load=00000003/   a step that has landed: files of data, and _offsets.json
+        _plan.json       the ranges that the next step reads: written before the step, so that a restart reads the same
+        _staging/        the step that is being written; Spark ignores names that begin with _
+        load=00000003/   a finished step: files of data, and _offsets.json
 
-A step is written under `_staging`, its offsets file last; everything is synced; then one rename gives the directory
-its name in the table. So a reader sees a whole step or nothing of it. Where the next step begins is read from the
-newest directory, which is the only place that says so. Whatever lies in `_staging` at the start is from a crash, and
-is thrown away.
+A step is written in `_staging`, with its offsets file last. Then all files are synced, and one rename moves the
+directory into the table. So a reader sees a whole step or nothing of it. The offsets in the newest directory alone
+decide where the next step begins. Anything in `_staging` at the start comes from a crash, and is deleted.
 
-A plan that is found is followed. So a restart reads exactly the ranges that the crashed attempt read, and makes the
-same directories that it would have made.
+If there is a plan, it is followed. So a restart reads exactly the ranges that the crashed attempt read, and makes the
+same directories.
 
-The rename must be atomic: local disks, NFS and HDFS have that, object stores do not (there one wants a table format).
-This module works on paths that are mounted; one writer at a time, which a lock sees to.
+The rename must be atomic. This is true on local disks, NFS and HDFS, but not on object stores (use a table format
+there). The table must be on a path that is mounted here. A lock ensures that there is only one writer.
 """
 
 from __future__ import annotations
@@ -56,15 +55,15 @@ _OBJECT_STORES = (
 )
 
 Ranges = dict[int, tuple[int, int]]
-"""The range of each partition: the first offset, and the offset behind the last."""
+"""The range of each partition: the first offset, and the offset after the last record."""
 
 Step = Callable[[str], None]
-"""Called with the name of the next step; tests end the job there."""
+"""A function that is called with the name of each step before it; tests end the job there."""
 
 
 @attrs.frozen
 class Landed:
-    """One directory of the table and its contents."""
+    """One finished directory of the table: its number, topic, offsets and path."""
 
     number: int
     path: Path
@@ -72,11 +71,13 @@ class Landed:
     topic_id: str
     ranges: Ranges
     more: dict[str, Any] = attrs.field(factory=dict)
-    """The values that the job keeps beside the offsets."""
+    """Further values that the job stores together with the offsets."""
 
 
 def table_path(text: str) -> Path:
-    """Find the directory of a table that the user names. Raises `Failed` for a path that is not mounted here."""
+    """Return the directory of the table that the user names. Raises `Failed` for a path that is not mounted on this
+    machine.
+    """
     scheme, sign, rest = text.partition(":")
     if not sign or "/" in scheme:
         return Path(text)
@@ -93,10 +94,12 @@ def table_path(text: str) -> Path:
 
 
 class Landing:
-    """A directory in which data and offsets land together. `kind` is the directories' name before the `=`."""
+    """A table in which data and offsets are published together. `kind` is the part of the directories' names before
+    the `=`.
+    """
 
     def __init__(self, table: Path, kind: str, step: Step = lambda _: None) -> None:
-        # Spark's Java may have been started in another directory.
+        # Spark's Java process may have been started in another directory.
         self.table = table.resolve()
         self.kind = kind
         self.step = step
@@ -104,8 +107,8 @@ class Landing:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the table's lock while the block runs, as its only writer. Raises `Failed` when another job is
-        at work here.
+        """Hold the table's lock during a `with` block, to be its only writer. Raises `Failed` if another job holds
+        it.
         """
         with (self.table / "_lock").open("w") as lock:
             try:
@@ -116,7 +119,7 @@ class Landing:
             yield
 
     def landed(self) -> list[Landed]:
-        """List the batches that the table holds, the oldest first."""
+        """List the finished directories of the table, the oldest first."""
         found = []
         for path in sorted(self.table.glob(f"{self.kind}=*")):
             content = json.loads((path / "_offsets.json").read_text())
@@ -133,10 +136,11 @@ class Landing:
         return found
 
     def plan(self, number: int, topic_id: str, wanted: Callable[[], Ranges]) -> Ranges:
-        """Plan the ranges of step `number`: those of a crashed attempt, else `wanted`, noted for a later attempt.
+        """Return the ranges to read in step `number`: those that a crashed attempt has planned, else `wanted()`,
+        stored for a later attempt.
 
-        Empty ranges are left out: the step gets ranges once records have come. Raises `Failed` if the earlier attempt
-        read a topic with another id, because its offsets mean other records.
+        If all ranges are empty, nothing is stored. Raises `Failed` if the earlier attempt read a topic with another
+        id, because its offsets mean other records.
         """
         path = self.table / "_plan.json"
         if path.exists():
@@ -159,8 +163,8 @@ class Landing:
     def land(
         self, number: int, topic: str, topic_id: str, ranges: Ranges, write: Callable[[str], dict[str, Any]]
     ) -> Landed:
-        """Have `write(directory)` write the data of step `number`, and publish it with its offsets and the result
-        of `write`.
+        """Publish step `number`: `write(directory)` writes the data and returns further values, which are stored with
+        the offsets. Then one rename puts the directory into the table.
         """
         staged = self.table / "_staging" / f"{self.kind}={number:08d}"
         shutil.rmtree(staged, ignore_errors=True)
@@ -184,7 +188,9 @@ class Landing:
         return Landed(number, target, topic, topic_id, ranges, more)
 
     def drop(self, old: Landed) -> None:
-        """Remove directories that a newer one has replaced: out of the table first, whole, then from the disk."""
+        """Remove a directory that a newer one has replaced. It is first moved out of the table as a whole, then
+        deleted.
+        """
         staged = self.table / "_staging"
         staged.mkdir(exist_ok=True)
         away = staged / f"old-{old.path.name}"
@@ -199,7 +205,7 @@ def _ranges(content: dict[str, list[int]]) -> Ranges:
 
 
 def _write_whole(path: Path, content: object) -> None:
-    """Write under another name first, so that no reader ever sees half of a file."""
+    """Write a JSON file under another name and rename it, so that no reader ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".new")
     with temporary.open("w") as file:

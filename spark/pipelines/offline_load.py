@@ -1,14 +1,14 @@
-"""Offline load: a topic into a table of Parquet files, each record exactly once, however often the job is killed.
+"""Offline load: loads a topic into a table of Parquet files, each record exactly once, even if the job is killed.
 
-The classical use of a log by a warehouse: periodic bulk loads that restart from where they were, without duplicates.
-Each run takes what has come since the last one, in loads of `--max-records`. A load lands together with its offsets
-by one rename (`landing.py`). So a restart after a kill at any moment gives exactly the same table.
+This is how a warehouse uses a log: periodic bulk loads, each of which continues after the last one, without duplicates.
+A run loads the records that came since the last run, in loads of `--max-records`. Each load is published together with
+its offsets by one rename (`landing.py`). So a restart after a kill at any moment gives exactly the same table.
 
     odradek spark offline-load --topic flights --table flights.parquet \\
         --json 'origin string, month int, dep_delay double' --partition-by month --plot lag.png
 
-The table is for any reader of partitioned Parquet: `spark.read.parquet("flights.parquet")`. With `--delta` it is a Delta
-table (the extra `delta`), whose commits hold data and offsets.
+Any reader of partitioned Parquet can read the table: `spark.read.parquet("flights.parquet")`. With `--delta` it is a
+Delta table (the extra `delta`), whose commits have data and offsets.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ __all__ = ["Wanted", "load", "main"]
 
 @attrs.frozen
 class Wanted:
-    """The topic to load, and the shape of its table."""
+    """The topic to load, and the form of its table."""
 
     topic: str
     table: Path
     max_records: int | None = None
-    """The most records in one load; None takes all present ones."""
+    """The most records in one load; None for all present records."""
     json_schema: str | None = None
-    """The columns of the JSON in the values, as in SQL; None keeps the value as it is."""
+    """The columns of the JSON in the values, as a SQL schema; None keeps the value as it is."""
     partition_by: Sequence[str] = ()
     is_delta: bool = False
-    """True for a Delta table, whose commits hold data and offsets (`delta.py`)."""
+    """True for a Delta table, whose commits include data and offsets (`delta.py`)."""
 
 
 def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -> list[LagPoint]:
-    """Load the records that the table lacks; returns the lag over time. Raises `Failed`."""
+    """Load the records that the table lacks. Return the lag over time. Raises `Failed`."""
     started = time.monotonic()
     _check_kind(wanted)
     if wanted.is_delta:
@@ -93,7 +93,7 @@ def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -
 
 
 def _load_delta(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -> list[LagPoint]:
-    """Load into a Delta table. A load that a crash ended leaves nothing, so none is planned ahead."""
+    """Load into a Delta table. A load that was interrupted leaves nothing in the table, so no plan is stored for it."""
     started = time.monotonic()
     table = DeltaLoads(wanted.table)
     with landing.locked(), _whole_microseconds(topics.spark):
@@ -135,7 +135,9 @@ def _landed(wanted: Wanted, topic_id: str, ends: Mapping[int, int], rows: int) -
 
 @contextmanager
 def _whole_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Have Spark write times as Delta has them; by default it writes Parquet's old form, INT96."""
+    """Let Spark write times in microseconds during a `with` block, as Delta needs them. Its default is Parquet's old
+    form, INT96.
+    """
     key = "spark.sql.parquet.outputTimestampType"
     before = spark.conf.get(key)
     spark.conf.set(key, "TIMESTAMP_MICROS")
@@ -146,7 +148,7 @@ def _whole_microseconds(spark: SparkSession) -> Iterator[None]:
 
 
 def _check_kind(wanted: Wanted) -> None:
-    """Raise `Failed` where the directory has a table of the other kind."""
+    """Raise `Failed` if the directory has a table of the other kind (Parquet or Delta)."""
     if not wanted.is_delta and (wanted.table / "_delta_log").exists():
         raise Failed(f"{wanted.table} is a Delta table: add --delta")
     if wanted.is_delta and any(wanted.table.glob("load=*")):
@@ -154,7 +156,7 @@ def _check_kind(wanted: Wanted) -> None:
 
 
 def _behind(bounds: Ranges, last: Landed | None) -> int:
-    """Count the offsets that the table is behind the topic."""
+    """Count the offsets that the table lacks compared with the topic."""
     ranges = {} if last is None else last.ranges
     return sum(max(0, end - ranges.get(index, (0, begin))[1]) for index, (begin, end) in bounds.items())
 
@@ -163,7 +165,9 @@ def _check_same_topic(wanted: Wanted, topic_id: str, last: Landed | None) -> Non
     if last is None:
         return
     if last.topic != wanted.topic:
-        raise Failed(f"{wanted.table} holds the topic '{last.topic}', not '{wanted.topic}'")
+        raise Failed(
+            f"{wanted.table} holds the topic '{last.topic}', not '{wanted.topic}': load into another table"
+        )
     if last.topic_id != topic_id:
         raise Failed(
             f"the topic '{wanted.topic}' was deleted and created again since the last load, so its "
@@ -172,8 +176,8 @@ def _check_same_topic(wanted: Wanted, topic_id: str, last: Landed | None) -> Non
 
 
 def _next_ranges(wanted: Wanted, bounds: Ranges, last: Landed | None) -> Ranges:
-    """Compute ranges behind the last load, up to the ends; of `max_records` each partition with more gets an equal
-    share.
+    """Compute the ranges of the next load, from the end of the last one. If `max_records` does not allow all, each
+    partition gets an equal share.
     """
     ranges: Ranges = {}
     for index, (begin, end) in bounds.items():
@@ -196,9 +200,10 @@ def _next_ranges(wanted: Wanted, bounds: Ranges, last: Landed | None) -> Ranges:
 
 
 def _write(topics: Topics, wanted: Wanted, topic_id: str, ranges: Ranges, directory: str) -> dict[str, Any]:
-    """Write the records of these ranges as Parquet. Return their number, counted in the files themselves.
+    """Write the records of these ranges as Parquet. Return the number of rows under "rows", counted in the files
+    themselves.
 
-    (An accumulator of Spark counts a repeated task twice.)
+    (An accumulator of Spark would count a repeated task twice.)
     """
     records = topics.read(
         wanted.topic,
@@ -206,7 +211,7 @@ def _write(topics: Topics, wanted: Wanted, topic_id: str, ranges: Ranges, direct
         endingOffsets=json.dumps({wanted.topic: {str(each): end for each, (_, end) in ranges.items()}}),
     )
     writer = _shaped(records, wanted).write
-    # Delta's own writer makes the directories of its table.
+    # Delta's own writer creates the partition directories.
     (writer if wanted.is_delta else writer.partitionBy(*wanted.partition_by)).parquet(directory)
     topics.check_id(wanted.topic, topic_id)
     files = Path(directory).rglob("*.parquet")
@@ -214,7 +219,7 @@ def _write(topics: Topics, wanted: Wanted, topic_id: str, ranges: Ranges, direct
 
 
 def _shaped(records: DataFrame, wanted: Wanted) -> DataFrame:
-    """Select the columns of the table: each record's place and contents."""
+    """Select the columns of the table: each record's position and contents."""
     places = [F.col(name) for name in ("topic", "partition", "offset", "timestamp")]
     if wanted.json_schema is None:
         return records.select(*places, "key", "value", F.to_date("timestamp").alias("day"))
@@ -227,18 +232,18 @@ def _shaped(records: DataFrame, wanted: Wanted) -> DataFrame:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--table", required=True, help="directory of the table, made if it is not there")
-    parser.add_argument("--delta", action="store_true", help="a Delta table (needs the package deltalake)")
     parser.add_argument(
-        "--max-records", type=int, help="most records in one load (default: all that there is)"
+        "--table", required=True, help="directory of the table; it is created if it does not exist"
     )
+    parser.add_argument("--delta", action="store_true", help="a Delta table (needs the package deltalake)")
+    parser.add_argument("--max-records", type=int, help="the most records in one load (default: all records)")
     parser.add_argument(
         "--json", metavar="COLUMNS", help="columns of the JSON values, as 'origin string, month int'"
     )
     parser.add_argument(
         "--partition-by",
         metavar="COLUMN,...",
-        help="columns that make directories (default: the day of the timestamp; with --json none)",
+        help="columns by which the table is partitioned into directories (default: the day of the timestamp; with --json none)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the lag over time")
 

@@ -1,6 +1,4 @@
-"""The pictures that jobs draw: PNG files, by matplotlib. The extra `spark` installs it; without it the job prints a
-hint.
-"""
+"""Draws PNG files for the jobs, with matplotlib. The extra `spark` installs it; without it the job prints a hint."""
 
 from __future__ import annotations
 
@@ -20,14 +18,14 @@ _INK = "#333333"
 
 @attrs.frozen
 class LagPoint:
-    """The records that a job was behind, `seconds` after its start."""
+    """The lag of a job in records, `seconds` after its start."""
 
     seconds: float
     records: int
 
 
 def plot_lag(path: Path, title: str, points: Sequence[LagPoint]) -> None:
-    """Draw how the lag went down, load by load."""
+    """Draw the lag over time, with a point for each load."""
     figure, axes = _canvas(title)
     seconds, records = [point.seconds for point in points], [point.records for point in points]
     axes.plot(
@@ -49,7 +47,7 @@ def plot_lag(path: Path, title: str, points: Sequence[LagPoint]) -> None:
 
 
 def plot_delays(path: Path, title: str, by_name: Mapping[str, Mapping[int, float]]) -> None:
-    """Draw mean delays in minutes by the hour of the day, a line for each name."""
+    """Draw mean delays in minutes by the hour of the day, with a line for each name."""
     figure, axes = _canvas(title)
     for colour, (name, by_hour) in zip(_COLOURS, sorted(by_name.items()), strict=False):
         hours = sorted(by_hour)

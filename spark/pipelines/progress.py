@@ -1,7 +1,7 @@
-"""One line on the terminal that shows the progress of a running job.
+"""Shows the progress of a running job in one line on the terminal.
 
-On a terminal the line is overwritten. A file or a pipe gets one line for each step. Figures of a streaming query come
-from its own progress, those of a batch from Spark's status tracker.
+On a terminal the line is overwritten. A file or a pipe gets one line for each step. The numbers come from a streaming
+query's own progress, or for a batch from Spark's status tracker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INTERVAL_SECONDS = 0.5
 
 
 class ProgressLine:
-    """The line that shows the progress of a job. Safe for several threads."""
+    """The line that shows the progress of a job. Several threads may use it."""
 
     def __init__(self, name: str, out: TextIO | None = None) -> None:
         self._name = name
@@ -34,12 +34,12 @@ class ProgressLine:
         self._width = 0
 
     def show(self, text: str) -> None:
-        """Show the present state, on a terminal only."""
+        """Show a text in the line; only on a terminal."""
         if self._out.isatty():
             self._put(text, "\r", "")
 
     def step(self, text: str) -> None:
-        """Print a finished step: it stays on the screen, and goes into files and pipes too."""
+        """Print the text of a finished step. It stays on the screen, and is also written to files and pipes."""
         self._put(text, "\r" if self._out.isatty() else "", "\n")
 
     def _put(self, text: str, before: str, after: str) -> None:
@@ -52,7 +52,7 @@ class ProgressLine:
 
     @contextmanager
     def tasks(self, spark: SparkSession, text: str) -> Iterator[None]:
-        """Show how many tasks of the running stages are done, until the block ends."""
+        """Show how many tasks of Spark's running stages are done, during a `with` block."""
         over = threading.Event()
 
         def watch() -> None:
@@ -73,8 +73,8 @@ class ProgressLine:
 
 
 def watch_query(line: ProgressLine, query: StreamingQuery) -> list[dict[str, Any]]:
-    """Show each micro-batch of a query until it ends; returns the lines shown. Raises the error that ended the
-    query.
+    """Show each micro-batch of a query until the query ends. Return the progress entries. Raises the error that ended
+    the query.
     """
     shown: list[dict[str, Any]] = []
 
@@ -109,7 +109,7 @@ def _figures(progress: Any) -> dict[str, Any]:
 
 
 def _lag(source: Any) -> int | None:
-    """Read the number of records by which the source is behind; None if it does not report it."""
+    """Return the number of records by which a source is behind; None if it does not report it."""
     text = source["latestOffset"]
     latest = json.loads(text) if isinstance(text, str) else text
     if isinstance(latest, dict) and "@lag" in latest:

@@ -1,1 +1,1 @@
-"""The planning and fetching of the source: ranges of offsets, tasks, the cluster as the driver sees it."""
+"""Planning and fetching for the source: ranges of offsets, tasks, and the driver's requests to the cluster."""

@@ -1,4 +1,6 @@
-"""The plan of a batch query: bounds as offsets, checked against the logs, cut by filters, split for tasks. SHELL."""
+"""Plans a batch query: resolves its bounds to offsets, checks them against the logs, applies filters, and divides
+them into ranges. SHELL.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ _LOGGER = logging.getLogger("odradek.spark")
 
 
 def plan_batch(options: SourceOptions, pushed: Pushed) -> list[OffsetRange]:
-    """Plan the ranges of the tasks, none of them empty.
+    """Plan the ranges that the tasks read; no range is empty.
 
     Raises:
         OptionError: bounds that do not fit the partitions.
-        ReadError: a start behind its end, or a missing topic.
-        DataLoss: requested offsets are missing, unless `failOnDataLoss` is off.
+        ReadError: a start after the end, or a missing topic.
+        DataLoss: requested offsets are missing, and `failOnDataLoss` is on.
         KafkaError, ClientError: the cluster does not answer.
     """
     view = ClusterView(options)
@@ -51,7 +53,7 @@ def _plan(view: ClusterView, options: SourceOptions, pushed: Pushed) -> list[Off
         start, end = starts[key], ends[key]
         if start > end:
             raise ReadError(
-                f"{options.starting.what} of {key} is {start}, which lies behind {options.ending.what}, {end}"
+                f"{options.starting.what} of {key} is {start}, which is after {options.ending.what}, {end}"
             )
         begin, behind = _there(options, key, (start, end), (earliest[key], latest[key]))
         ranges.append(OffsetRange(*key, begin, behind, partition.topic_id))
@@ -62,7 +64,9 @@ def _plan(view: ClusterView, options: SourceOptions, pushed: Pushed) -> list[Off
 def _there(
     options: SourceOptions, key: TopicPartition, wanted: tuple[int, int], log: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return the part of the wanted offsets that the log still has; warns of missing ones, or raises `DataLoss`."""
+    """Return the part of the wanted offsets that the log still has. If some are missing, log a warning, or raise
+    `DataLoss` (`failOnDataLoss`).
+    """
     start, end = wanted
     lost = []
     if start < log[0] and start < end:
@@ -84,7 +88,7 @@ def _there(
 
 
 def _cut(view: ClusterView, pushed: Pushed, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """Cut each range to the part that the filters leave."""
+    """Reduce each range to the part that the filters may select."""
     wanted = [pushed.cut(each) for each in ranges if pushed.wants(each.topic, each.partition)]
     if pushed.since is None:
         return wanted

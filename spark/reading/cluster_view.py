@@ -1,8 +1,7 @@
-"""The driver's questions to the cluster: partitions, their first and end offsets, offsets of timestamps. SHELL.
+"""The driver's requests to the cluster: partitions, their start and end offsets, offsets for timestamps. SHELL.
 
-SHELL.
-
-One blocking client asks all questions. It is made at the first one, because readers are pickled before they are used.
+One blocking client makes all requests. It is opened at the first request, because readers are pickled before they are
+used.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 @attrs.frozen
 class Known:
-    """The id and leader epoch of a partition that is to be read."""
+    """The topic id and leader epoch of a partition to read."""
 
     topic_id: bytes
     leader_epoch: int
 
 
 def new_client(options: SourceOptions) -> Client:
-    """Make a client as `kafka.*` describes it. Raises `OptionError` where a file that it names is unusable."""
+    """Make a client from the options `kafka.*`. Raises `OptionError` for a file that cannot be used."""
     settings = options.consumer
     try:
         return Client(
@@ -52,7 +51,7 @@ def new_client(options: SourceOptions) -> Client:
 
 
 class ClusterView:
-    """The driver's view of the cluster. Not for several threads at a time."""
+    """The driver's requests to the cluster. Only one thread at a time may use it."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -68,13 +67,13 @@ class ClusterView:
         return self._client
 
     def close(self) -> None:
-        """End the connections; the next request opens new ones."""
+        """Close the connections. The next request opens new ones."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        """Repeat after passing errors, as often as `fetchOffset.numRetries` allows.
+        """Call `ask`, and repeat it after retriable errors, as often as `fetchOffset.numRetries` allows.
 
         Raises:
             ReadError: no broker could be reached.
@@ -96,10 +95,11 @@ class ClusterView:
                 "kafka.security.protocol and kafka.ssl.*)"
             ) from None
 
-    # Which partitions
+    # Partitions
 
     def partitions(self, *, all_must_exist: bool = True) -> dict[TopicPartition, Known]:
-        """List the partitions to be read, on fresh metadata, in order. Missing ones are left out if that is allowed.
+        """List the partitions to read, from fresh metadata, sorted. Without `all_must_exist`, missing partitions are
+        left out.
 
         Raises:
             ReadError: a topic or a partition that was named does not exist.
@@ -135,8 +135,8 @@ class ClusterView:
     # Offsets
 
     def listed(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        """Find the offsets of times (or `EARLIEST`, `LATEST`); with read_committed the latest is the last stable
-        one.
+        """Look up the offsets for times (or `EARLIEST`, `LATEST`). With read_committed, `LATEST` is the last stable
+        offset.
         """
         if not wanted:
             return {}
@@ -146,17 +146,17 @@ class ClusterView:
         )
 
     def offsets(self, keys: Iterable[TopicPartition], what: int) -> dict[TopicPartition, int]:
-        """Find `EARLIEST` or `LATEST` of all of these."""
+        """Look up the `EARLIEST` or the `LATEST` offset of these partitions."""
         return {key: found.offset for key, found in self.listed(dict.fromkeys(keys, what)).items()}
 
     def resolve(
         self, bound: Bound, keys: Iterable[TopicPartition], *, is_start: bool
     ) -> dict[TopicPartition, int]:
-        """Find the offset of the bound for each partition.
+        """Resolve a bound of the query to an offset for each partition.
 
         Raises:
-            OptionError: the bound names other partitions than those that are read.
-            ReadError: no record is as young as asked for, and the start must be there.
+            OptionError: the bound names other partitions than the query reads.
+            ReadError: no record has the requested time or a later one, and the query must start at such a record.
         """
         keys = list(keys)
         if bound.named is not None and bound.named != frozenset(keys):
@@ -189,7 +189,7 @@ class ClusterView:
         return found | self.offsets(without, LATEST)
 
     def first_since(self, keys: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        """Find the first offset at or after `timestamp` (ms) in each log; the log's end if there is none."""
+        """Find the first offset at or after `timestamp` (ms) in each partition; the end offset if there is none."""
         found = {key: each.offset for key, each in self.listed(dict.fromkeys(keys, timestamp)).items()}
         return found | self.offsets([key for key, offset in found.items() if offset < 0], LATEST)
 
@@ -198,5 +198,5 @@ class ClusterView:
         return self.offsets(keys, EARLIEST)
 
     def latest(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Find the end offset of each partition, for a reader at this isolation level."""
+        """Find the end offset of each partition, as readers at this isolation level see it."""
         return self.offsets(keys, LATEST)

@@ -1,22 +1,23 @@
-"""Executors read: ranges of offsets, straight from the partitions' leaders, as Arrow batches. SHELL.
+"""Reads ranges of offsets on executors, directly from the partitions' leaders, as Arrow batches. SHELL.
 
 Theory of operation
 -------------------
-A Python worker of Spark lives for many tasks. Its connections to the cluster live as long. `_clients` keeps one
-client for each set of `kafka.*` options. So a task of a streaming query costs one Fetch and no connection.
+A Python worker of Spark runs many tasks, and keeps its connections to the cluster. `_clients` has one client for each
+set of `kafka.*` options. So a task of a streaming query costs one Fetch and no connection.
 
-While one answer is decoded and handed to Spark, the next one is under way. The batch headers of an answer are enough
-to know where it ends. So the next Fetch is sent before the first row of this one is made. The ranges of a task that has
-several are small. Their first bytes come together, one Fetch for each leader (`first_fetch`), and the rows of many of
-them make one Arrow batch. Ranges for which that does not do have the next Fetches of some of them under way at once.
+While one answer is decoded and passed to Spark, the next Fetch is under way. The batch headers of an answer are
+enough to know where it ends. So the next Fetch is sent before the first row of this answer is made. If a task has
+several ranges, they are small. Their first bytes are fetched together, with one Fetch for each leader
+(`first_fetch`), and the rows of many ranges make one Arrow batch. Ranges that need further Fetches are read several
+at a time.
 
-A range ends at its last offset, whether that has a record or not. What compaction, aborted transactions and control
-batches have left out is passed over by the batches' own offsets.
+A range ends at its last offset, whether that has a record or not. Gaps from compaction, aborted transactions and
+control batches are skipped by means of the batches' own offsets.
 
-Some failures pass. (A leader moved: fresh metadata, the same Fetch again, until `kafkaConsumer.pollTimeoutMs` has
-passed without progress.) Others are data loss: retention overtook the reader, the log is shorter than it was, or
-another topic has the name. That is an error, or a warning and the next best offset, as `failOnDataLoss` says, and
-names the offsets either way.
+Some failures are temporary, such as a moved leader. Then the same Fetch is sent again with fresh metadata, until
+`kafkaConsumer.pollTimeoutMs` has passed without progress. Others are data loss: retention has deleted unread records,
+the log is shorter than before, or another topic has the name. Depending on `failOnDataLoss`, data loss is an error,
+or a warning after which reading continues at the next existing offset. In both cases the text has the offsets.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ _LOGGER = logging.getLogger("odradek.spark")
 _PARTITION_BYTES = int(SOURCE_DEFAULTS["max.partition.fetch.bytes"])
 _ROWS = 10_000
 _RANGES_TOGETHER = 256
-"""The number of a task's small ranges in one Fetch."""
+"""The most small ranges of a task in one Fetch."""
 _RANGES_AHEAD = 8
-"""The number of a task's ranges that have a Fetch under way."""
+"""The most ranges of a task that have a Fetch under way."""
 _CLIENTS_MAX = 8
-"""Clients that are kept; the least recently used one is closed."""
+"""The most clients that are kept; beyond that, the least recently used one is closed."""
 
 _PASSING = frozenset(
     {
@@ -79,7 +80,7 @@ _OTHER_TOPIC = frozenset(
 )
 
 _CLIENT_IDLE_SECONDS = 300.0
-"""A client that no task has used for so long is closed when the next task ends. (Spark ends idle workers after a
+"""Seconds after which an unused client is closed, at the end of the next task. (Spark ends idle workers after a
 minute.)
 """
 
@@ -91,11 +92,11 @@ class _Cached:
 
 
 _clients: dict[tuple[tuple[str, str], ...], _Cached] = {}
-"""By options, the least recently used first."""
+"""The clients by their options, the least recently used first."""
 
 
 def _cached_client(options: SourceOptions, now: float) -> Client:
-    """Get the process's client for these options. Spark's workers are forked before they get their first task."""
+    """Return the client of this process for these options. (Spark forks its workers before their first task.)"""
     key = tuple(sorted(options.properties.items()))
     cached = _clients.pop(key, None)
     client = new_client(options) if cached is None else cached.client
@@ -106,7 +107,9 @@ def _cached_client(options: SourceOptions, now: float) -> Client:
 
 
 def close_idle_clients(now: float) -> int:
-    """Close the clients that no task has used since `_CLIENT_IDLE_SECONDS` before `now`. Return how many are left."""
+    """Close the clients that no task has used for `_CLIENT_IDLE_SECONDS`. Return the number of clients that are left.
+    `now` is in seconds.
+    """
     while _clients:
         key, oldest = next(iter(_clients.items()))
         if now - oldest.used_at <= _CLIENT_IDLE_SECONDS:
@@ -117,7 +120,7 @@ def close_idle_clients(now: float) -> int:
 
 
 def read_ranges(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Read the records of the ranges, one range after the other."""
+    """Read the records of the ranges, one range after the other, and yield them as Arrow batches."""
     client = _cached_client(options, time.monotonic())
     settings = options.consumer
     readers = [_RangeReader(each, options, settings, client) for each in ranges]
@@ -157,13 +160,13 @@ def _read_several(
 
 
 def _read_together(answered: Sequence[tuple[_RangeReader, _Answer]]) -> Iterator[pa.RecordBatch]:
-    """Decode ranges that came whole with their first answers. Raises `ReadError`."""
+    """Decode ranges whose first answers have all their records. Raises `ReadError`."""
     try:
         yield from decode_ranges(
             [reader.fetched(answer) for reader, answer in answered], **answered[0][0].decoding()
         )
     except (DecompressionBomb, CorruptBatch, InvalidRecord):
-        # Decoded alone, the range at fault is named.
+        # Decode each range alone, to name the faulty range in the error.
         for reader, answer in answered:
             for _ in reader.batches(answer):
                 pass
@@ -173,7 +176,9 @@ def _read_together(answered: Sequence[tuple[_RangeReader, _Answer]]) -> Iterator
 def _fetch_first(
     readers: Sequence[_RangeReader], settings: ConsumerSettings, client: Client
 ) -> dict[_RangeReader, _Answer]:
-    """Fetch the first bytes of ranges. Ranges without any bytes are left out, and errors are left to the readers."""
+    """Fetch the first bytes of several ranges together. Ranges without an answer or with an error are left out; their
+    readers fetch again.
+    """
     by_key: dict[TopicPartition, _RangeReader] = {}
     for reader in readers:
         by_key.setdefault(TopicPartition(reader.wanted.topic, reader.wanted.partition), reader)
@@ -198,13 +203,13 @@ def _fetch_first(
 
 @attrs.define
 class _Answer:
-    """One partition's part of a Fetch answer."""
+    """The part of a Fetch answer for one partition."""
 
     records: memoryview
     end: int
-    """The offset behind the last whole batch; where the Fetch began if there is none."""
+    """The offset after the last complete batch; the offset of the Fetch if there is none."""
     aborted: list[tuple[int, int]]
-    """(first offset, producer id) of transactions that were aborted."""
+    """(first offset, producer id) of each aborted transaction."""
 
 
 class _Decoding(TypedDict):
@@ -214,7 +219,7 @@ class _Decoding(TypedDict):
 
 
 class _RangeReader:
-    """Reads the batches of a single range from the partition's leader, or from a replica in the reader's rack."""
+    """Reads the batches of a single range, from the partition's leader or from a replica in the reader's rack."""
 
     def __init__(
         self, wanted: OffsetRange, options: SourceOptions, settings: ConsumerSettings, client: Client
@@ -235,30 +240,30 @@ class _RangeReader:
         self._under_way: Task[Any] | None = None
 
     def start(self) -> None:
-        """Send the first Fetch, if it was not sent."""
+        """Send the first Fetch, unless it was sent already."""
         if not self._started:
             self._started = True
             self._begin(self.wanted.start)
 
     def abandon(self) -> None:
-        """Abandon the Fetch under way: nothing waits for it."""
+        """Stop waiting for the Fetch under way, whose answer is no longer needed."""
         if self._under_way is not None:
             self._core.abandon(self._under_way)
             self._under_way = None
 
     def ends_in(self, answer: _Answer) -> bool:
-        """True if the answer has all that is left of the range."""
+        """True if the answer has all remaining records of the range."""
         return answer.end >= self.wanted.end
 
     def fetched(self, answer: _Answer) -> FetchedRange:
-        """Combine the range with its first answer, for `decode_ranges`."""
+        """Return the range together with its first answer, as `decode_ranges` needs it."""
         wanted = self.wanted
         return FetchedRange(
             answer.records, wanted.topic, wanted.partition, wanted.start, wanted.end, answer.aborted
         )
 
     def decoding(self) -> _Decoding:
-        """Return the query's bounds of decoding."""
+        """Return the arguments that limit decoding in this query."""
         return {
             "decompressed_bytes_max": self._options.batch_bytes_max,
             "with_headers": self._options.include_headers,
@@ -266,9 +271,9 @@ class _RangeReader:
         }
 
     def batches(self, answer: _Answer | None = None) -> Iterator[pa.RecordBatch]:
-        """Read the range's records, once it is started, or from its first answer on."""
+        """Yield the range's records as Arrow batches. `answer` is the first answer if it was fetched already."""
         position = self.wanted.start
-        # Spark's time for earlier ranges does not count against the broker.
+        # The timeout starts now: the time that Spark has spent on earlier ranges must not count.
         self._progressed()
         while answer is not None or self._under_way is not None:
             if answer is None:
@@ -319,7 +324,7 @@ class _RangeReader:
             self._under_way = self._client.begin(self._fetch(position))
 
     def _fetch(self, position: int) -> Operation[Any]:
-        """Send one Fetch to the leader, or to the replica near us that the leader has named (KIP-392)."""
+        """Send one Fetch to the leader, or to the nearer replica that the leader has named (KIP-392)."""
         core, wanted = self._core, self.wanted
         if wanted.topic not in core.cluster.topics:
             yield from refresh_metadata(core, [wanted.topic], timeout=self._client.timeout)
@@ -355,7 +360,7 @@ class _RangeReader:
         )
 
     def _finish(self, task: Task[Any], position: int) -> _Answer | int:
-        """Return the answer to the Fetch at `position`, or the offset from which to fetch again."""
+        """Wait for the Fetch at `position`. Return its answer, or the offset from which to fetch again."""
         try:
             response = self._client.finish(task)
             error = error_code(response.error_code)
@@ -382,9 +387,7 @@ class _RangeReader:
         return self._again(position, problem)
 
     def take(self, answer: Any, position: int) -> _Answer | int:
-        """Return a leader's answer without an error, or the offset from which to fetch again where it has no
-        records.
-        """
+        """Process an answer. Return it if it has records, or else the offset from which to fetch again."""
         preferred = answer.preferred_read_replica
         if preferred >= 0:
             self._replica = preferred
@@ -410,7 +413,7 @@ class _RangeReader:
         self._progress_at = time.monotonic()
 
     def _again(self, position: int, problem: Exception) -> int:
-        """Fetch fresh metadata after a pause, and return the same offset; raises the problem if it has lasted too
+        """Wait, fetch fresh metadata, and return the same offset. Raise the problem if there was no progress for too
         long.
         """
         if time.monotonic() - self._progress_at > self._options.poll_timeout_ms / 1000:
@@ -430,7 +433,9 @@ class _RangeReader:
                 raise
 
     def _other_topic(self, position: int) -> int:
-        """Handle a missing topic or another id. Old metadata passes; otherwise the topic's records are lost."""
+        """Handle the error that the topic is missing or has another id. If only metadata was old, fetch again;
+        otherwise the topic's records are lost.
+        """
         wanted, cluster = self.wanted, self._core.cluster
         self._client.run(self._pause_and_refresh())
         topic = cluster.topics.get(wanted.topic)
@@ -444,7 +449,9 @@ class _RangeReader:
         return self._lost(position, wanted.end, wanted.end, what)
 
     def _out_of_range(self, position: int) -> int:
-        """Handle a position outside of the log: retention has overtaken us, or the log has become shorter."""
+        """Handle a position outside of the log: retention has deleted the records there, or the log has become
+        shorter.
+        """
         key = TopicPartition(self.wanted.topic, self.wanted.partition)
         begin = self._client.list_offsets({key: EARLIEST})[key].offset
         end = self._client.list_offsets({key: LATEST})[key].offset

@@ -1,8 +1,8 @@
-"""Filters of a batch query that reduce reading: on topic, partition, offset and timestamp. PURE.
+"""Uses the filters of a batch query to read less: filters on topic, partition, offset and timestamp. PURE.
 
 Filters on topic, partition and offset are applied exactly, so Spark need not check again. A lower bound of the
-timestamp moves the start to the first record that is at least as new; Spark checks the rest. Timestamps of a log may
-fall, so an upper bound saves nothing.
+timestamp moves the start to the first record with that time or a later one; Spark filters the rest. Timestamps in a
+log may decrease, so an upper bound cannot reduce reading.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestamp
 
 @attrs.define
 class Pushed:
-    """The bounds of the records left to read, after filters; everything, to begin with."""
+    """The bounds of the records that the filters may select. At first they include everything."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
-    """The partitions by number, if named."""
+    """The selected partition numbers; None for all."""
     partition_from: int = 0
     partition_to: int = _END
-    """The last wanted partition."""
+    """The highest selected partition number."""
     offset_from: int = 0
     offset_to: int = _END
-    """The last wanted offset."""
+    """The highest selected offset."""
     since: int | None = None
-    """Milliseconds since 1970: older records are not wanted."""
+    """The lowest selected timestamp, in milliseconds since 1970; None for no bound."""
 
     def wants(self, topic: str, partition: int) -> bool:
-        """True if some record of this partition may be wanted."""
+        """True if the filters may select a record of this partition."""
         return (
             (self.topics is None or topic in self.topics)
             and (self.partitions is None or partition in self.partitions)
@@ -56,21 +56,21 @@ class Pushed:
         )
 
     def cut(self, whole: OffsetRange) -> OffsetRange:
-        """Cut a range to the wanted part, perhaps an empty one."""
+        """Reduce a range to the part that the filters may select. The result may be empty."""
         start = min(max(whole.start, self.offset_from), whole.end)
         end = max(min(whole.end, self.offset_to + 1), start)
         return attrs.evolve(whole, start=start, end=end)
 
 
 def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:
-    """Compute the bounds that all filters together set, and the filters that Spark still has to apply."""
+    """Compute the bounds from all filters. Also return the filters that Spark must still apply."""
     pushed = Pushed()
     left = [each for each in filters if not _take(pushed, each)]
     return pushed, left
 
 
 def _take(pushed: Pushed, one: Filter) -> bool:
-    """Narrow `pushed` by one filter. Return True if the bounds express the whole filter."""
+    """Narrow `pushed` by one filter. Return True if the bounds express the filter exactly."""
     if isinstance(one, IsNotNull):
         return len(one.attribute) == 1 and one.attribute[0] in _NEVER_NULL
     if not isinstance(one, (EqualTo, In, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)):
@@ -127,13 +127,13 @@ def _take_timestamp(pushed: Pushed, one: Any) -> None:
 
 
 def _values(one: Any, kind: type) -> list[Any] | None:
-    """Return the values of a comparison; None if a value has another type."""
+    """Return the values that a filter compares with; None if one of them is not of the type `kind`."""
     values: Iterable[Any] = one.value if isinstance(one, In) else [one.value]
     found = [value for value in values if value is not None]
     return found if all(type(value) is kind or isinstance(value, kind) for value in found) else None
 
 
 def _milliseconds(time: datetime) -> int:
-    """Convert a time to milliseconds, rounded down; a time without a zone is in UTC."""
+    """Convert a time to milliseconds since 1970, rounded down. A time without a zone is in UTC."""
     aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

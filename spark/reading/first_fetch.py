@@ -1,7 +1,6 @@
-"""The first Fetch of many small ranges: one request to each leader instead of one for each range. PURE.
+"""Fetches the starts of many small ranges together: one request to each leader instead of one for each range. PURE.
 
-It may bring nothing at all. The range's own reader fetches again all that is missing or wrong. That reader handles
-errors.
+It may return nothing for a range. The range's own reader then fetches it again, and handles the errors.
 """
 
 from __future__ import annotations
@@ -31,9 +30,10 @@ def first_fetch(
     isolation_level: int,
     rack: str,
 ) -> Operation[dict[TopicPartition, Any]]:
-    """Fetch the leaders' answers (`PartitionData`) for the ranges' starts, except those with an error.
+    """Fetch the start of each range from its leader. Return the answers (`PartitionData`) without an error, by
+    partition.
 
-    `bytes_max` bounds each leader's answer. No two ranges may be of the same partition.
+    `bytes_max` limits each leader's answer. Each range must be of another partition.
     """
     by_key = {TopicPartition(each.topic, each.partition): each for each in ranges}
     names = {each.topic for each in ranges}

@@ -1,4 +1,6 @@
-"""Questions of a streaming query to the leaders: is there news, and was a log truncated. Operations, PURE."""
+"""Two requests of a streaming query to the leaders: wait for new records, and detect a truncated log. Operations,
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ _LANE = 1
 
 @attrs.define
 class News:
-    """Waits until a partition has new records, by a long poll at every leader instead of asking for offsets in a loop.
+    """Waits until a partition has new records, by a long poll at every leader instead of repeated requests for
+    offsets.
 
-    One leader may still hold its Fetch back when another leader has news. That Fetch stays there, on its own lane,
-    and serves the next wait.
+    If one leader has new records, the Fetches at other leaders may still be unanswered. They stay there, on their own
+    lane, and serve the next wait.
     """
 
     core: ClientCore
@@ -35,7 +38,7 @@ class News:
     _held: dict[int, Call] = attrs.field(factory=dict)
 
     def wait(self, offsets: Mapping[TopicPartition, int], wait_ms: int) -> Operation[None]:
-        """Return when there may be records from `offsets` on, at the latest after `wait_ms`."""
+        """Wait until there may be records from `offsets` on, at most `wait_ms`."""
         core = self.core
         by_leader, _ = known_leaders(core, offsets)
         for node, keys in by_leader.items():
@@ -65,7 +68,7 @@ class News:
             FetchRequest(
                 max_wait_ms=wait_ms,
                 min_bytes=1,
-                # A fetch returns at least one whole batch, if there is one, and that is enough.
+                # With this limit a fetch returns one complete batch, which is enough.
                 max_bytes=1,
                 isolation_level=self.isolation_level,
                 topics=list(topics.values()),
@@ -80,9 +83,10 @@ class News:
 def epoch_ends(
     core: ClientCore, epochs: Mapping[TopicPartition, int], *, deadline: float
 ) -> Operation[dict[TopicPartition, int]]:
-    """Find the end offset of a leader epoch, and of all before it, in the leaders' logs today (KIP-320).
+    """Look up where each leader epoch ends in the leader's current log (KIP-320). If the log lacks the epoch, it is
+    the end of the epoch before.
 
-    Left out: partitions whose leader is silent or lacks the answer.
+    Partitions are left out if their leader is silent or lacks the answer.
     """
     from odradek.wire.messages.offset_for_leader_epoch import (
         OffsetForLeaderEpochRequest,

@@ -1,4 +1,4 @@
-"""The offsets that a query reads: ranges, their split among tasks, and the share of a backlog in a batch. PURE."""
+"""Ranges of offsets: divides them among tasks, and limits the part of a backlog that one batch reads. PURE."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["BATCH_TASK_RECORDS", "STREAM_TASK_RECORDS", "OffsetRange", "gathered", "rate_limited", "split"]
 
 BATCH_TASK_RECORDS = 25_000
-"""The records with which `gathered` fills a task of a batch query. Fewer records are read in less time than a few
-tasks cost.
+"""The number of records with which `gathered` fills a task of a batch query. Reading fewer records takes less time
+than starting further tasks.
 """
 
 STREAM_TASK_RECORDS = 5_000
-"""As `BATCH_TASK_RECORDS`, for a micro-batch. Never change it alone.
+"""As `BATCH_TASK_RECORDS`, but for a micro-batch. A release must keep this number.
 
-A stream that restarts plans its last batch again. The exactly-once sink compares the number of tasks with the number that
-it recorded, and ends the query if they differ.
+A stream that restarts plans its last batch again. The exactly-once sink compares the number of tasks with the number
+that it has recorded, and ends the query if they differ.
 """
 
 
 @attrs.frozen
 class OffsetRange:
-    """Records of a partition with `start` <= offset < `end`. `topic_id` is zero where the broker has none."""
+    """The records of a partition from `start` up to but not including `end`. `topic_id` is zero if the broker has
+    none.
+    """
 
     topic: str
     partition: int
@@ -37,7 +39,7 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """Offsets; records at most."""
+        """The number of offsets in the range; it may have fewer records."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -47,11 +49,11 @@ class OffsetRange:
 def split(
     ranges: Iterable[OffsetRange], partitions_min: int | None = None, records_max: int | None = None
 ) -> list[OffsetRange]:
-    """Cut ranges for the tasks, each of 1 to `records_max` offsets. There are at least `partitions_min`, if there
-    are as many offsets.
+    """Divide ranges for the tasks. Each part has 1 to `records_max` offsets, and there are at least `partitions_min`
+    parts if there are as many offsets.
 
-    Without limits there is one for each partition, as in the JVM connector; with limits, larger ones are split into
-    more parts.
+    Without limits there is one part for each partition, as in the JVM connector. With limits, larger ranges are
+    divided into more parts.
     """
     whole = [each for each in ranges if each.size > 0]
     parts = [1 if records_max is None else math.ceil(each.size / records_max) for each in whole]
@@ -64,11 +66,12 @@ def split(
 
 
 def _more_parts(sizes: Sequence[int], parts: Sequence[int], missing: int) -> list[int]:
-    """Give `missing` more parts to the ranges with the largest parts."""
+    """Distribute `missing` further parts over the ranges with the largest parts. Return the new number of parts of
+    each range.
+    """
     count = list(parts)
     total = sum(sizes)
-    # Parts that are due by size are given at once, and the remainder one by one, because minPartitions may be
-    # large.
+    # Distribute proportional shares at once, and only the remainder one by one, because minPartitions may be large.
     for place, size in enumerate(sizes):
         due = min(size, math.floor((sum(parts) + missing) * size / total))
         more = max(0, min(due - count[place], missing))
@@ -92,10 +95,10 @@ def gathered(
     tasks_min: int | None = None,
     records_max: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
-    """Gather the ranges of each task, so that small ranges share a task. There are at least `tasks_min` tasks, if
-    there are as many ranges.
+    """Combine ranges to tasks, so that small ranges share a task. There are at least `tasks_min` tasks, if there are
+    as many ranges.
 
-    Neighbours are combined up to `task_records` offsets in all, and up to `records_max`.
+    Neighbours are combined until a task has `task_records` offsets, but at most `records_max`.
     """
     most = task_records if records_max is None else min(task_records, records_max)
     spare = len(ranges) - (tasks_min or 1)
@@ -115,11 +118,11 @@ def gathered(
 def rate_limited(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int
 ) -> dict[TopicPartition, int]:
-    """Return ends that are `limit` offsets beyond the starts in total. Each partition's share is proportional to
-    its backlog.
+    """Compute end offsets that are together `limit` offsets beyond the starts. Each partition gets a share in
+    proportion to its backlog.
 
-    As in the JVM connector, the share of a small backlog is rounded up to 1, so that it is never starved. So a batch
-    may exceed the limit by the number of partitions.
+    As in the JVM connector, the share of a small backlog is rounded up to 1, so that each partition makes progress.
+    So a batch may exceed the limit by the number of partitions.
     """
     sizes = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
     total = sum(sizes.values())

@@ -1,4 +1,4 @@
-"""The partition that Spark carries from the driver to a task: the ranges that it reads."""
+"""The object that Spark passes from the driver to a task: the ranges to read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["RangePartition"]
 
 
 class RangePartition(InputPartition):
-    """The ranges that one task reads."""
+    """The part of a query that one task reads: ranges of offsets."""
 
     def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
         super().__init__(ranges)

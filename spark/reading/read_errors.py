@@ -1,4 +1,4 @@
-"""The errors of a query that cannot be planned or read. PURE."""
+"""The errors for a query that cannot be planned or read. PURE."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ __all__ = ["DataLoss", "ReadError"]
 
 
 class ReadError(Exception):
-    """A query cannot be planned or read. The text is one sentence."""
+    """Raised if a query cannot be planned or read. The text is one sentence."""
 
 
 class DataLoss(ReadError):
-    """Records that the query was to read are not there any more; the message names the offsets."""
+    """Raised if records that the query should read are gone. The text has their offsets."""

@@ -1,15 +1,16 @@
-"""The position of a streaming query, as Spark writes it into the checkpoint. PURE.
+"""The position of a streaming query, as it is stored in Spark's checkpoint. PURE.
 
-The offsets of each topic's partitions look as the JVM connector's (`{"flights": {"0": 23, "1": 5}}`), so that a
-query can go on from its checkpoints. Beside them stand, under names that no topic can have:
+Offsets have the format of the JVM connector (`{"flights": {"0": 23, "1": 5}}`), so that a query can continue from its
+checkpoints. Further facts have names that no topic can have:
 
-* `@id`: the topics' ids. A topic of the same name with another id is another topic;
-* `@epoch`: the leader epoch that each offset was seen in, by which a truncated log is known (KIP-320);
-* `@group`: the consumer group that hears of committed offsets;
-* `@initial`: this is where the query starts for the first time. Spark asks for it more than once and does not keep it;
-* `@from`: in the end of the first batch, where that batch starts. Spark keeps ends alone, so a start that cannot be
-  asked for again (`latest`) is kept with the end. So after a crash in the first batch the same records are read,
-  whatever came since.
+* `@id`: the topics' ids. If a topic has another id, it was deleted and created again;
+* `@epoch`: the leader epoch of each offset, with which a truncated log is detected (KIP-320);
+* `@group`: the consumer group to which committed offsets are reported;
+* `@initial`: set in the position from which the query starts for the first time. Spark requests it more than once and
+  does not store it;
+* `@from`: set in the end of the first batch: the start of that batch. Spark stores only ends, so a start that would
+  differ later (`latest`) is stored with the end. So after a crash in the first batch, the same records are read
+  again.
 
 Spark treats two offsets as equal if their JSON is equal.
 """
@@ -31,7 +32,9 @@ __all__ = ["StreamOffset"]
 
 @attrs.frozen
 class StreamOffset:
-    """The position of a streaming query: offsets by partition, and the facts by which a changed log is known."""
+    """The position of a streaming query: the offset of each partition, and the facts with which a changed log is
+    detected.
+    """
 
     offsets: dict[TopicPartition, int]
     topic_ids: dict[str, bytes] = attrs.field(factory=dict)
@@ -39,14 +42,14 @@ class StreamOffset:
     group: str | None = None
     is_initial: bool = False
     begun: dict[TopicPartition, int] | None = None
-    """The offsets at which the first batch starts; `@from` in JSON."""
+    """The offsets at which the first batch starts (`@from` in JSON); None in all other positions."""
 
     def topic_id(self, topic: str) -> bytes:
-        """Return the topic's id; zero where it is not known."""
+        """Return the topic's id; zero if it is unknown."""
         return self.topic_ids.get(topic, NO_TOPIC_ID)
 
     def to_json(self) -> dict[str, Any]:
-        """Make the JSON object that Spark gets. Equal offsets give equal objects."""
+        """Make the JSON object for Spark. Equal positions give equal objects."""
         written: dict[str, Any] = _nested(self.offsets)
         if self.topic_ids:
             ids = {name: base64.b64encode(each).decode() for name, each in self.topic_ids.items()}
@@ -63,7 +66,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> StreamOffset:
-        """Parse a position. Raises `ReadError` for JSON that neither we nor the JVM connector have written."""
+        """Parse a position. Raises `ReadError` for JSON that neither this source nor the JVM connector has written."""
         try:
             return cls(
                 offsets=_flat({name: each for name, each in written.items() if not name.startswith("@")}),

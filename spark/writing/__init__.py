@@ -1,1 +1,1 @@
-"""The writing of the sink: its plan, its tasks, records from rows."""
+"""The writing side of the sink: the plan, the tasks, and the encoding of rows."""

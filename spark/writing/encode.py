@@ -1,21 +1,24 @@
-"""Arrow columns as record batches (format version 2), many rows at once. PURE.
+"""Encodes Arrow columns as record batches (format version 2), many rows at once. PURE.
 
 Theory of operation
 ===================
 
-`odradek.wire.batches.record_writer` encodes one row after the other from Python objects. Spark hands over columns, ten
-thousand rows at a time. To make objects of them would cost more than everything else. Here no row becomes an object:
+`odradek.wire.batches.record_writer` encodes one row after the other from Python objects. Spark provides columns, ten
+thousand rows at a time. Making Python objects of the rows would cost more than everything else. So here no row
+becomes an object:
 
-1. `partitions_of` says for all rows where they go. First comes the column of partitions. Then comes murmur2 of the
-   key, the hash of all of Kafka's clients, word by word over all keys at once. Rows without either go where the
-   caller says;
-2. `encode` sorts the rows by partition (stable, so that rows of one keep their order) and cuts each partition's rows into
-   batches by size. Where a record lies in its batch gives its offset delta, its fields' lengths give its own length;
-3. the varints before the key, and before the value, are written column by column into two arrays of short byte strings;
+1. `partitions_of` computes the partitions of all rows. A row's value in the partition column comes first. Next is the
+   murmur2 hash of its key, as in all of Kafka's clients; it is computed word by word for all keys at once. For rows
+   with neither, the caller gives the partition;
+2. `encode` sorts the rows by partition (stable, so that rows of one keep their order) and cuts each partition's rows
+   into batches by size. A record's index in its batch gives its offset delta, the lengths of its fields give its own
+   length;
+3. the varints before the key, and before the value, are written column by column into two arrays of short byte
+   strings;
 4. one call to Arrow joins the parts of every record: varints, key, varint, value, headers. The buffer of the result
-   is the records of all batches, one after the other. Every batch is a slice of it, to be put behind its header.
+   has the records of all batches, one after the other. Every batch is its header and a slice of this buffer.
 
-What comes out is, byte for byte, what `odradek.wire.batches.record_writer` makes of the same rows
+The result is byte for byte what `odradek.wire.batches.record_writer` makes from the same rows
 (tests/spark/writing/test_encode.py).
 """
 
@@ -46,19 +49,22 @@ _M = np.uint32(0x5BD1E995)
 
 @attrs.frozen
 class EncodedBatch:
-    """Records of one partition, ready but for the producer's numbers and the checksum (`odradek.wire.batches.record_writer.stamp`)."""
+    """An encoded batch of one partition. Only the producer's numbers and the checksum are missing
+    (`odradek.wire.batches.record_writer.stamp`).
+    """
 
     lane: int
     data: bytearray
     record_count: int
     record_bytes: int
-    """Keys and values alone, uncompressed."""
+    """The uncompressed bytes of keys and values."""
 
 
 @attrs.frozen
 class Rows:
-    """The columns of some rows: `key` and `value` binary arrays, nulls allowed; `headers` lists of (key, value)
-    structs, or None."""
+    """The columns of some rows. `key` and `value` are binary arrays, which may have nulls. `headers` has lists of
+    (key, value) structs, or is None.
+    """
 
     key: pa.Array
     value: pa.Array
@@ -68,7 +74,7 @@ class Rows:
         return len(self.value)
 
     def take(self, order: _Int64s) -> Rows:
-        """Return the rows in another order."""
+        """Return the rows at the indexes `order`, in this order."""
         places = pa.array(order)
         return Rows(
             self.key.take(places),
@@ -86,10 +92,11 @@ def encode(
     compression_type: int = 0,
     compression_level: int | None = None,
 ) -> Iterator[EncodedBatch]:
-    """Make the batches of these rows, for each partition in the order of its rows; all have the same timestamp.
+    """Encode these rows as batches, with the same timestamp for all; `lanes` has the partition of each row. Rows of a
+    partition keep their order.
 
-    A batch has at most `batch_bytes_max` bytes before compression, unless a single record is larger. The rows
-    together must be well below 2 GiB (what one Arrow array of bytes holds).
+    A batch has at most `batch_bytes_max` bytes before compression, unless a single record is larger. All rows
+    together must have much less than 2 GiB (the limit of an Arrow array of bytes).
     """
     if not len(rows):
         return
@@ -99,7 +106,7 @@ def encode(
     key_sizes, key_text = _sizes_and_bytes(rows.key)
     value_sizes, value_text = _sizes_and_bytes(rows.value)
     tail_sizes, tails = _header_tails(rows.headers, len(rows))
-    # A byte of attributes, a byte of the timestamp delta 0, at most five of the offset delta and of the
+    # One byte of attributes, one byte for the timestamp delta 0, at most five each for the offset delta and the
     # record's length.
     content = (
         _varint_sizes(key_sizes)
@@ -135,10 +142,9 @@ def partitions_of(
     wanted: pa.Array | None,
     keyless: _Int32s,
 ) -> _Int32s:
-    """Choose the partition of every row: `wanted` where that is not null, else the key's, else `keyless`.
+    """Choose the partition of every row: `wanted` if it is not null, else by the hash of the key, else `keyless`.
 
-    Raises `ValueError`, which names the partition, where `wanted` has one beyond the `count` partitions of the
-    topic.
+    Raises `ValueError` if `wanted` has a partition that does not exist; the text names it.
     """
     chosen = np.where(
         pc.is_null(keys).to_numpy(zero_copy_only=False),
@@ -156,11 +162,13 @@ def partitions_of(
 
 
 def murmur2_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """Compute the hash of each key (a null as the empty one), as `odradek.client.producer.partitioner.murmur2` does."""
+    """Compute the murmur2 hash of each key, as `odradek.client.producer.partitioner.murmur2` does. A null key is
+    hashed like an empty one.
+    """
     places = _places(keys)
     raw = keys.buffers()[2]
     data: _Bytes = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)
-    # Words may be read beyond the last key; the bytes from there are masked away.
+    # Words may be read beyond the last key; the extra bytes are masked.
     data = np.concatenate((data[places[0] : places[-1]], np.zeros(4, np.uint8)))
     begins = places[:-1] - places[0]
     sizes = np.where(pc.is_valid(keys).to_numpy(zero_copy_only=False), np.diff(places), 0)
@@ -185,7 +193,7 @@ def murmur2_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _word(data: _Bytes, places: _Int64s) -> npt.NDArray[np.uint32]:
-    """Read the four bytes at each place, the least first."""
+    """Read the four bytes at each position as a little-endian integer."""
     word = data[places].astype(np.uint32)
     for number in (1, 2, 3):
         word |= data[places + number].astype(np.uint32) << np.uint32(8 * number)
@@ -219,7 +227,9 @@ def _batch(
 
 
 def _batch_starts(lanes: _Int32s, sizes: _Int64s, bytes_max: int) -> _Int64s:
-    """Find the first rows of batches: at every new partition, and where the next record would exceed `bytes_max`."""
+    """Find the first row of each batch: where the partition changes, or where the next record would exceed
+    `bytes_max`.
+    """
     sums = np.cumsum(sizes)
     bounds = np.concatenate(([0], np.flatnonzero(np.diff(lanes)) + 1, [len(lanes)])).tolist()
     starts: list[int] = []
@@ -236,13 +246,13 @@ def _batch_starts(lanes: _Int32s, sizes: _Int64s, bytes_max: int) -> _Int64s:
 
 
 def _places(strings: pa.Array) -> _Int64s:
-    """Return the position at which each string begins in the array's data, and the end of the last one."""
+    """Return the position of each string in the array's data, and the end of the last string."""
     offsets = np.frombuffer(strings.buffers()[1], np.int32, len(strings) + 1, strings.offset * 4)
     return offsets.astype(np.int64)
 
 
 def _sizes_and_bytes(strings: pa.Array) -> tuple[_Int64s, pa.Array]:
-    """Return the length of each string (-1 for null, as in a record), and the strings with nulls left out."""
+    """Return the length of each string (-1 for null, as in a record), and the array with nulls removed."""
     if strings.null_count:
         missing = pc.is_null(strings).to_numpy(zero_copy_only=False)
         strings = pc.fill_null(strings, b"")
@@ -251,9 +261,10 @@ def _sizes_and_bytes(strings: pa.Array) -> tuple[_Int64s, pa.Array]:
 
 
 def _header_tails(headers: pa.Array | None, count: int) -> tuple[_Int64s, pa.Array | bytes]:
-    """Write the bytes behind the value: the number of headers, and the headers.
+    """Encode the bytes after the value of each record: the number of headers, and the headers. Also return their
+    sizes.
 
-    For rows without headers, one byte for all.
+    If no row has headers, return one byte for all.
     """
     if headers is None or headers.null_count == len(headers):
         return np.ones(count, np.int64), b"\0"
@@ -292,7 +303,7 @@ def _varint_sizes(numbers: _Int64s) -> _Int64s:
 
 
 def _short_strings(*fields: _Int64s | bytes) -> pa.Array:
-    """Write a byte string for each row: its numbers as varints, and constants as they are."""
+    """Encode a short byte string for each row: numbers as varints, constants unchanged."""
     widths = [len(each) if isinstance(each, bytes) else _varint_sizes(each) for each in fields]
     count = next(len(each) for each in fields if not isinstance(each, bytes))
     ends = np.zeros(count + 1, np.int64)

@@ -1,7 +1,7 @@
-"""The refusal of a write while transactions that an earlier run prepared (delivery=two-phase) are still open. SHELL.
+"""Refuses a write while transactions that an earlier run has prepared (delivery=two-phase) are still open. SHELL.
 
-Prepared transactions have no timeout, and committed readers wait for them. A run in another mode leaves them open, so
-committed readers would see no later record in those partitions. A process asks once for each query.
+Prepared transactions have no timeout, and readers at read_committed wait for them. A run in another mode leaves them
+open, so these readers would see no later record in those partitions. A process checks this once for each query.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["refuse_beside_prepared"]
 
 _asked: dict[tuple[str, str], None] = {}
-"""The queries that had nothing prepared when this worker process began to write for them, by cluster."""
+"""The queries, by cluster, for which this worker process has checked that nothing is prepared."""
 _ASKED_MAX = 1024
 
 
 def refuse_beside_prepared(plan: SinkPlan, query: str, client: Client | None = None) -> None:
-    """Raise `ProgressError` if the query has transactions prepared. Raises `RuntimeError` if the brokers do not answer.
+    """Raise `ProgressError` if the query has prepared transactions, and `RuntimeError` if the brokers do not answer.
 
-    Without `client` it opens a connection of its own.
+    Without `client` it opens a separate connection.
     """
     where = plan.properties["bootstrap.servers"]
     if (where, query) in _asked:
@@ -46,8 +46,7 @@ def refuse_beside_prepared(plan: SinkPlan, query: str, client: Client | None = N
         ) from error
     if found:
         raise ProgressError(
-            f"{query} began with delivery=two-phase, and has {len(found)} prepared transactions. They "
-            f"would hide from committed readers what delivery={plan.delivery.value} writes. Start the "
+            f"{query} began with delivery=two-phase, and has {len(found)} prepared transactions. They would hide from read_committed consumers what delivery={plan.delivery.value} writes. Start the "
             "query with delivery=two-phase until the batch has ended, or end the transactions: odradek "
             f"spark two-phase --bootstrap {where} --end {query}"
         )

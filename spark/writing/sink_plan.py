@@ -1,6 +1,6 @@
-"""The plan of a write, settled and checked on the driver before a task runs: columns, topic, producer.
+"""The plan of a write, which the driver makes and checks before a task runs: columns, topic, producer.
 
-The columns, their types and their meaning are those of Spark's own Kafka connector. Every complaint is one sentence.
+The columns, their types and their meaning are those of Spark's own Kafka connector. Every error text is one sentence.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _PREFIX = "kafka."
 _BOOTSTRAP = "bootstrap.servers"
 _SERIALIZERS = ("key.serializer", "value.serializer")
 SINK_DEFAULTS: dict[str, str] = {
-    # A task has thousands of rows at once, so batches are full without waiting for more.
+    # A task has thousands of rows at once, so that batches fill up without waiting.
     "batch.size": str(256 << 10),
     "client.id": "odradek-spark",
 }
 _LOOK_UP_MS = 15_000
-"""The time for an answer about a topic. Rows wait for memory as long as they may wait to be delivered."""
+"""Milliseconds for looking up a topic. (Rows may wait for memory much longer: as long as for their delivery.)"""
 _NAMES = tuple(each.name for each in SINK_OPTIONS)
 _SPARKS = ("checkpointlocation", "path", "queryname")
-"""Options that Spark itself reads."""
+"""The options that Spark itself uses."""
 _TIMEOUT = "transaction.timeout.ms"
 _RESERVED = "2pc-"
 
 
 class Delivery(Enum):
-    """The guarantee that the option `delivery` asks for."""
+    """The guarantee of the option `delivery`."""
 
     EXACTLY_ONCE = "exactly-once"
     TWO_PHASE = "two-phase"
@@ -57,43 +57,43 @@ class Delivery(Enum):
 
 @attrs.frozen
 class SinkPlan:
-    """The plan that every task of a write gets. `columns` names the place of each column that there is."""
+    """The plan of a write, which every task gets. `columns` has the index of each existing column."""
 
     columns: Mapping[str, int]
     topic: str | None
-    """The option `topic`, which wins over the column."""
+    """The option `topic`, which takes precedence over the column."""
     properties: Mapping[str, str] = attrs.field(repr=False)
-    """The producer's, by Kafka's keys, maybe with passwords."""
+    """The producer's configuration with Kafka's keys, perhaps with passwords."""
     metrics_path: str | None
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     decisions_topic: str = DECISIONS_TOPIC
     adopts: bool = False
-    """`adoptCheckpoint`: a stream may begin at a batch whose predecessor has no marker."""
+    """The option `adoptCheckpoint`: a stream may begin at a batch although the batch before has no marker."""
     app_id: str | None = None
-    """A batch job's name among markers: `txnAppId` and the topic."""
+    """The name of a batch job in its markers: `txnAppId` and the topic."""
     version: int = 0
     topic_id: bytes = NO_TOPIC_ID
-    """The id of `topic` when the query started."""
+    """The id of `topic` at the start of the query."""
     look_up_ms: int = _LOOK_UP_MS
 
     @property
     def settings(self) -> ProducerSettings:
-        """The producer's settings, typed."""
+        """The producer settings, typed."""
         return ProducerSettings.from_properties(self.properties)
 
     @property
     def look_up_properties(self) -> dict[str, str]:
-        """The properties for the driver's questions, which wait no longer than `look_up_ms`."""
+        """The configuration for the driver's requests, which wait at most `look_up_ms`."""
         return {**self.properties, "max.block.ms": str(self.look_up_ms)}
 
     @property
     def planned_topics(self) -> TopicIds:
-        """The topic of the option with its id; empty if each row names its topic."""
+        """The topic of the option `topic` with its id; empty if each row names its topic."""
         return () if self.topic is None else ((self.topic, self.topic_id),)
 
     @property
     def hashed_columns(self) -> dict[str, int]:
-        """The columns that are written, by which two attempts at a task are compared."""
+        """The columns whose values are hashed to compare two attempts at a task: all that are written."""
         return {
             name: place
             for name, place in self.columns.items()
@@ -101,7 +101,9 @@ class SinkPlan:
         }
 
     def with_transaction_timeout(self, timeout_max_ms: int | None) -> SinkPlan:
-        """Return the plan with the longest time that brokers give a transaction. Raises `ValueError`."""
+        """Return the plan with a transaction timeout that the brokers accept: at most `timeout_max_ms`. Raises
+        `ValueError`.
+        """
         given = self.properties.get(_TIMEOUT)
         if timeout_max_ms is None:
             return self
@@ -114,7 +116,7 @@ class SinkPlan:
 
 
 def plan_write(options: Mapping[str, str], schema: StructType) -> SinkPlan:
-    """Check the options and the columns of a write. Raises `ValueError` with one sentence."""
+    """Check the options and the columns of a write, and make its plan. Raises `ValueError` with one sentence."""
     given = {key.lower(): value for key, value in options.items()}
     _check_names(given)
     topic = _topic(given)
@@ -154,8 +156,8 @@ def plan_write(options: Mapping[str, str], schema: StructType) -> SinkPlan:
 
 
 def _check_names(options: Mapping[str, str]) -> None:
-    """Refuse a name that differs little from one of ours as a typing error; any other may be meant for another
-    program.
+    """Refuse an unknown name that is similar to an option, as a typing error. Other unknown names are ignored,
+    because they may be for another program.
     """
     ours = {name.lower(): name for name in _NAMES}
     for name in options:
@@ -186,21 +188,21 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
 
 
 def _job(options: Mapping[str, str], topic: str | None) -> tuple[str | None, int]:
-    """Return the name and version of a batch job, as Delta's options of the same names give them."""
+    """Return the name and the version of a batch job, from the options that Delta also has."""
     app, version = options.get("txnappid"), options.get("txnversion")
     if app is None and version is None:
         return None, 0
     if app is None or version is None or not app.strip():
         raise ValueError("the options txnAppId and txnVersion must be given together, or not at all.")
     if app.strip().startswith(_RESERVED):
-        # Transactional ids of two-phase delivery begin with it: a job would end transactions that another has
-        # prepared.
+        # The transactional ids of two-phase delivery begin with this prefix. A job with such a name would end
+        # transactions that another job has prepared.
         raise ValueError(
             f"the option txnAppId begins with '{_RESERVED}', which is reserved: choose another name."
         )
     if not re.fullmatch(r"\d{1,18}", version.strip()):
         raise ValueError(f"the option txnVersion must be a number from 0 on, not '{version}'.")
-    # One job may write to several topics with one version, as to several Delta tables.
+    # A job may write to several topics with the same version, as to several Delta tables.
     return f"{app.strip()}/{topic or '*'}", int(version)
 
 
@@ -212,9 +214,9 @@ def _topic(options: Mapping[str, str]) -> str | None:
 
 
 def _properties(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options `kafka.*` that a producer knows, over the sink's defaults.
+    """Return the options `kafka.*` that are producer keys, together with the sink's defaults.
 
-    A query that reads and writes often gives both ends the same options: a consumer's keys are passed over.
+    A query that reads and writes often has the same options for both, so the keys of consumers are ignored.
     """
     given = {key.removeprefix(_PREFIX): value for key, value in options.items() if key.startswith(_PREFIX)}
     if not given.get(_BOOTSTRAP, "").strip():
@@ -272,7 +274,7 @@ _COLUMNS = {
     "topic": (_is_text, "string"),
     "partition": (lambda kind: isinstance(kind, IntegerType), "int"),
 }
-"""The type that each column must have; further columns are not written, as with Spark's own connector."""
+"""The type that each column must have. Further columns are not written, as in Spark's own connector."""
 
 
 def _columns(schema: StructType, *, has_topic: bool) -> dict[str, int]:

@@ -1,6 +1,6 @@
-"""The rows of one task on their way: gathered, encoded, sent, acknowledged. SHELL.
+"""Writes the rows of one task: gathers, encodes and sends them, and waits for the acknowledgements. SHELL.
 
-Rows are gathered to some hundred kilobytes per partition, and encoded as record batches without making Python objects
+Some hundred kilobytes of rows per partition are gathered, and encoded as record batches without making Python objects
 (`odradek.spark.writing.encode`). Then the producer sends them.
 """
 
@@ -34,17 +34,17 @@ __all__ = ["CountedRows", "SinkTask", "TaskReport", "Written", "about_topic"]
 
 _GATHERED_BYTES_MAX = 16 << 20
 _ENCODED_BYTES_MAX = 64 << 20
-"""The bytes up to which rows are encoded together; one Arrow array of bytes holds 2 GiB."""
+"""The most bytes of rows that are encoded together. (One Arrow array of bytes may have 2 GiB.)"""
 _ROW_OVERHEAD = 100
-"""A batch's header, and a record's numbers."""
+"""Bytes to add to a row for a batch's header and a record's numbers."""
 _MASK = (1 << 64) - 1
 _HASHED = ("key", "value", "headers", "topic", "partition")
 
 
 @attrs.define
 class Written:
-    """The rows written to one partition: their number, and first and last offset (-1 if the broker does not report
-    them).
+    """The rows written to one partition: their number, and the first and last offset (-1 if the broker does not
+    report them).
     """
 
     rows: int = 0
@@ -54,27 +54,31 @@ class Written:
 
 @attrs.define
 class TaskReport(WriterCommitMessage):
-    """The result of one task that wrote; every row of it is acknowledged."""
+    """The report of one task after all its rows were acknowledged."""
 
     rows: int = 0
     record_bytes: int = 0
-    """Keys and values alone."""
+    """The bytes of keys and values."""
     batch_bytes: int = 0
-    """The bytes sent over the network: whole batches, compressed, each counted once."""
+    """The bytes of the batches that were sent, compressed; a repeated batch counts once."""
     batches: int = 0
     batches_repeated: int = 0
     seconds: float = 0.0
     written: dict[TopicPartition, Written] = attrs.field(factory=dict)
     query: str | None = None
-    """The query under whose id the rows were written exactly once."""
+    """The query id with which the rows were written exactly once; None with at-least-once delivery."""
     rows_compared: int = -1
-    """The rows that an earlier attempt has committed, and this attempt compared; -1 if it wrote its rows."""
+    """The number of rows that an earlier attempt had committed, and that this attempt only compared; -1 if it wrote
+    its rows.
+    """
     row_hash: int = 0
-    """The order-free hash of the rows, for the driver to compare."""
+    """The hash of the rows, which does not depend on their order. The driver compares it."""
     prepared: Prepared | None = None
-    """The transaction that the driver will commit or abort; None without rows, and where tasks commit."""
+    """The transaction that the driver must commit or abort; None if there were no rows, or if tasks commit
+    themselves.
+    """
     topics: TopicIds = ()
-    """The ids of the topics that were written, in two-phase delivery."""
+    """The topics that were written and their ids, in two-phase delivery."""
 
 
 def about_topic(topic: str, where: str, error: KafkaError) -> str:
@@ -85,20 +89,20 @@ def about_topic(topic: str, where: str, error: KafkaError) -> str:
 
 @attrs.define
 class CountedRows:
-    """The rows so far, counted and hashed; `columns` are those that are written."""
+    """The number and the hash of the rows so far. `columns` are the written columns."""
 
     columns: Mapping[str, int]
     summary: RowSummary = attrs.field(factory=lambda: RowSummary(0, 0))
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count some rows."""
+        """Add a batch of rows."""
         found = [batch.column(self.columns[name]) if name in self.columns else None for name in _HASHED]
         rows, row_hash = self.summary.rows, self.summary.row_hash
         self.summary = RowSummary(rows + batch.num_rows, (row_hash + hash_rows(found)) & _MASK)
 
 
 class SinkTask:
-    """The rows of a single task on their way to the topic."""
+    """Collects the rows of a single task, and sends them to the topic."""
 
     def __init__(self, plan: SinkPlan, producer: Producer) -> None:
         self._plan = plan
@@ -117,7 +121,7 @@ class SinkTask:
         self._started = time.monotonic()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take some rows; send when there are enough to fill batches."""
+        """Add rows, and send them when there are enough to fill batches."""
         self._gathered.append(batch)
         self._gathered_bytes += batch.nbytes
         partitions = max(self._partitions.values(), default=1)
@@ -125,7 +129,7 @@ class SinkTask:
             self.send_rest()
 
     def finish(self) -> TaskReport:
-        """Send the rest, and wait for every acknowledgement. Raises when one is missing."""
+        """Send the remaining rows, and wait until all are acknowledged. Raises the error of a row that is not."""
         self.send_rest()
         self._producer.flush()
         self._settle()
@@ -137,7 +141,7 @@ class SinkTask:
         return report
 
     def send_rest(self) -> None:
-        """Send the rows that have gathered."""
+        """Send the rows that were collected so far."""
         if not self._gathered:
             return
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
@@ -206,9 +210,7 @@ class SinkTask:
             self._settle()
 
     def _check_sizes(self, topic: str, rows: Rows) -> None:
-        """Refuse rows that are larger than a request may be, by their bytes before compression, as Kafka's
-        producer does.
-        """
+        """Refuse rows whose size before compression is above the limit of a request, as Kafka's producer does."""
         limit = self._settings.max_request_size
         sizes = [pc.fill_null(pc.binary_length(column), 0) for column in (rows.key, rows.value)]
         total = pc.add(*(size.cast(pa.int64()) for size in sizes))
@@ -222,7 +224,7 @@ class SinkTask:
             )
 
     def _settle(self) -> None:
-        """Handle the batches that are done. Raises if one of them was not delivered."""
+        """Process the batches that are done. Raises the error of a batch that was not delivered."""
         while self._sent and self._sent[0].done:
             batch = self._sent.popleft()
             failure = batch.failure()
@@ -247,7 +249,7 @@ class SinkTask:
         return pa.nulls(batch.num_rows, pa.binary()) if column is None else column.cast(pa.binary())
 
     def _partitions_of(self, topic: str) -> int:
-        """Find the number of partitions of the topic. Raises `ValueError` with one sentence."""
+        """Return the number of partitions of the topic. Raises `ValueError` with one sentence."""
         count = self._partitions.get(topic)
         if count is None:
             try:
@@ -262,11 +264,11 @@ class SinkTask:
 
     @property
     def topics(self) -> TopicIds:
-        """The topics that were written, with the ids that they had when the task began."""
+        """The topics that were written, with their ids at the start of the task."""
         return tuple(sorted(self._topic_ids.items()))
 
     def _check_topic(self, topic: str, planned: bytes = NO_TOPIC_ID) -> None:
-        """Raise `RuntimeError` if the topic is not that of the plan, or of the rows before."""
+        """Raise `RuntimeError` if the topic's id differs from the plan, or from that of earlier rows."""
         now, before = self._producer.topic_id(topic), self._topic_ids[topic]
         if NO_TOPIC_ID in (now, before) or (now == before and planned in (now, NO_TOPIC_ID)):
             return
@@ -276,8 +278,8 @@ class SinkTask:
         )
 
     def _spread(self, topic: str, count: int, rows: Rows, keys: pa.Array) -> npt.NDArray[np.int32]:
-        """Choose partitions for rows without a key: in turn, each gets `batch.size` bytes (KIP-794 draws them at
-        random).
+        """Choose partitions for rows without a key: one after the other, each gets `batch.size` bytes. (KIP-794
+        chooses them at random.)
         """
         lanes = np.zeros(len(rows), np.int32)
         if count == 1 or not keys.null_count:
@@ -295,7 +297,7 @@ class SinkTask:
 
 
 def _level(producer: Producer) -> int | None:
-    """Return the compression's level; None for the codec's own."""
+    """Return the producer's compression level; None for the codec's default."""
     settings = producer.settings
     if settings.compression_type == "gzip":
         return None if settings.compression_gzip_level == -1 else settings.compression_gzip_level
@@ -305,7 +307,7 @@ def _level(producer: Producer) -> int | None:
 
 
 def _headers_of(column: pa.Array | None) -> pa.Array | None:
-    """Return the headers with the types that `encode` takes. Raises `ValueError` for a header without a name."""
+    """Return the headers with the types that `encode` needs. Raises `ValueError` for a header without a name."""
     if column is None:
         return None
     lists = column.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -316,7 +318,7 @@ def _headers_of(column: pa.Array | None) -> pa.Array | None:
 
 
 def _header_bytes(headers: pa.Array) -> pa.Array:
-    """Write the bytes of each row's headers, their names and values."""
+    """Count the bytes of names and values of each row's headers."""
     items = headers.flatten()
     lengths = pc.add(
         pc.binary_length(pc.struct_field(items, "key")),

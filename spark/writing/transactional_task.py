@@ -1,4 +1,4 @@
-"""One attempt at a task, in a transaction: performs the steps of `task_protocol` with real producers. SHELL."""
+"""Performs one attempt at a task, in a transaction: the steps of `task_protocol` with real producers. SHELL."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _OTHER_MODES = (
     "delivery=at-least-once needs no transactions, but doubles the rows that this batch has committed already"
 )
 _decisions: dict[tuple[object, ...], Decisions] = {}
-"""The last connection that this worker process has used: workers outlive their tasks."""
+"""The last decisions topic that this worker process has opened. Workers run many tasks."""
 
 
 def transactional_id(query: str, task: int) -> str:
-    """Make the id whose next producer fences all earlier attempts at the task."""
+    """Return the transactional id of a task. The next producer with this id fences all earlier attempts."""
     return f"odradek-spark-{query}-{task}"
 
 
@@ -41,7 +41,7 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
 
     Raises:
         ProgressError: the markers contradict the batch.
-        RuntimeError: the rows were not written, in one sentence.
+        RuntimeError: the rows were not written; the text is one sentence.
     """
     properties = {**plan.properties, "transactional.id": transactional_id(protocol.query, protocol.task)}
     producer = Producer(properties)
@@ -67,7 +67,9 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
 
 
 def fencing(error: Exception) -> Exception | None:
-    """Find the error that says that the producer was fenced: `error`, or the cause that stopped its transaction."""
+    """Return the error that says that the producer was fenced: `error`, or one of its causes; None if it was not
+    fenced.
+    """
     for each in (error, error.__cause__):
         if isinstance(each, ProducerFencedError):
             return each
@@ -124,14 +126,16 @@ def _steps(
 
 
 def _newest(marker: Marker | None, decision: Decision | None) -> Marker | None:
-    """Choose the task's marker, or a substitute for the batches that two-phase delivery has written since."""
+    """Return the task's marker. If two-phase delivery has written later batches, return a substitute marker with the
+    last of their numbers.
+    """
     if decision is None or (marker is not None and marker.batch > decision.batch):
         return marker
     return Marker(decision.batch, decision.summary, decision.topics)
 
 
 def decisions_of(plan: SinkPlan) -> Decisions:
-    """Open the decisions topic as this worker process reads it."""
+    """Return the decisions topic for this plan; this worker process keeps it open."""
     identity = (tuple(sorted(plan.properties.items())), plan.decisions_topic)
     found = _decisions.get(identity)
     if found is None:

@@ -1,5 +1,5 @@
-"""One attempt at a task of the two-phase protocol: its transaction is claimed, written, prepared, and left to the
-driver. SHELL.
+"""Performs one attempt at a task in the two-phase protocol: it claims a transaction, writes and prepares it. The
+driver ends it. SHELL.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _TWO_PHASE = "transaction.two.phase.commit.enable"
 _CLOSE_SECONDS_MAX = 1.0
 _FEATURE = "transaction.version"
 _LEVEL_MIN = 2
-"""The level from which each transaction has an epoch of its own (KIP-890)."""
+"""The level of `transaction.version` from which each transaction has a new epoch (KIP-890)."""
 _OTHER_MODES = "use delivery=exactly-once or delivery=at-least-once"
 
 
 def check_two_phase(plan: SinkPlan, decisions: Decisions) -> None:
-    """Check on the driver that the brokers support prepared transactions, and allow them to this user. Raises
-    `ValueError`.
+    """Check that the brokers support prepared transactions, and that this user may use them. Called on the driver.
+    Raises `ValueError`.
     """
     where = plan.properties["bootstrap.servers"]
     level = decisions.client.core.cluster.features.get(_FEATURE, 0)
@@ -72,13 +72,14 @@ def check_two_phase(plan: SinkPlan, decisions: Decisions) -> None:
 def prepare_rows(
     plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, iterator: Iterator[pa.RecordBatch]
 ) -> TaskReport:
-    """Write the task's rows, and prepare their transaction. The attempt looks for a free slot from `first_slot` on.
+    """Write the task's rows in a transaction, and prepare it. The attempt uses the first free slot from `first_slot`
+    on.
 
-    If the batch is decided, its rows are only counted. Only a task with rows makes a transaction.
+    If the batch is already decided, its rows are only counted. Only a task with rows makes a transaction.
 
     Raises:
         ProgressError: the decision contradicts the batch.
-        RuntimeError: the rows were not written, in one sentence.
+        RuntimeError: the rows were not written; the text is one sentence.
     """
     where = f"task {protocol.task} of {protocol.query}"
     try:
@@ -120,7 +121,7 @@ def _steps(
 
 
 def _count(protocol: AttemptProtocol, rows: CountedRows, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-    """Count the rows; this also makes Spark keep state that the plan computes from them."""
+    """Count the rows, and report them. Reading the rows also makes Spark keep the state that the plan computes."""
     for batch in iterator:
         rows.add(batch)
     protocol.counted()
@@ -130,7 +131,9 @@ def _count(protocol: AttemptProtocol, rows: CountedRows, iterator: Iterator[pa.R
 def _claim(
     plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, decisions: Decisions
 ) -> tuple[int, Producer]:
-    """Claim a slot without an open transaction, and its producer. Transactions that another attempt has prepared stay."""
+    """Claim a slot without an open transaction. Return the slot and its producer. Transactions that other attempts
+    have prepared are left alone.
+    """
     client, seconds = decisions.client, plan.settings.max_block_ms / 1000
     while True:
         for slot in client.run(free_slots(client.core, protocol.query, protocol.task, first_slot, seconds)):

@@ -33,7 +33,7 @@ def test_a_lag_that_does_not_fall_has_no_end() -> None:
     found = trend_of([at(0, 0, 100), at(1, 0, 5)], [at(0, 100, 100), at(1, 0, 5)], 1_000)
     assert found == LagTrend(1_000, 100, 0, 5, None)
     assert trend_text(found) == (
-        "falls; 100 records/s read, 0 records/s written; at this pace some partition never comes to its end"
+        "falls; 100 records/s read, 0 records/s written; at this pace the lag of some partition never becomes zero"
     )
     growing = trend_of([at(0, 5, 10)], [at(0, 5, 13)], 2_000)
     assert trend_text(growing).startswith("grows; 0 records/s read, 1.5 records/s written")

@@ -71,7 +71,7 @@ def test_a_killed_producer_is_found_and_fenced(
     )
     found = run("txn", "find-hanging", "--topic", topic, "--max-transaction-timeout", "0")
     sentence = found.out.splitlines()[-1]
-    assert sentence.startswith(f"{topic}-0: consumers of committed records wait at offset 0, last write ")
+    assert sentence.startswith(f"{topic}-0: read_committed consumers wait at offset 0, last write ")
     assert (
         f"Transactional id {name} has the transaction open; its coordinator aborts the transaction in 9m"
         in sentence

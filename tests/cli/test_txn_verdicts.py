@@ -104,7 +104,7 @@ def test_a_partition_that_refuses_a_marker_is_named(server: ServerProcess, run: 
     assert run(*FIND).out.splitlines()[-1] == (
         f"{TOPIC}-0 refuses the marker of transactional id {ID}, which stays in PrepareAbort: the partition knows producer epoch "
         f"{epoch + 9}, above the marker's {epoch + 1}. Give its producer another transactional id. To release "
-        f"consumers of committed records, abort there a transaction that may be committed elsewhere: {command}"
+        f"read_committed consumers, abort the transaction in this partition, although it may be committed elsewhere: {command}"
     )
     assert "in the state PrepareAbort: wait for its markers" in run(*ABORT_HERE).refusal()
     assert "is aborted" in run(*command.split()[1:]).out

@@ -222,6 +222,16 @@ NOT_SEEN = {
             "transaction that wants 8 partitions or more gets the same. The client asks again. Kafka has no such limit.",
         ),
         Remark(
+            "A regular expression of a client",
+            "that would take longer than some 10 ms to read, by an estimate, gets INVALID_REGULAR_EXPRESSION. It would hold "
+            "up all other clients. ConsumerGroupHeartbeat and ListTransactions have such patterns. Kafka reads each.",
+        ),
+        Remark(
+            "A coordinator with as many members of consumer groups",
+            "as `odradek.group.consumer.members.max.per.partition` allows answers a further one with "
+            "GROUP_MAX_SIZE_REACHED. Kafka bounds each group alone, by `group.consumer.max.size`.",
+        ),
+        Remark(
             "Records of a batch",
             "are parsed only where the topic is compacted or bounds old timestamps "
             "(`message.timestamp.before.max.ms`). They are also parsed where the timestamps in the header contradict "

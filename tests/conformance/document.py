@@ -9,6 +9,8 @@ from tests.conformance.comparison import load
 from tests.conformance.corpus import APIS, CORPUS, cases_of, key_of
 from tests.conformance.deliberate import DELIBERATE, NOT_SEEN, NOT_SERVED, OVER_BUDGET, Remark
 from tests.conformance.telemetry.recording import RECORDING as TELEMETRY
+from tests.groups.beside_kafka.asking import ERRORS
+from tests.groups.beside_kafka.recording import RECORDING as GROUPS
 
 PATH = Path(__file__).parents[2] / "docs" / "compatibility.md"
 _TITLE = """# Compatibility with Apache Kafka
@@ -31,8 +33,8 @@ def render() -> str:
         *(_served(api, answers[api]) for api in sorted(APIS, key=key_of)),
         _with_a_plugin(),
         "FindCoordinator 6 answers for groups; share groups, which that version is about, are not served. Produce 0 to 2"
-        "\nare advertised and refused, as Kafka does for old clients' sake. ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe"
-        "\n(69), versions 0 and 1, have conversations of their own: `tests/groups/beside_kafka/`.\n",
+        "\nare advertised and refused, as Kafka does for old clients' sake.\n",
+        _about_groups(),
         "## What is not\n",
         *(
             f"- **{_ranges(group.keys)}** {group.what}: {group.until}."
@@ -57,6 +59,18 @@ def _served(api: str, answers: int) -> str:
     first, last = api_versions(key_of(api))
     title = "".join(word.capitalize() for word in api.split("_"))
     return f"| {int(key_of(api))} | {title} | {first} to {last} | {len(cases_of(api))} | {answers} |"
+
+
+def _about_groups() -> str:
+    recorded = GROUPS.load()
+    errors = recorded.pop(ERRORS)
+    return (
+        f"Groups of the consumer protocol (KIP-848) have {len(recorded)} conversations with"
+        f" {sum(map(len, recorded.values()))} answers of their own\n(`tests/groups/beside_kafka/`)."
+        " They are about ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69) in versions 0 and 1,\nabout offsets of"
+        f" members, and about old requests for such groups. {len(errors)}\ntriples of request,"
+        " version and error are in the recording; no answer differs.\n"
+    )
 
 
 def _with_a_plugin() -> str:

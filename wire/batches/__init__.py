@@ -1,1 +1,3 @@
-"""Parts of record batches: headers, records, compression; the front door is `odradek.wire.record_batch`."""
+"""Parts of record batches: headers, records, compression. Other packages import from
+`odradek.wire.record_batch`.
+"""

@@ -1,7 +1,7 @@
-"""The 61-byte header of a version 2 record batch: read, check, patch.
+"""The 61-byte header of a version 2 record batch: functions that read it, check it, and patch it in place.
 
-Every function takes the buffer that holds the batch and the offset of its first byte. So a broker can pass its
-receive buffer, and a log its file block, without slicing first.
+Every function takes the buffer that holds the batch and the offset of its first byte. So a broker can pass
+its receive buffer, and a log its file block, without slicing first.
 """
 
 from __future__ import annotations
@@ -52,15 +52,18 @@ HEADER: Final = Struct(">qiibIhiqqqhii")
 HEADER_SIZE: Final = 61
 assert HEADER.size == HEADER_SIZE
 HEAD: Final = Struct(">qiibIhi")
-"""The first seven of the fields, which suffice to skip from batch to batch."""
+"""The layout of a header's first seven fields, which suffice to skip from batch to batch."""
 HEAD_SIZE: Final = 27
 assert HEAD.size == HEAD_SIZE
 
 MAGIC: Final = 2
 SIZE_PREFIX: Final = 12
-"""The bytes of base offset and batch length, which the batch length does not count."""
+"""The number of bytes before those that the field `batch_length` counts: base offset and the length itself.
+"""
 CRC_START: Final = 21
-"""The checksum covers everything from the attributes on; base offset and leader epoch may be patched."""
+"""The position of the first byte that the checksum covers: the attributes. Base offset and leader epoch come
+before, so they may be patched.
+"""
 LENGTH_OFFSET: Final = 8
 MAGIC_OFFSET: Final = 16
 ATTRIBUTES_OFFSET: Final = 21
@@ -90,7 +93,7 @@ _PRODUCER_OFFSET: Final = 43
 
 
 class BatchHeader(NamedTuple):
-    """The fields in wire order; timestamps in milliseconds since 1970."""
+    """The fields of a batch's header, in the order of the format. Timestamps are in milliseconds since 1970."""
 
     base_offset: int
     batch_length: int
@@ -108,7 +111,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """All bytes of the batch, header included."""
+        """The number of bytes of the whole batch, including its header."""
         return self.batch_length + SIZE_PREFIX
 
     @property
@@ -121,19 +124,21 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The last record's sequence number, which wraps to 0 behind 2**31 - 1; -1 if the batch has none."""
+        """The sequence number of the last record; -1 if the batch has none. Sequence numbers continue with 0
+        after 2**31 - 1.
+        """
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
     def compression_type(self) -> int:
-        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are unknown."""
+        """The codec of the records: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are unknown."""
         return self.attributes & COMPRESSION_MASK
 
     @property
     def timestamp_type(self) -> int:
-        """0 CreateTime, 1 LogAppendTime."""
+        """The meaning of the records' timestamps: 0 CreateTime, 1 LogAppendTime."""
         return self.attributes >> 3 & 1
 
     @property
@@ -199,7 +204,9 @@ def assign_offsets(buf: bytearray | memoryview, offset: int, base_offset: int, l
 
 
 def set_producer(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Patch the producer's numbers in place; the checksum must be written afterwards (`seal`)."""
+    """Write the producer's id, epoch and first sequence number into a batch, in place. The checksum must be
+    written afterwards (`seal`).
+    """
     _PRODUCER.pack_into(batch, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
 
 
@@ -210,14 +217,14 @@ def set_transactional(batch: bytearray) -> None:
 
 
 def seal(batch: bytearray) -> None:
-    """Write the checksum of a whole batch into it."""
+    """Compute the checksum of a whole batch, and write it into the batch."""
     _CRC.pack_into(batch, _CRC_OFFSET, crc32c(memoryview(batch)[CRC_START:]))
 
 
 def set_max_timestamp(
     buf: bytearray | memoryview, offset: int, timestamp_ms: int, timestamp_type: int
 ) -> None:
-    """Patch timestamp type and largest timestamp in place, and the checksum with them.
+    """Write timestamp type, largest timestamp and the new checksum into a batch, in place.
 
     With LogAppendTime (1) the largest timestamp applies to every record, so no record needs rewriting.
 
@@ -235,7 +242,8 @@ def set_max_timestamp(
 
 
 def iter_batches(buf: Buffer, offset: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield each whole batch and its position; stops at a tail that is cut, as fetch responses end with one.
+    """Yield (position, header) of each whole batch from `offset` on. Stops at an incomplete batch, since a
+    fetch response may end with one.
 
     Raises:
         CorruptBatch, InvalidRecord: as `parse_header`.

@@ -63,11 +63,11 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 CHUNK_BYTES = 256 * 1024
-"""The most that one step of a decompression allocates (measured: 64 KiB to 1 MiB cost the same)."""
+"""The most bytes that one step of a decompression allocates (measured: 64 KiB to 1 MiB cost the same)."""
 
 
 class CompressionType(IntEnum):
-    """The low three bits of a batch's attributes."""
+    """The codec of a batch, as the low three bits of its attributes number it."""
 
     NONE = 0
     GZIP = 1
@@ -77,7 +77,7 @@ class CompressionType(IntEnum):
 
 
 class Inflated:
-    """Counts the bytes that decompressions have made, including decompressions that failed half-way."""
+    """Counts the bytes that decompressions have produced, even if a decompression failed later."""
 
     __slots__ = ("bytes_made",)
 
@@ -86,7 +86,7 @@ class Inflated:
 
 
 def _pieces_max(size: int) -> int:
-    """Compute the largest number of blocks that `size` compressed bytes may consist of."""
+    """Compute the largest number of blocks that is allowed in `size` compressed bytes."""
     return 1024 + size // 64
 
 
@@ -94,7 +94,9 @@ def _pieces_max(size: int) -> int:
 
 _GZIP_WBITS = 31
 _GZIP_INPUT_BYTES = 64 * 1024
-"""zlib copies unconsumed input at each call, so it is fed in pieces."""
+"""The number of bytes that zlib gets at each call. It copies the input that it has not consumed, so pieces
+are small.
+"""
 _GZIP_MEMBERS_MAX = 64
 
 
@@ -147,7 +149,7 @@ def _snappy_compress(data: Buffer, level: int | None) -> bytes:
 
 
 def _snappy_block(block: memoryview, size_max: int) -> bytes:
-    """Decompress one raw block, after a check of the size that it states."""
+    """Decompress one raw block, whose stated size is checked first."""
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 0x7F) << shift
@@ -241,7 +243,9 @@ _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE_MAGIC = 0x184D2A50
 _ZSTD_LEVEL = 3
 _ZSTD_CONTEXT_BYTES_MAX = 16 * 1024 * 1024
-"""The largest size of a context that is kept. A frame with a large window may make it grow."""
+"""The largest decompression context in bytes that is kept for the next call. A frame with a large window may
+make a context grow.
+"""
 _UINT32_LE = Struct("<I")
 _per_thread = threading.local()
 
@@ -251,7 +255,7 @@ def _zstd_compress(data: Buffer, level: int | None) -> bytes:
 
 
 def _check_zstd_frames(data: memoryview) -> None:
-    """Walk the frames' structure (RFC 8878, section 3.1) to prove that none is cut.
+    """Check by the frames' structure (RFC 8878, section 3.1) that no frame is cut.
 
     Raises:
         CorruptBatch: a frame does not end where the data ends.
@@ -343,9 +347,10 @@ def compress(compression_type: int, data: Buffer, level: int | None = None) -> b
 def decompressed_size(
     compression_type: int, data: Buffer, size_max: int, inflated: Inflated | None = None
 ) -> int:
-    """Compute the number of bytes that `data` decompresses to, by decompressing it, one chunk in memory at a time.
+    """Compute the number of bytes that `data` has after decompression. Decompresses the data, with one chunk
+    in memory at a time.
 
-    `inflated` counts the bytes made, even if they are refused.
+    `inflated` counts the bytes produced, even if they are refused.
 
     Raises:
         DecompressionBomb: more than `size_max` bytes.
@@ -375,7 +380,8 @@ def decompressed_size(
 
 
 def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
-    """Decompress at most `size_max` bytes. It uses at most that much memory, an eighth more, and a chunk.
+    """Decompress `data` to at most `size_max` bytes. Needs memory for the result, an eighth more, and one
+    chunk.
 
     Raises:
         DecompressionBomb: more than `size_max` bytes.
@@ -400,8 +406,8 @@ def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
 
 
 def decompressed_chunks(compression_type: int, data: Buffer, size_max: int) -> Iterator[Buffer]:
-    """Yield the decompressed bytes piece by piece, as far as the caller asks for them; only one chunk is in memory
-    at a time.
+    """Yield the decompressed bytes in chunks. A chunk is made when the caller asks for it, and only one is in
+    memory at a time.
 
     Raises while iterating:
         DecompressionBomb: more than `size_max` bytes.

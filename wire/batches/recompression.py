@@ -25,17 +25,19 @@ _ATTRIBUTES = Struct(">h")
 
 
 def codec_of(batch: Buffer) -> int:
-    """Read the codec in a batch's header; -1 if the header is incomplete."""
+    """Read the number of a batch's codec from its header; -1 if the header is incomplete."""
     return batch[ATTRIBUTES_OFFSET + 1] & COMPRESSION_MASK if len(batch) >= HEADER_SIZE else -1
 
 
 def recompress(
     batch: Buffer, header: BatchHeader, compression_type: int, level: int | None, decompressed_bytes_max: int
 ) -> bytearray:
-    """Compress a batch again with another codec. `header` is the batch's header; its checksum must have been verified.
+    """Compress a batch again with another codec. `header` is the batch's header; its checksum must have been
+    verified.
 
     Raises:
-        CorruptBatch: the records do not decompress; DecompressionBomb: they become too large.
+        CorruptBatch: the records do not decompress.
+        DecompressionBomb: the records decompress to more than `decompressed_bytes_max` bytes.
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
     """
     data: Buffer = memoryview(batch)[HEADER_SIZE : header.size]

@@ -33,9 +33,13 @@ __all__ = ["PAD", "Bytes", "Int64s", "RecordColumns", "RecordPlaces", "record_co
 
 _RECORD_SIZE_MIN = 7
 _RUN_MIN = 32
-"""From this number of records of equal length on, comparing all at once is faster than one by one."""
+"""The number of records of equal length from which numpy, comparing all lengths at once, is faster than a
+loop.
+"""
 PAD = 64
-"""More bytes than the varints that may be read behind the last record before its end is checked: five of ten bytes."""
+"""The number of zero bytes behind the last record. Up to five varints of ten bytes may be read there before
+the record's end is checked.
+"""
 
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -43,11 +47,11 @@ Bytes = npt.NDArray[np.uint8]
 
 @attrs.define
 class RecordPlaces:
-    """Batches, and the position where each of their records begins."""
+    """Batches whose records are to be decoded together, and the position at which each record begins."""
 
     bodies: list[Buffer] = attrs.field(factory=list)
     size: int = 0
-    """The bytes of all bodies after decompression."""
+    """The number of bytes of all batches' records after decompression."""
     headers: list[BatchHeader] = attrs.field(factory=list)
     """The headers of the batches that have records."""
     _places: array[int] = attrs.field(factory=lambda: array("q"))
@@ -57,11 +61,12 @@ class RecordPlaces:
         return len(self._places)
 
     def add(self, buf: Buffer, position: int, header: BatchHeader, decompressed_bytes_max: int) -> None:
-        """Add a whole batch of a log. `decompressed_bytes_max` bounds its records' bytes.
+        """Add a whole batch of a log, with its `header`, from `position` in `buf`. `decompressed_bytes_max`
+        bounds the bytes of its records.
 
         Raises:
             CorruptBatch: a wrong checksum, or bytes that do not decompress.
-            DecompressionBomb: it has more than `decompressed_bytes_max` bytes.
+            DecompressionBomb: the records have more than `decompressed_bytes_max` bytes.
             InvalidRecord: records contradict their header or themselves.
             KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
         """
@@ -93,25 +98,26 @@ class RecordPlaces:
             self.headers.append(header)
 
     def joined(self) -> tuple[Bytes, Int64s]:
-        """Join all bodies in one buffer, with `PAD` zero bytes behind them. Also return the position of each record
-        in it.
+        """Join the records of all batches in one buffer, with `PAD` zero bytes behind them. Returns the
+        buffer and the position of each record in it.
         """
         data = np.frombuffer(b"".join([*self.bodies, bytes(PAD)]), np.uint8)
         return data, np.frombuffer(self._places, np.int64)
 
     def counts(self) -> Int64s:
-        """Return the number of records of each of `headers`."""
+        """Return the number of records of each batch, in the order of `headers`."""
         return np.array([header.record_count for header in self.headers], np.int64)
 
 
 def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
-    """Append the start of each of `count` records to `places`, counted from `base`. Return the end of the last record.
+    """Append the position of each of `count` records to `places`; positions begin at `base`. Returns where
+    the last record ends in `body`.
 
     A length's sign is ignored here, and checked later with all other numbers.
 
     Raises:
-        IndexError: they go beyond the body.
-        OverflowError: they go beyond what 64 bits can count.
+        IndexError: the records go beyond the body.
+        OverflowError: a position needs more than 64 bits.
         InvalidRecord: a length of more than ten bytes.
     """
     place = 0
@@ -147,13 +153,13 @@ def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
 
 
 def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
-    """Count the records from `place` on that are as long as the first, `count` at most; also returns their size in
-    bytes.
+    """Count successive records that have the same length as the record at `place`, up to `count`. Returns
+    their number and their size in bytes.
 
-    Return 0 if the second record has another length, or if the length takes more than two bytes.
+    The number is 0 if the second record has another length, or if the length takes more than two bytes.
 
     Raises:
-        IndexError: the first two go beyond the body.
+        IndexError: the first two records go beyond the body.
     """
     low, high = body[place], body[place + 1]
     if low < 0x80:
@@ -172,7 +178,7 @@ def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
 
 
 def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
-    """Decode the zigzag number at each of `places`. Also return the places behind them.
+    """Decode the zigzag number at each of `places`. Returns the numbers, and the place behind each.
 
     Raises:
         InvalidRecord: a number has more than ten bytes, or more than 64 bits.
@@ -201,8 +207,8 @@ def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _part(data: Bytes, places: Int64s, ends: Int64s, what: str) -> tuple[Int64s, Int64s, Int64s]:
-    """Find the part of each record that begins with its length (-1: null). Return its first place, its length, and
-    the place behind it.
+    """Find a part (key or value) of each record, which begins with its length (-1: null). Returns three
+    columns: its first place, its length, the place behind it.
     """
     length, start = _varints(data, places)
     if ((length < -1) | (length > ends - start)).any():
@@ -212,7 +218,9 @@ def _part(data: Bytes, places: Int64s, ends: Int64s, what: str) -> tuple[Int64s,
 
 @attrs.frozen
 class _Fields:
-    """The numbers of all records of a group; places are those in its buffer, a length of -1 is null."""
+    """The numbers of all records of a group, one array per field. Places count from the start of the group's
+    buffer; a length of -1 means null.
+    """
 
     timestamp_delta: Int64s
     offset_delta: Int64s
@@ -221,13 +229,15 @@ class _Fields:
     value: Int64s
     value_length: Int64s
     headers: Int64s
-    """The position of each record's number of headers."""
+    """The place of each record's header count."""
     end: Int64s
 
 
 @attrs.frozen
 class RecordColumns:
-    """The numbers of all records of a group; places are those in `data`, a length of -1 is null."""
+    """The numbers of all records of a group, one array per field. Places count from the start of `data`; a
+    length of -1 means null.
+    """
 
     data: Bytes
     start: Int64s
@@ -238,12 +248,12 @@ class RecordColumns:
     value: Int64s
     value_length: Int64s
     headers: Int64s
-    """The position of each record's number of headers."""
+    """The place of each record's header count."""
     end: Int64s
 
 
 def record_columns(group: RecordPlaces) -> RecordColumns:
-    """Decode all records of a group. Raises `InvalidRecord`."""
+    """Decode all records of a group of batches. Raises `InvalidRecord`."""
     data, places = group.joined()
     length, body = _varints(data, places)
     if (length < _RECORD_SIZE_MIN - 1).any():
@@ -259,7 +269,9 @@ def record_columns(group: RecordPlaces) -> RecordColumns:
 
 
 def record_offsets(headers: list[BatchHeader], delta: Int64s) -> Int64s:
-    """Compute each record's offset. Raises `InvalidRecord` where they do not grow within their batch."""
+    """Compute each record's offset from its delta. Raises `InvalidRecord` if the offsets of a batch do not
+    increase.
+    """
     counts = np.array([header.record_count for header in headers], np.int64)
     base = np.repeat(np.array([header.base_offset for header in headers], np.int64), counts)
     last = np.repeat(np.array([header.last_offset_delta for header in headers], np.int64), counts)

@@ -1,9 +1,11 @@
-"""Offsets and timestamps of a batch's records, for callers that search for a time and do not need the records.
+"""Reads offsets and timestamps of a batch's records, for callers that search for a time and do not need the
+records.
 
-Only these two numbers of a record are decoded. Compressed batches are decompressed as far as the caller iterates, a
-chunk at a time. Keys, values and headers are skipped, so faults inside them are not noticed.
+Only these two numbers of a record are decoded. Compressed batches are decompressed as far as the caller
+iterates, a chunk at a time. Keys, values and headers are skipped, so faults inside them are not noticed.
 
-`newest_timestamp` finds the maximum alone. It is three times as fast: a segment may have millions of records.
+`newest_timestamp` finds only the maximum. This is three times as fast: a segment may have millions of
+records.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from odradek.wire.batches.records import RECORD_SIZE_MIN, read_varint
 __all__ = ["newest_timestamp", "record_times"]
 
 _HEAD_BYTES_MAX = 31
-"""The most bytes of length, attributes, timestamp delta and offset delta: three numbers of ten bytes at most, and
-one byte.
+"""The most bytes of a record's first fields (length, attributes, timestamp delta, offset delta): three
+numbers of ten bytes at most, and one byte.
 """
 _SMALLEST = -(1 << 63)
 
@@ -27,10 +29,10 @@ _SMALLEST = -(1 << 63)
 def record_times(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) -> Iterator[tuple[int, int]]:
     """Yield (offset, timestamp in milliseconds) of each record of the batch in `buf`, in order.
 
-    Raises, at the latest where the iteration comes to it:
-        CorruptBatch: it is cut, its checksum is wrong, or it does not decompress.
-        DecompressionBomb: it decompresses to more than `decompressed_bytes_max`.
-        InvalidRecord: there are more than `records_max`, or they contradict the header or themselves.
+    A fault is raised at the latest when the iteration reaches it:
+        CorruptBatch: the batch is cut, its checksum is wrong, or it does not decompress.
+        DecompressionBomb: the batch decompresses to more than `decompressed_bytes_max` bytes.
+        InvalidRecord: there are more than `records_max` records, or they contradict the header or themselves.
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
     """
     header = _checked_header(buf, records_max, decompressed_bytes_max)
@@ -41,9 +43,11 @@ def record_times(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) 
 
 
 def newest_timestamp(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) -> int:
-    """Find the largest timestamp of the records of the batch in `buf`, whatever its header claims.
+    """Find the largest timestamp, in milliseconds, of the records of the batch in `buf`. The largest
+    timestamp in its header is not trusted.
 
-    If the batch has no records, or has LogAppendTime, the header's timestamp is returned. Raises as `record_times`.
+    If the batch has no records, or has LogAppendTime, the header's timestamp is returned. Raises as
+    `record_times`.
     """
     header = _checked_header(buf, records_max, decompressed_bytes_max)
     count = header.record_count
@@ -55,7 +59,9 @@ def newest_timestamp(buf: Buffer, *, records_max: int, decompressed_bytes_max: i
 
 
 def _checked_header(buf: Buffer, records_max: int, decompressed_bytes_max: int) -> BatchHeader:
-    """Read the header of a batch that is whole and sound, and whose number of records is allowed."""
+    """Read and check a batch's header. Raises if the batch is cut or its checksum wrong, or if it has more
+    records than allowed.
+    """
     header = parse_header(buf)
     if header.size > len(buf):
         raise CorruptBatch(
@@ -70,7 +76,9 @@ def _checked_header(buf: Buffer, records_max: int, decompressed_bytes_max: int) 
 
 
 def _largest_delta(chunks: Iterator[Buffer], count: int) -> int:
-    """Find the largest timestamp delta of `count` records, at least one. Varints are inlined: calls would take most of the time."""
+    """Find the largest timestamp delta of the next `count` records (at least one). Varints are inlined: calls
+    would take most of the time.
+    """
     largest = _SMALLEST
     data = b""
     position, left, is_end = 0, count, False

@@ -1,9 +1,9 @@
-"""A whole batch of records written at once: the producer's hot loop.
+"""Writes a whole batch of records at once: the producer's hot loop.
 
-`odradek.wire.batches.records.RecordBatchBuilder` takes records one by one. Here all records are given at once, so
-that one loop encodes them without a call per record. Both write the same bytes
-(tests/wire/batches/test_record_writer.py). `stamp` writes the producer's numbers into a finished batch, and again
-if the batch is sent again with other numbers.
+`odradek.wire.batches.records.RecordBatchBuilder` takes records one by one. Here all records are given at
+once, so that one loop encodes them without a call per record. Both write the same bytes
+(tests/wire/batches/test_record_writer.py). `stamp` writes the producer's numbers into a finished batch. It is
+called again if the batch is sent again with other numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from odradek.wire.batches.records import Header, varint
 __all__ = ["Row", "encode_batch", "stamp"]
 
 Row: TypeAlias = tuple[int, bytes | None, bytes | None, Sequence[Header]]
-"""A record that has no offset yet: timestamp in ms, key, value, headers."""
+"""A record before it gets an offset: timestamp in ms, key, value, headers."""
 
 _TABLE = tuple(varint(number) for number in range(1024))
 _TABLE_SIZE = len(_TABLE)
@@ -41,7 +41,9 @@ def encode_batch(
     compression_level: int | None = None,
     is_transactional: bool = False,
 ) -> bytearray:
-    """Encode a batch of these records (at least one) without producer and checksum; call `stamp` before sending it."""
+    """Encode a batch of these records (at least one), still without the producer's numbers and the checksum.
+    Call `stamp` before sending it.
+    """
     body = _encode_rows(rows)
     payload = compress(compression_type, body, compression_level) if compression_type else body
     batch = bytearray(
@@ -66,13 +68,17 @@ def encode_batch(
 
 
 def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Write the producer's numbers (-1, -1, -1: not idempotent) and the checksum into `batch`."""
+    """Write the producer's id, epoch and first sequence number, and then the checksum, into `batch`. Pass -1,
+    -1, -1 if the producer is not idempotent.
+    """
     set_producer(batch, producer_id, producer_epoch, base_sequence)
     seal(batch)
 
 
 def _encode_rows(rows: Sequence[Row]) -> bytes:
-    """Encode the records one after another. Lengths below 1024 come from a table: most records need no varint call."""
+    """Encode the records one after another. Lengths below 1024 come from a table, so most records need no
+    varint call.
+    """
     table = _TABLE
     end = _TABLE_SIZE
     parts: list[bytes] = []

@@ -47,11 +47,13 @@ __all__ = [
 Header = tuple[str, bytes | None]
 
 RECORD_SIZE_MIN = 7
-"""The fewest bytes of a record: length, attributes, two deltas, two lengths and the header count, one byte each."""
+"""The fewest bytes that a record can have: length, attributes, two deltas, two lengths and the header count,
+one byte each.
+"""
 
 
 class Record(NamedTuple):
-    """One record; `timestamp` in milliseconds since 1970, `value` None is a tombstone."""
+    """One record. `timestamp` is in milliseconds since 1970; a record whose `value` is None is a tombstone."""
 
     offset: int
     timestamp: int
@@ -64,9 +66,7 @@ class Record(NamedTuple):
 
 
 def varint(number: int) -> bytes:
-    """Encode a zigzag base-128 number of any width that the format has (the encoding of 32 and 64 bits is the
-    same).
-    """
+    """Encode a number as a zigzag varint. Numbers of 32 and of 64 bits have the same encoding."""
     number = (number << 1) ^ (number >> 63)
     if 0x7F < number < 0x4000:
         return bytes((number & 0x7F | 0x80, number >> 7))
@@ -102,8 +102,9 @@ def _headers(headers: Iterable[Header]) -> bytes:
 class RecordBatchBuilder:
     """Collects records into one batch.
 
-    `append` takes about half a microsecond. `build` compresses and computes the checksum; it does not change the
-    builder. `compression_level` None is the codec's default. `delete_horizon_ms` marks a compacted batch (KIP-534).
+    `append` takes about half a microsecond. `build` compresses and computes the checksum; it does not change
+    the builder. `compression_level` None means the codec's default. `delete_horizon_ms` marks a batch of a
+    compacted log whose tombstones may be removed from that time on (KIP-534).
     """
 
     base_offset: int = 0
@@ -128,7 +129,9 @@ class RecordBatchBuilder:
     def like(
         cls, header: BatchHeader, *, compression_type: int = 0, delete_horizon_ms: int | None = None
     ) -> RecordBatchBuilder:
-        """Begin a batch at the offset of another batch, with its producer, epoch and kind."""
+        """Make a builder for a batch that keeps another batch's base offset, timestamp type, producer, leader
+        epoch and kind (transactional, control).
+        """
         return cls(
             header.base_offset,
             compression_type,
@@ -149,7 +152,7 @@ class RecordBatchBuilder:
 
     @property
     def size_estimate(self) -> int:
-        """Bytes of the batch before compression."""
+        """The number of bytes of the batch before compression."""
         return HEADER_SIZE + len(self._body)
 
     def append(
@@ -160,10 +163,11 @@ class RecordBatchBuilder:
         headers: Iterable[Header] = (),
         offset: int | None = None,
     ) -> int:
-        """Add a record and return its offset: the next one, or `offset` when a compacted batch keeps gaps.
+        """Add a record. Its offset is `offset`, or by default the one after the last record's. Returns it. A
+        compacted batch has gaps between its offsets.
 
         Raises:
-            ValueError: `offset` is not above the last one.
+            ValueError: `offset` is not above the last record's.
         """
         if offset is None:
             offset = self._last_offset + 1
@@ -210,11 +214,11 @@ class RecordBatchBuilder:
         return offset
 
     def build(self, last_offset: int | None = None) -> bytearray:
-        """Build the bytes of the batch. A `last_offset` above that of the last record keeps the range of a
-        compacted batch.
+        """Build the bytes of the batch. For a compacted batch, `last_offset` may be above the last record's,
+        so that the batch covers the same offsets as before.
 
         Raises:
-            ValueError: no records and no `last_offset`, or one below the last record's.
+            ValueError: there are neither records nor a `last_offset`, or it is below the last record's.
         """
         if last_offset is None:
             if not self.record_count:
@@ -258,7 +262,8 @@ class RecordBatchBuilder:
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """Make the batch of this header without its records, as Kafka does (`DefaultRecordBatch.writeEmptyHeader`).
+    """Make a batch with the fields of this header, but without records, as Kafka does
+    (`DefaultRecordBatch.writeEmptyHeader`).
 
     Offsets, producer, epoch and newest timestamp stay.
     """
@@ -268,11 +273,11 @@ def empty_batch(header: BatchHeader) -> bytearray:
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Read a zigzag number of up to ten bytes and 64 bits; also returns its end.
+    """Read a zigzag number of up to ten bytes and 64 bits. Returns the number and the position behind it.
 
     Raises:
-        InvalidRecord: it is longer.
-        IndexError: it is cut.
+        InvalidRecord: the number is longer.
+        IndexError: the number is cut.
     """
     number = shift = 0
     while True:
@@ -296,11 +301,13 @@ def records(
     crc: bool = True,
     key_errors: str = "strict",
 ) -> list[Record]:
-    """Parse the batch at `offset`; keys and values are copied out of `buf`. For `key_errors` see `parse_fields`.
+    """Parse the batch at `offset`; keys and values are copied out of `buf`. For `key_errors` see
+    `parse_fields`.
 
     Raises:
-        CorruptBatch: it is cut, its checksum is wrong (unless `crc` is false), or it does not decompress.
-        DecompressionBomb: it decompresses to more than `decompressed_bytes_max`.
+        CorruptBatch: the batch is cut, its checksum is wrong (unless `crc` is false), or it does not
+            decompress.
+        DecompressionBomb: the batch decompresses to more than `decompressed_bytes_max` bytes.
         InvalidRecord: its records contradict its header or themselves.
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
     """
@@ -340,16 +347,17 @@ def parse_fields(
     *,
     key_errors: str,
 ) -> tuple[int, int]:
-    """Append offset, timestamp, key, value and headers of `count` records to `fields`, one record behind the other.
+    """Append offset, timestamp, key, value and headers of `count` records to `fields`, one record after the
+    other.
 
-    The first record begins at `position` of the decompressed bytes. `due` is twice the least offset delta that it
-    may have: zero, or the value that the previous call returned. Returns where the last record ends, and `due` for
-    the next call. If a record is wrong, `fields` has all records before it. `key_errors` is the error handler of
-    `bytes.decode` for a header's key that is no UTF-8.
+    The first record begins at `position` of the decompressed bytes. `due` is twice the least offset delta
+    that it may have: zero, or the value that the previous call returned. Returns where the last record ends,
+    and `due` for the next call. If a record is wrong, `fields` has all records before it. `key_errors` is the
+    error handler of `bytes.decode` for a header's key that is no UTF-8.
 
     Raises:
         InvalidRecord: a record contradicts the batch's header or itself.
-        IndexError: the bytes end before it does.
+        IndexError: the bytes end before the last record does.
     """
     # Slices beyond the end of the data are too short, so each record's end is compared with its length. Numbers
     # stay in zigzag form where possible: an even number is twice its value, and 1 is -1, which stands for null.

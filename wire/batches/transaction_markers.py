@@ -1,7 +1,9 @@
-"""Markers that end transactions: control batches of one record (KIP-98, "Control Messages").
+"""Builds and parses the markers that end transactions: control batches of one record (KIP-98, "Control
+Messages").
 
-The record's key is a version (int16, 0) and a type (int16: 0 abort, 1 commit). Its value is a version (int16, 0) and the
-epoch of the coordinator (int32). The batch has the producer's id and epoch, and no sequence number.
+The record's key is a version (int16, 0) and a type (int16: 0 abort, 1 commit). Its value is a version (int16,
+0) and the epoch of the coordinator (int32). The batch has the producer's id and epoch, and no sequence
+number.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ UNREADABLE_EPOCH = -1
 
 
 class EndMarker(NamedTuple):
-    """The content of a marker. `coordinator_epoch` is -1 if it could not be read."""
+    """The content of a transaction's end marker. `coordinator_epoch` is -1 if it could not be read."""
 
     is_abort: bool
     coordinator_epoch: int
@@ -32,7 +34,9 @@ class EndMarker(NamedTuple):
 def build_marker(
     producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_commit: bool, timestamp_ms: int
 ) -> bytearray:
-    """Build the batch of a marker, as Kafka's `MemoryRecords.withEndTransactionMarker` does."""
+    """Build the batch that commits or aborts a producer's transaction, as Kafka's
+    `MemoryRecords.withEndTransactionMarker` does.
+    """
     builder = RecordBatchBuilder(
         producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True
     )
@@ -42,9 +46,10 @@ def build_marker(
 
 
 def parse_marker(batch: Buffer) -> EndMarker | None:
-    """Parse the marker in a transactional control batch; None if compaction has left the batch without records.
+    """Parse the marker in a transactional control batch; None if compaction has left the batch without
+    records.
 
-    An unreadable marker ends its transaction as a commit, since it does not declare the records void.
+    An unreadable marker counts as a commit, because it does not declare the records of its transaction void.
     """
     try:
         found = records(batch, decompressed_bytes_max=_BYTES_MAX, crc=False)

@@ -46,7 +46,9 @@ from odradek.wire.structure import Message, Structure
 
 
 def _skip_tags(buf: memoryview, o: int, count: int) -> int:
-    """Skip tagged fields behind their count; IndexError at the end of the buffer."""
+    """Skip `count` tagged fields that begin at `o`, and return the offset behind them. Raises IndexError at
+    the end of the buffer.
+    """
     end = len(buf)
     for _ in range(count):
         if buf[o] > 127:
@@ -64,7 +66,7 @@ def _skip_tags(buf: memoryview, o: int, count: int) -> int:
 
 
 class _DecoderSource:
-    """Collects the lines of one function, and the names that they use."""
+    """Collects the source lines of one decoder, and the objects that these lines refer to by name."""
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class _DecoderSource:
         return structure.__name__
 
     def flush(self) -> None:
-        """Write the code that reads the fields of the run."""
+        """Write the code that reads the fields of the current run, and begin a new run."""
         if not self.run:
             return
         targets = ", ".join(target for target, _, _ in self.run)
@@ -125,7 +127,9 @@ class _DecoderSource:
         self.line(f"    raise Malformed({self.cls.__name__ + ': ' + what!r})")
 
     def structure(self, structure: type[Structure]) -> str:
-        """Write the code that reads a structure's fields; return the expression that makes the structure."""
+        """Write the code that reads a structure's fields. Returns the expression that makes the structure
+        from them.
+        """
         fields = planned_fields(structure, self.version, self.flexible)
         targets = {field.name: self.variable(field.name) for field in fields if field.present}
         for field in untagged(fields):
@@ -171,7 +175,9 @@ class _DecoderSource:
         self.indent -= 1
 
     def length(self, field: PlannedField, width: str) -> str:
-        """Write the code that reads a length. The variable of a compact length stays one higher than the length."""
+        """Write the code that reads a length. Returns the variable that holds it; for a compact length, it
+        holds the length plus one.
+        """
         n = self.variable("n")
         if field.compact:
             self.run.append((n, "B", 1))
@@ -190,8 +196,8 @@ class _DecoderSource:
         return n
 
     def records_length(self, n: str) -> None:
-        """Write the inlined code for the rest of a length of two or three bytes: most lengths of records have these
-        sizes.
+        """Write the code that reads the further bytes of a compact length. The code for two or three bytes is
+        inlined, since most records have such lengths.
         """
         second, third = self.variable("b"), self.variable("b")
         self.indent += 1
@@ -205,7 +211,7 @@ class _DecoderSource:
         self.indent -= 1
 
     def when_not_null(self, field: PlannedField, n: str, target: str) -> None:
-        """Open the branch for a value that is not null; otherwise the target is set to null."""
+        """Write the branch that sets the target to null, and begin the branch for a value that is not null."""
         if field.nullable:
             self.line(f"if {n} {'== 0' if field.compact else '< 0'}:")
             self.line(f"    {target} = None")
@@ -213,7 +219,7 @@ class _DecoderSource:
             self.indent += 1
 
     def span(self, field: PlannedField, target: str) -> None:
-        """Write the code for a string, bytes or records: a length, and that many bytes."""
+        """Write the code that reads a string, bytes or records: a length, and that many bytes."""
         n = self.length(field, "h" if field.type == "string" else "i")
         self.when_not_null(field, n, target)
         self.bytes_of(field, n, target)
@@ -262,7 +268,9 @@ class _DecoderSource:
             self.indent -= 1
 
     def take_elements(self, n: str) -> None:
-        """Write the code that subtracts elements from the rest of the bound, if there is one."""
+        """Write the code that subtracts a number of elements from the remaining bound. A decoder without a
+        bound gets no such code.
+        """
         if self.elements_max is not None:
             self.line(f"left -= {n}")
             self.line("if left < 0:")
@@ -270,12 +278,14 @@ class _DecoderSource:
             self.line(f"    raise TooMany({text!r})")
 
     def count_tags(self, count: str) -> None:
-        """Write the code that reads the rest of the number of tagged fields, and subtracts it from the bound."""
+        """Write the code that reads the further bytes of a number of tagged fields, and subtracts the number
+        from the remaining bound.
+        """
         self.line(f"if {count} > 127: {count}, o = read_rest(buf, o, {count})")
         self.take_elements(count)
 
     def tags(self, fields: list[PlannedField], targets: dict[str, str]) -> None:
-        """Write the code for the tagged fields behind a structure."""
+        """Write the code that reads the tagged fields behind a structure."""
         count = self.variable("tags")
         self.run.append((count, "B", 1))
         self.flush()
@@ -315,7 +325,7 @@ class _DecoderSource:
         self.indent -= 2
 
     def source(self) -> str:
-        """Write the whole function."""
+        """Write the source of the whole decoder."""
         result = self.structure(self.cls)
         second = f"{self.elements_max} - left" if self.counts else "o"
         head = [
@@ -334,16 +344,18 @@ class _DecoderSource:
 
 
 def decoder_source(cls: type[Message], version: int) -> str:
-    """Write the source alone, to read and to measure."""
+    """Write the source of a decoder without compiling it, so that people can read and measure it."""
     return _DecoderSource(cls, version).source()
 
 
 def make_decoder(
     cls: type[Message], version: int, elements_max: int | None = None, *, counts: bool = False
 ) -> Callable[..., Any]:
-    """Compile the decoder of one message class at one version. It refuses more than `elements_max` array elements in all.
+    """Compile the decoder of one message class at one version. The decoder refuses more than `elements_max`
+    array elements in all.
 
-    It returns the message and the offset behind it; with `counts`, the message and the number of its array elements.
+    The decoder returns the message and the offset behind it; with `counts`, the message and the number of its
+    array elements.
     """
     source = _DecoderSource(cls, version, elements_max, counts)
     text = source.source()

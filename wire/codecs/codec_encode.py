@@ -35,13 +35,13 @@ from odradek.wire.primitives import write_uvarint
 from odradek.wire.structure import Message, Structure
 
 ERROR_FIELDS = frozenset({"error_code", "partition_error_code"})
-"""The fields that a counting encoder counts. `topic_config_error_code` is left out, because it only explains
-missing configs.
+"""The names of fields whose codes a counting encoder counts. `topic_config_error_code` is missing, because it
+only explains missing configs.
 """
 
 
 def _write_length(w: bytearray, n: int) -> None:
-    """Append a compact length that takes more than one byte."""
+    """Append a compact length `n` that takes more than one byte."""
     if n < 0x4000:
         w.append(n & 0x7F | 0x80)
         w.append(n >> 7)
@@ -64,7 +64,7 @@ def _tag_bytes(tag: int) -> bytes:
 
 
 class _EncoderSource:
-    """Collects the lines of one function, and the names that they use."""
+    """Collects the source lines of one encoder, and the objects that these lines refer to by name."""
 
     def __init__(self, cls: type[Message], version: int, counts_errors: bool = False) -> None:
         self.cls = cls
@@ -93,7 +93,9 @@ class _EncoderSource:
         return f"{prefix}_{self.variables}"
 
     def packed(self, run: list[tuple[str, str]]) -> str:
-        """Write the expression that packs a run; an empty expression in it stands for a zero byte."""
+        """Write the expression that packs a run of (struct format, expression) pairs. An empty expression
+        means a zero byte.
+        """
         layout = "".join(code for code, _ in run)
         values = [value for _, value in run if value]
         if not values:
@@ -115,7 +117,7 @@ class _EncoderSource:
         self.run = []
 
     def length(self, field: PlannedField, value: str, width: str, run: list[tuple[str, str]]) -> None:
-        """Write the code for a run and for the length of `value` behind it."""
+        """Write the code that encodes a run, followed by the length of `value`."""
         if not field.compact:
             self.write([*run, (width, f"len({value})")])
             return
@@ -133,7 +135,9 @@ class _EncoderSource:
         self.indent -= 1
 
     def structure(self, structure: type[Structure], source: str) -> None:
-        """Write a structure's fields, which are attributes of `source`; may leave a run open."""
+        """Write the code that encodes a structure's fields, which are attributes of the variable `source`.
+        The last run may stay open for further fields.
+        """
         fields = planned_fields(structure, self.version, self.flexible)
         for field in untagged(fields):
             self.field(field, f"{source}.{field.name}")
@@ -170,7 +174,7 @@ class _EncoderSource:
         self.indent -= 1
 
     def sized(self, field: PlannedField, value: str) -> None:
-        """Write the code for a string, bytes, records or an array: a length and the elements."""
+        """Write the code that encodes a string, bytes, records or an array: a length and the elements."""
         local = self.variable(field.name)
         width = "h" if field.type == "string" and not field.is_array else "i"
         self.line(f"{local} = {value}")
@@ -264,7 +268,7 @@ class _EncoderSource:
         self.line(f"{outer} += {inner}")
 
     def fixed_run(self, field: PlannedField, value: str) -> list[tuple[str, str]] | None:
-        """Return the run of a field that always has the same size; None for other fields."""
+        """Return the run that encodes a field whose type always has the same size; None for other fields."""
         if field.fixed is not None:
             return [(field.fixed[0], value)]
         if field.structure is None or field.is_array or field.nullable:
@@ -281,7 +285,7 @@ class _EncoderSource:
         return [*run, ("x", "")]
 
     def differs(self, field: PlannedField, value: str) -> str:
-        """Write the expression that is true when a field does not have its default."""
+        """Write the expression that is true if a field has another value than its default."""
         if field.default is None:
             return f"{value} is not None"
         if field.default is list:
@@ -294,7 +298,7 @@ class _EncoderSource:
         return f"({value} is None or {other})" if field.nullable else other
 
     def source(self) -> str:
-        """Write the whole function."""
+        """Write the source of the whole encoder."""
         self.structure(self.cls, "m")
         self.flush()
         parameters = "w, m, spills, errors" if self.counts_errors else "w, m, spills=None"
@@ -308,8 +312,8 @@ class _EncoderSource:
 
 
 def make_encoder(cls: type[Message], version: int, counts_errors: bool = False) -> Callable[..., None]:
-    """Compile the encoder of one message class at one version; with `counts_errors`, it takes a dictionary for the
-    counts.
+    """Compile the encoder of one message class at one version. With `counts_errors`, the encoder has a fourth
+    argument: the dictionary in which it counts error codes.
     """
     source = _EncoderSource(cls, version, counts_errors)
     text = source.source()

@@ -25,27 +25,29 @@ FIXED: Final = {
 """Types of fixed size: `struct` format (big-endian) and size in bytes."""
 
 STRING_LENGTH_MAX: Final = 32767
-"""Kafka refuses longer strings, also where a compact length could state them."""
+"""The most bytes of a string. Kafka refuses longer strings, even in fields whose compact length could be
+greater.
+"""
 
 
 class PlannedField(NamedTuple):
-    """One field at one version."""
+    """One field of a structure, as it is encoded at one version."""
 
     name: str
     structure: type[Structure] | None
     """The class of the structure, or of an array's elements; None for primitives."""
     type: str
-    """The name of a primitive, or `struct`; for an array, that of its elements."""
+    """The name of a primitive type, or `struct`; for an array, the type of its elements."""
     is_array: bool
     present: bool
     """False if the version does not have the field, which then decodes to its default."""
     nullable: bool
     tag: int
-    """The tag; -1 for a field that is encoded at its own place."""
+    """The tag of a tagged field; -1 for a field that is encoded at its place among the others."""
     compact: bool
-    """True for lengths as unsigned varints, plus one."""
+    """True if the field's length is encoded as an unsigned varint of the length plus one."""
     default: Any
-    """The default value; for a structure its class, for an array `list`."""
+    """The default value. For a structure its class stands here, for an array the type `list`."""
 
     @property
     def fixed(self) -> tuple[str, int] | None:
@@ -58,7 +60,7 @@ def _contains(text: str, version: int) -> bool:
 
 
 def planned_fields(cls: type[Structure], version: int, flexible: bool) -> list[PlannedField]:
-    """List every field of a structure, in the order of its constructor, as it is at `version`."""
+    """List all fields of a structure as they are at `version`, in the order of the constructor's arguments."""
     fields = []
     for attribute in cls.__attrs_attrs__:
         fact: WireField = attribute.metadata["kafka"]
@@ -83,19 +85,21 @@ def planned_fields(cls: type[Structure], version: int, flexible: bool) -> list[P
 
 
 def untagged(fields: list[PlannedField]) -> list[PlannedField]:
-    """Select the fields that are encoded at their own place."""
+    """Return the fields that are encoded at their place, without a tag."""
     return [field for field in fields if field.present and field.tag < 0]
 
 
 def tagged(fields: list[PlannedField]) -> list[PlannedField]:
-    """Select the fields that are encoded behind a tag, by tag."""
+    """Return the fields that are encoded with a tag, in the order of their tags."""
     return sorted(
         (field for field in fields if field.present and field.tag >= 0), key=lambda field: field.tag
     )
 
 
 def is_flexible(cls: type[Message], version: int) -> bool:
-    """True if a version has compact lengths and tagged fields; raises LocalProtocolError for unknown versions."""
+    """True if this version has compact lengths and tagged fields. Raises LocalProtocolError for unknown
+    versions.
+    """
     first, last = cls.VALID_VERSIONS
     if not first <= version <= last:
         raise LocalProtocolError(
@@ -105,7 +109,9 @@ def is_flexible(cls: type[Message], version: int) -> bool:
 
 
 def size_min(cls: type[Structure], version: int, flexible: bool) -> int:
-    """Compute the fewest bytes that a structure takes. They bound the count of an array before the array is read."""
+    """Compute the fewest bytes that an encoded structure can have. This bounds the element count of an array
+    before the array is read.
+    """
     return int(flexible) + sum(
         _field_size_min(f, version, flexible) for f in untagged(planned_fields(cls, version, flexible))
     )
@@ -124,9 +130,9 @@ def _field_size_min(field: PlannedField, version: int, flexible: bool) -> int:
 
 
 def element_size_min(field: PlannedField, version: int, flexible: bool) -> int:
-    """Compute the fewest bytes of an array's element.
+    """Compute the fewest bytes that an encoded element of an array field can have.
 
-    Raises LocalProtocolError for 0, since the array's bytes would not bound its count.
+    Raises LocalProtocolError for 0, since the array's bytes would then not bound its count.
     """
     if field.structure is not None:
         size = size_min(field.structure, version, flexible)

@@ -1,8 +1,8 @@
-"""The same encoding in the shortest code, which interprets the metadata. Tests compare the generated codecs with
-it.
+"""A second encoder and decoder in the shortest code, which interprets the fields' metadata. Tests compare the
+generated codecs with it.
 
-It is slow, and independent of the code generators on purpose. It checks more while encoding (a UUID's size), and
-refuses every structure that the generated encoder refuses.
+It is slow, and shares no code with the code generators on purpose. It checks more while encoding (a UUID's
+size), and refuses every structure that the generated encoder refuses.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def _flexible(cls: type[Message], version: int) -> bool:
 
 
 class _Reader:
+    """Reads the values of one message from a buffer, at a moving offset."""
+
     def __init__(self, buf: Buffer, offset: int, version: int, flexible: bool) -> None:
         self.buf = memoryview(buf)
         self.offset = offset

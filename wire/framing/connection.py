@@ -77,16 +77,18 @@ __all__ = [
 ]
 
 MAX_FRAME_BYTES = 104857600
-"""Kafka's default of `socket.request.max.bytes`."""
+"""The default of Kafka's `socket.request.max.bytes`."""
 _CORRELATION_ID_MAX = 0x7FFFFFFF
 _LARGE_BYTES = 1 << 17
 """A response of at least this size is received into a buffer of its own, without a copy."""
 
 
 class State(Enum):
+    """The state of a connection; the tables `SERVER` and `CLIENT` list the steps between states."""
+
     OPEN = "open"
     ENDING = "ending"
-    """The peer has finished sending, and the application has not received all requests or responses yet."""
+    """The peer has finished sending, and the application has not yet received all requests or responses."""
     ENDED = "ended"
     """The application has received everything that the peer sent."""
     FAILED = "failed"
@@ -95,6 +97,8 @@ class State(Enum):
 
 
 class Step(Enum):
+    """What happens to a connection, and may change its state."""
+
     DATA = "data"
     END = "end of stream"
     RECEIVE = "receive"
@@ -131,8 +135,8 @@ CLIENT: Final[Table] = {**SERVER, State.ENDED: {Step.DRAIN: State.ENDED, Step.CL
 
 
 class _Place:
-    """A state and the states to which its steps lead, as its table has them. Attributes are faster than enums as
-    keys.
+    """A state of a connection, with an attribute for each step that leads to the next state. Attributes are
+    faster than enums as keys.
     """
 
     __slots__ = ("close", "data", "drain", "end", "fail", "receive", "send", "state")
@@ -149,7 +153,7 @@ class _Place:
 
 
 def _begin(table: Table) -> _Place:
-    """Return the first state of a connection, with all steps of the table."""
+    """Link one `_Place` for each state, as the table says. Returns the place of OPEN, the first state."""
     places = {state: _Place(state) for state in table}
     for state, steps in table.items():
         for step, target in steps.items():
@@ -158,6 +162,8 @@ def _begin(table: Table) -> _Place:
 
 
 class Signal(Enum):
+    """A result of `next_event` that is no event."""
+
     NEED_DATA = "need data"
     PAUSED = "paused"
 
@@ -170,7 +176,9 @@ PAUSED: Final = Signal.PAUSED
 
 @attrs.frozen
 class RequestReceived:
-    """A request. The event owns `body`; `body_offset` is the position behind the length in the frame."""
+    """A request of the peer. The event owns `body`, the encoded body. `body_offset` is its position in the
+    frame, counted from behind the frame's length.
+    """
 
     header: RequestHeader
     body: memoryview
@@ -190,8 +198,8 @@ class RequestReceived:
 
     @property
     def is_supported(self) -> bool:
-        """True if this version of the API is supported. Otherwise, answer UNSUPPORTED_VERSION if the API can
-        express that (ApiVersions), or close the connection.
+        """True if Kafka 4.3 supports this version of the API. Otherwise answer UNSUPPORTED_VERSION if the API
+        is ApiVersions, which can express this; for other APIs close the connection.
         """
         return is_supported(self.api_key, self.api_version)
 
@@ -222,14 +230,16 @@ class ResponseReceived(NamedTuple):
 
 @attrs.frozen
 class ConnectionClosed:
-    """The peer has finished sending; `unanswered` are the correlation ids that wait for a response, in order."""
+    """The peer has finished sending. `unanswered` are the correlation ids of requests that got no response,
+    oldest first.
+    """
 
     unanswered: tuple[int, ...]
 
 
 @attrs.frozen
 class ConnectionStatistics:
-    """Counts since the connection began, and the present contents of its buffers."""
+    """Counts since the connection began, and the sizes of its buffers now."""
 
     state: State
     frames_received: int
@@ -249,7 +259,7 @@ class _Call(NamedTuple):
 
 @attrs.define
 class _Connection:
-    """The part that both ends share: the buffer, the frames in it, and the state."""
+    """The base of both ends: the receive buffer, the frames in it, and the connection's state."""
 
     begin: ClassVar[_Place]
 
@@ -273,7 +283,7 @@ class _Connection:
         return self._place.state
 
     def _step(self, place: _Place | None, step: Step) -> None:
-        """Go to the state that the table has for a step; the commonest steps do so without this call."""
+        """Change to the state that the table has for this step. Hot paths take their steps without this call."""
         if place is None:
             raise self._refusal(step)
         self._place = place
@@ -284,7 +294,7 @@ class _Connection:
         )
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes from the socket; b"" is the end of the stream.
+        """Append bytes that the socket has received; b"" means the end of the stream.
 
         Raises:
             LocalProtocolError: the stream has ended or the connection is not open.
@@ -409,7 +419,8 @@ class ServerConnection(_Connection):
         """Drop the oldest unanswered request without a response (a Produce with acks=0).
 
         Raises:
-            LocalProtocolError: as `send`.
+            LocalProtocolError: no unanswered request, or a `correlation_id` other than that of the oldest
+                request.
         """
         self._oldest(correlation_id)
         self._unanswered.popleft()
@@ -432,7 +443,9 @@ _response_forms: dict[tuple[int, int], tuple[int, Callable[..., tuple[Message, i
 
 
 def _request_form(cls: type[Message], version: int) -> tuple[int, bool, Callable[..., None]]:
-    """Return the API key, whether the header ends with tagged fields, and the encoder of a request's body."""
+    """Return what encoding a request needs: its API key, whether the header ends with tagged fields, and the
+    body's encoder.
+    """
     form = _request_forms.get((cls, version))
     if form is None:
         api_key = cls.API_KEY
@@ -444,7 +457,7 @@ def _request_form(cls: type[Message], version: int) -> tuple[int, bool, Callable
 
 
 def _response_form(api_key: int, version: int) -> tuple[int, Callable[..., tuple[Message, int]]]:
-    """Return the version of a response's header, and the decoder of its body."""
+    """Return what decoding a response needs: the version of its header, and the decoder of its body."""
     form = _response_forms.get((api_key, version))
     if form is None:
         form = (response_header_version(api_key, version), decoder(response_class(api_key), version))
@@ -479,13 +492,14 @@ class ClientConnection(_Connection):
         self._client_id_bytes = _STRING_LENGTH.pack(len(name)) + name
 
     def send(self, request: Message, version: int, *, expect_response: bool = True) -> bytearray:
-        """Encode the request's frame. Its correlation id is the value of `next_correlation_id` before the call.
+        """Encode the frame of a request. Its correlation id is the value that `next_correlation_id` had
+        before the call.
 
         A Produce with acks=0 gets no response: pass `expect_response=False`.
 
         Raises:
-            LocalProtocolError: the connection is not open, too many requests are unanswered, no such version,
-                or values that do not fit their fields.
+            LocalProtocolError: the connection is not open, too many requests are unanswered, the version does
+                not exist, or values do not fit their fields.
         """
         place = self._place.send
         if place is None:
@@ -528,7 +542,9 @@ class ClientConnection(_Connection):
             raise
 
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
-        """Receive as the base class does, but move the bytes of a large frame into a buffer for the whole frame."""
+        """Store received bytes as the base class does, but move the bytes of a large frame into a buffer of
+        the frame's size.
+        """
         if self._large is not None:
             with memoryview(data) as view:
                 start = self._large_filled
@@ -547,13 +563,15 @@ class ClientConnection(_Connection):
         self._buffer += data
 
     def place_for_data(self) -> memoryview | None:
-        """Return memory for the rest of a large response; receive into it, then call `received_in_place`."""
+        """Return memory for the missing bytes of a large response, or None if no large response is
+        incomplete. The caller receives into it and calls `received_in_place`.
+        """
         if self._large is None or self._large_filled >= self._large_size:
             return None
         return self._large[self._large_filled : self._large_size]
 
     def received_in_place(self, count: int) -> None:
-        """Take the first `count` bytes (at least one) of `place_for_data` as the next ones of the stream."""
+        """Accept the first `count` bytes (at least one) of `place_for_data` as the next bytes of the stream."""
         if self._large is None or not 0 < count <= self._large_size - self._large_filled:
             raise LocalProtocolError(f"{count} received bytes were reported, but there was no room for them")
         self._bytes_received += count
@@ -579,11 +597,11 @@ class ClientConnection(_Connection):
 
     @property
     def bytes_expected(self) -> int:
-        """The number of bytes still to come of a large response that has begun; 0 otherwise."""
+        """The number of bytes that a large, incomplete response still lacks; 0 if there is none."""
         return self._large_size - self._large_filled if self._large is not None else 0
 
     def _expect_large(self) -> None:
-        """Move the beginning of a large frame to a buffer of the frame's size."""
+        """Move the first bytes of a large frame to a buffer of the frame's size."""
         buffer = self._buffer
         if len(buffer) < LENGTH_SIZE:
             return

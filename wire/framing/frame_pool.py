@@ -1,9 +1,9 @@
-"""Buffers for large frames, each reused once no view of it is left. PURE.
+"""Buffers for large frames. A buffer is reused as soon as no view of it exists. PURE.
 
-A client that reads megabytes at a time would otherwise touch fresh pages for each answer. A fresh page takes the
-kernel longer than this process takes to fill it: measured, a quarter of a consumer's time at 1 KiB records. Users
-of a frame get views of its buffer. While any view exists, Python refuses to resize the buffer, so the pool knows
-that it is in use.
+A client that reads megabytes at a time would otherwise touch fresh pages for each answer. A fresh page takes
+the kernel longer than this process takes to fill it: measured, a quarter of a consumer's time at 1 KiB
+records. Users of a frame get views of its buffer. While any view exists, Python refuses to resize the buffer,
+so the pool knows that it is in use.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ _KEPT_BYTES_MAX = 16 << 20
 
 
 class FramePool:
-    """Buffers for the frames of one connection. A buffer that was taken for a frame stays with it."""
+    """Buffers for the frames of one connection. The pool keeps a buffer that it has handed out, and reuses it
+    later.
+    """
 
     def __init__(self) -> None:
         self._buffers: list[bytearray] = []
 
     def take(self, size: int) -> bytearray:
-        """Return a buffer of at least `size` bytes, with any content."""
+        """Return a buffer of at least `size` bytes that nobody uses. Its content is arbitrary."""
         for number, buffer in enumerate(self._buffers):
             if _is_free(buffer):
                 if len(buffer) >= size:
@@ -34,7 +36,7 @@ class FramePool:
         return fresh
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of buffers and bytes that are kept."""
+        """Return the numbers of kept buffers and of their bytes."""
         return {"buffers": len(self._buffers), "bytes": sum(map(len, self._buffers))}
 
 

@@ -1,8 +1,9 @@
-"""Frames and the headers inside them: the functions that every connection shares, in and out of the hot path.
+"""Frames and the headers inside them: the functions that all connections share, on the hot path and
+elsewhere.
 
-A frame is a 4-byte length and that many bytes. A request's bytes are a header and a body. The header has API key, version,
-correlation id, client id, and tagged fields where the version is flexible. A response's bytes are a correlation id,
-tagged fields perhaps, and a body.
+A frame is a 4-byte length and that many bytes. A request's bytes are a header and a body. The header has API
+key, version, correlation id, client id, and tagged fields where the version is flexible. A response's bytes
+are a correlation id, tagged fields in header version 1, and a body.
 """
 
 from __future__ import annotations
@@ -32,19 +33,23 @@ Chunk: TypeAlias = bytes | bytearray | memoryview | Sized
 
 LENGTH_SIZE: Final = 4
 HEADER_TAGS_MAX = 1000
-"""Tagged fields of a header. No header has had one so far, and each takes a step to skip."""
+"""The most tagged fields of a header. Kafka's headers have had none so far, and each takes time to skip."""
 _LENGTH = Struct(">i")
 _REQUEST_HEADER = Struct(">hhih")
 _CORRELATION_ID = Struct(">i")
 _RESPONSE_START = (Struct(">ii"), Struct(">iib"))
-"""Length, correlation id, and in version 1 the number of tagged fields."""
+"""The layouts of a response's start, for header versions 0 and 1: length, correlation id, and in version 1
+the number of tagged fields.
+"""
 
 _FLEXIBLE_SINCE: Final = {int(key): api.flexible_since for key, api in APIS.items()}
 _API_VERSIONS_LAST: Final = api_versions(ApiKey.API_VERSIONS)[1]
 
 
 class UnknownApiKey(RemoteProtocolError):
-    """Raised for a request of an unknown API. The form of its header is unknown, too, so it gets no answer."""
+    """Raised for a request with an unknown API key. The format of its header is unknown, too, so it gets no
+    answer.
+    """
 
     def __init__(self, api_key: int) -> None:
         self.api_key = api_key
@@ -52,10 +57,11 @@ class UnknownApiKey(RemoteProtocolError):
 
 
 def frame_length(buf: Buffer, offset: int, max_frame_bytes: int) -> int:
-    """Read the length that the 4 bytes at `offset` state, checked before anything is allocated for it.
+    """Read a frame's length from the 4 bytes at `offset`. The caller may allocate that much, because the
+    length has been checked.
 
     Raises:
-        RemoteProtocolError: negative, or more than `max_frame_bytes`.
+        RemoteProtocolError: the length is negative, or more than `max_frame_bytes`.
     """
     length: int = _LENGTH.unpack_from(buf, offset)[0]
     if not 0 <= length <= max_frame_bytes:
@@ -66,7 +72,9 @@ def frame_length(buf: Buffer, offset: int, max_frame_bytes: int) -> int:
 
 
 def is_supported(api_key: int, api_version: int) -> bool:
-    """True if Kafka 4.3 supports this version of this API (callers check unstable versions)."""
+    """True if Kafka 4.3 supports this version of this API. Callers check separately whether unstable versions
+    are enabled.
+    """
     first, last = api_versions(api_key, unstable=True)
     return first <= api_version <= last
 
@@ -74,13 +82,13 @@ def is_supported(api_key: int, api_version: int) -> bool:
 def parse_request_header(buf: Buffer, offset: int, end: int) -> tuple[int, int, int, str, int]:
     """Read a request's header from the frame `buf[offset:end]`.
 
-    Returns (api_key, api_version, correlation_id, client_id, offset of the body); a null client id becomes "", as in
-    Kafka. The version may be unsupported (`is_supported`). In header version 2 the client id keeps its 2-byte length
-    (KIP-482). An ApiVersions request newer than ours may have any header behind the client id. It is skipped, since
-    the answer does not depend on it (KIP-511).
+    Returns (api_key, api_version, correlation_id, client_id, offset of the body); a null client id becomes
+    "", as in Kafka. The version may be unsupported (`is_supported`). In header version 2 the client id keeps
+    its 2-byte length (KIP-482). An ApiVersions request newer than ours may have any header behind the client
+    id. It is skipped, since the answer does not depend on it (KIP-511).
 
     Raises:
-        UnknownApiKey: no such API.
+        UnknownApiKey: no API has this key.
         MalformedMessage: the bytes are no header.
     """
     position = offset + 10
@@ -115,7 +123,7 @@ def parse_request_header(buf: Buffer, offset: int, end: int) -> tuple[int, int, 
 
 
 def parse_response_header(buf: Buffer, offset: int, end: int, header_version: int) -> tuple[int, int]:
-    """Read a response's header: (correlation_id, offset of the body).
+    """Read a response's header. Returns (correlation_id, offset of the body).
 
     Raises:
         MalformedMessage: the bytes are no header.
@@ -133,7 +141,9 @@ def parse_response_header(buf: Buffer, offset: int, end: int, header_version: in
 
 
 def skip_tags(buf: Buffer, position: int, end: int) -> int:
-    """Skip the tagged fields of a header: Kafka defines none so far, and unknown tags are skipped (KIP-482)."""
+    """Skip the tagged fields of a header, and return the position behind them. Kafka defines no such tags so
+    far, and unknown tags are skipped (KIP-482).
+    """
     count, position = read_uvarint(buf, position)
     if 2 * count > end - position:
         raise MalformedMessage(
@@ -161,7 +171,8 @@ def frame_response(
     encode: Callable[[bytearray, Any, list[tuple[int, Any]] | None], None],
     response: Any,
 ) -> list[Chunk]:
-    """Encode the frame of a response as chunks to send in order: one bytearray, split only at spills.
+    """Encode a response as a frame. Returns chunks to send in order: one bytearray, divided only where spills
+    belong.
 
     `encode` is `odradek.wire.codec.encoder` for the response and its version.
     """

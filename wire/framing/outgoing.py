@@ -1,4 +1,4 @@
-"""The bytes of a connection that the socket has not accepted yet. PURE."""
+"""The queue of bytes that a connection's socket has not accepted yet. PURE."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ __all__ = ["drop_sent"]
 
 
 def drop_sent(outgoing: deque[memoryview], count: int) -> None:
-    """Drop the first `count` bytes, which the socket has accepted. A piece that was accepted in part keeps its
-    rest.
+    """Remove the first `count` bytes from the queue, because the socket has accepted them. A piece that was
+    accepted in part keeps its rest.
     """
     while count:
         first = outgoing[0]

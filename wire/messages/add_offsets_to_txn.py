@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class AddOffsetsToTxnRequest(Message):
-    """The request of API 25, versions 0 to 4."""
+    """The AddOffsetsToTxn request (API key 25), versions 0 to 4."""
 
     API_KEY: ClassVar[int | None] = 25
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
@@ -27,7 +27,7 @@ class AddOffsetsToTxnRequest(Message):
 
 @structure
 class AddOffsetsToTxnResponse(Message):
-    """The response of API 25, versions 0 to 4."""
+    """The AddOffsetsToTxn response (API key 25), versions 0 to 4."""
 
     API_KEY: ClassVar[int | None] = 25
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 4)

@@ -33,7 +33,7 @@ class AddPartitionsToTxnTransaction(Structure):
 
 @structure
 class AddPartitionsToTxnRequest(Message):
-    """The request of API 24, versions 0 to 5."""
+    """The AddPartitionsToTxn request (API key 24), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 24
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
@@ -81,7 +81,7 @@ class AddPartitionsToTxnResult(Structure):
 
 @structure
 class AddPartitionsToTxnResponse(Message):
-    """The response of API 24, versions 0 to 5."""
+    """The AddPartitionsToTxn response (API key 24), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 24
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)

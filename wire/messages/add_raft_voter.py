@@ -21,7 +21,7 @@ class Listener(Structure):
 
 @structure
 class AddRaftVoterRequest(Message):
-    """The request of API 80, versions 0 to 1."""
+    """The AddRaftVoter request (API key 80), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 80
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -38,7 +38,7 @@ class AddRaftVoterRequest(Message):
 
 @structure
 class AddRaftVoterResponse(Message):
-    """The response of API 80, versions 0 to 1."""
+    """The AddRaftVoter response (API key 80), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 80
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class AllocateProducerIdsRequest(Message):
-    """The request of API 67, version 0."""
+    """The AllocateProducerIds request (API key 67), version 0."""
 
     API_KEY: ClassVar[int | None] = 67
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -25,7 +25,7 @@ class AllocateProducerIdsRequest(Message):
 
 @structure
 class AllocateProducerIdsResponse(Message):
-    """The response of API 67, version 0."""
+    """The AllocateProducerIds response (API key 67), version 0."""
 
     API_KEY: ClassVar[int | None] = 67
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

@@ -37,7 +37,7 @@ class AlterClientQuotasRequestEntryData(Structure):
 
 @structure
 class AlterClientQuotasRequest(Message):
-    """The request of API 49, versions 0 to 1."""
+    """The AlterClientQuotas request (API key 49), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 49
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -61,7 +61,7 @@ class AlterClientQuotasResponseEntryData(Structure):
 
 @structure
 class AlterClientQuotasResponse(Message):
-    """The response of API 49, versions 0 to 1."""
+    """The AlterClientQuotas response (API key 49), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 49
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

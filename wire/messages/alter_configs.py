@@ -29,7 +29,7 @@ class AlterConfigsResource(Structure):
 
 @structure
 class AlterConfigsRequest(Message):
-    """The request of API 33, versions 0 to 2."""
+    """The AlterConfigs request (API key 33), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 33
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -54,7 +54,7 @@ class AlterConfigsResourceResponse(Structure):
 
 @structure
 class AlterConfigsResponse(Message):
-    """The response of API 33, versions 0 to 2."""
+    """The AlterConfigs response (API key 33), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 33
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

@@ -42,7 +42,7 @@ class AlterPartitionRequestTopicData(Structure):
 
 @structure
 class AlterPartitionRequest(Message):
-    """The request of API 56, versions 2 to 3."""
+    """The AlterPartition request (API key 56), versions 2 to 3."""
 
     API_KEY: ClassVar[int | None] = 56
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (2, 3)
@@ -81,7 +81,7 @@ class AlterPartitionResponseTopicData(Structure):
 
 @structure
 class AlterPartitionResponse(Message):
-    """The response of API 56, versions 2 to 3."""
+    """The AlterPartition response (API key 56), versions 2 to 3."""
 
     API_KEY: ClassVar[int | None] = 56
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (2, 3)

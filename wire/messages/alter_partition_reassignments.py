@@ -30,7 +30,7 @@ class ReassignableTopic(Structure):
 
 @structure
 class AlterPartitionReassignmentsRequest(Message):
-    """The request of API 45, versions 0 to 1."""
+    """The AlterPartitionReassignments request (API key 45), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 45
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -63,7 +63,7 @@ class ReassignableTopicResponse(Structure):
 
 @structure
 class AlterPartitionReassignmentsResponse(Message):
-    """The response of API 45, versions 0 to 1."""
+    """The AlterPartitionReassignments response (API key 45), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 45
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

@@ -30,7 +30,7 @@ class AlterReplicaLogDir(Structure):
 
 @structure
 class AlterReplicaLogDirsRequest(Message):
-    """The request of API 34, versions 1 to 2."""
+    """The AlterReplicaLogDirs request (API key 34), versions 1 to 2."""
 
     API_KEY: ClassVar[int | None] = 34
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 2)
@@ -60,7 +60,7 @@ class AlterReplicaLogDirTopicResult(Structure):
 
 @structure
 class AlterReplicaLogDirsResponse(Message):
-    """The response of API 34, versions 1 to 2."""
+    """The AlterReplicaLogDirs response (API key 34), versions 1 to 2."""
 
     API_KEY: ClassVar[int | None] = 34
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 2)

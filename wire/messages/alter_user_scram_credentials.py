@@ -31,7 +31,7 @@ class ScramCredentialUpsertion(Structure):
 
 @structure
 class AlterUserScramCredentialsRequest(Message):
-    """The request of API 51, version 0."""
+    """The AlterUserScramCredentials request (API key 51), version 0."""
 
     API_KEY: ClassVar[int | None] = 51
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -57,7 +57,7 @@ class AlterUserScramCredentialsResult(Structure):
 
 @structure
 class AlterUserScramCredentialsResponse(Message):
-    """The response of API 51, version 0."""
+    """The AlterUserScramCredentials response (API key 51), version 0."""
 
     API_KEY: ClassVar[int | None] = 51
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, Structure, kafka
 
 @structure
 class ApiVersionsRequest(Message):
-    """The request of API 18, versions 0 to 4."""
+    """The ApiVersions request (API key 18), versions 0 to 4."""
 
     API_KEY: ClassVar[int | None] = 18
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
@@ -52,7 +52,7 @@ class FinalizedFeatureKey(Structure):
 
 @structure
 class ApiVersionsResponse(Message):
-    """The response of API 18, versions 0 to 4."""
+    """The ApiVersions response (API key 18), versions 0 to 4."""
 
     API_KEY: ClassVar[int | None] = 18
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 4)

@@ -39,7 +39,7 @@ class AssignReplicasToDirsRequestDirectoryData(Structure):
 
 @structure
 class AssignReplicasToDirsRequest(Message):
-    """The request of API 73, version 0."""
+    """The AssignReplicasToDirs request (API key 73), version 0."""
 
     API_KEY: ClassVar[int | None] = 73
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -83,7 +83,7 @@ class AssignReplicasToDirsResponseDirectoryData(Structure):
 
 @structure
 class AssignReplicasToDirsResponse(Message):
-    """The response of API 73, version 0."""
+    """The AssignReplicasToDirs response (API key 73), version 0."""
 
     API_KEY: ClassVar[int | None] = 73
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

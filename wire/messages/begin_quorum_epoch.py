@@ -41,7 +41,7 @@ class LeaderEndpoint(Structure):
 
 @structure
 class BeginQuorumEpochRequest(Message):
-    """The request of API 53, versions 0 to 1."""
+    """The BeginQuorumEpoch request (API key 53), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 53
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -87,7 +87,7 @@ class NodeEndpoint(Structure):
 
 @structure
 class BeginQuorumEpochResponse(Message):
-    """The response of API 53, versions 0 to 1."""
+    """The BeginQuorumEpoch response (API key 53), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 53
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

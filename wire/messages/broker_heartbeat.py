@@ -33,7 +33,7 @@ class TopicPartitionLogInfo(Structure):
 
 @structure
 class BrokerHeartbeatRequest(Message):
-    """The request of API 63, versions 0 to 2."""
+    """The BrokerHeartbeat request (API key 63), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 63
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -58,7 +58,7 @@ class BrokerHeartbeatRequest(Message):
 
 @structure
 class BrokerHeartbeatResponse(Message):
-    """The response of API 63, versions 0 to 2."""
+    """The BrokerHeartbeat response (API key 63), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 63
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

@@ -31,7 +31,7 @@ class Feature(Structure):
 
 @structure
 class BrokerRegistrationRequest(Message):
-    """The request of API 62, versions 0 to 4."""
+    """The BrokerRegistration request (API key 62), versions 0 to 4."""
 
     API_KEY: ClassVar[int | None] = 62
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
@@ -51,7 +51,7 @@ class BrokerRegistrationRequest(Message):
 
 @structure
 class BrokerRegistrationResponse(Message):
-    """The response of API 62, versions 0 to 4."""
+    """The BrokerRegistration response (API key 62), versions 0 to 4."""
 
     API_KEY: ClassVar[int | None] = 62
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 4)

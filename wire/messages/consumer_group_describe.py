@@ -12,7 +12,7 @@ from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 @structure
 class ConsumerGroupDescribeRequest(Message):
-    """The request of API 69, versions 0 to 1."""
+    """The ConsumerGroupDescribe request (API key 69), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 69
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -77,7 +77,7 @@ class DescribedGroup(Structure):
 
 @structure
 class ConsumerGroupDescribeResponse(Message):
-    """The response of API 69, versions 0 to 1."""
+    """The ConsumerGroupDescribe response (API key 69), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 69
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

@@ -20,7 +20,7 @@ class TopicPartitions(Structure):
 
 @structure
 class ConsumerGroupHeartbeatRequest(Message):
-    """The request of API 68, versions 0 to 1."""
+    """The ConsumerGroupHeartbeat request (API key 68), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 68
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -56,7 +56,7 @@ class Assignment(Structure):
 
 @structure
 class ConsumerGroupHeartbeatResponse(Message):
-    """The response of API 68, versions 0 to 1."""
+    """The ConsumerGroupHeartbeat response (API key 68), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 68
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

@@ -12,7 +12,7 @@ from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 @structure
 class ControlRecordTypeSchema(Message):
-    """Kafka's ControlRecordTypeSchema, version 0."""
+    """Kafka's message ControlRecordTypeSchema, version 0."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -24,7 +24,7 @@ class ControlRecordTypeSchema(Message):
 
 @structure
 class EndTxnMarker(Message):
-    """Kafka's EndTxnMarker, version 0."""
+    """Kafka's message EndTxnMarker, version 0."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -36,7 +36,7 @@ class EndTxnMarker(Message):
 
 @structure
 class KRaftVersionRecord(Message):
-    """Kafka's KRaftVersionRecord, version 0."""
+    """Kafka's message KRaftVersionRecord, version 0."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -57,7 +57,7 @@ class LeaderChangeMessageVoter(Structure):
 
 @structure
 class LeaderChangeMessage(Message):
-    """Kafka's LeaderChangeMessage, versions 0 to 1."""
+    """Kafka's message LeaderChangeMessage, versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -76,7 +76,7 @@ class LeaderChangeMessage(Message):
 
 @structure
 class SnapshotFooterRecord(Message):
-    """Kafka's SnapshotFooterRecord, version 0."""
+    """Kafka's message SnapshotFooterRecord, version 0."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -88,7 +88,7 @@ class SnapshotFooterRecord(Message):
 
 @structure
 class SnapshotHeaderRecord(Message):
-    """Kafka's SnapshotHeaderRecord, version 0."""
+    """Kafka's message SnapshotHeaderRecord, version 0."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -130,7 +130,7 @@ class VotersRecordVoter(Structure):
 
 @structure
 class VotersRecord(Message):
-    """Kafka's VotersRecord, version 0."""
+    """Kafka's message VotersRecord, version 0."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

@@ -31,7 +31,7 @@ class Feature(Structure):
 
 @structure
 class ControllerRegistrationRequest(Message):
-    """The request of API 70, version 0."""
+    """The ControllerRegistration request (API key 70), version 0."""
 
     API_KEY: ClassVar[int | None] = 70
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -47,7 +47,7 @@ class ControllerRegistrationRequest(Message):
 
 @structure
 class ControllerRegistrationResponse(Message):
-    """The response of API 70, version 0."""
+    """The ControllerRegistration response (API key 70), version 0."""
 
     API_KEY: ClassVar[int | None] = 70
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

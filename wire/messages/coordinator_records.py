@@ -12,7 +12,7 @@ from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 @structure
 class LegacyOffsetCommitKey(Message):
-    """The key of coordinator record 0, version 0."""
+    """The key of a coordinator's record: record type 0, version 0."""
 
     API_KEY: ClassVar[int | None] = 0
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -26,7 +26,7 @@ class LegacyOffsetCommitKey(Message):
 
 @structure
 class TransactionLogKey(Message):
-    """The key of coordinator record 0, version 0."""
+    """The key of a coordinator's record: record type 0, version 0."""
 
     API_KEY: ClassVar[int | None] = 0
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -38,7 +38,7 @@ class TransactionLogKey(Message):
 
 @structure
 class OffsetCommitKey(Message):
-    """The key of coordinator record 1, version 0."""
+    """The key of a coordinator's record: record type 1, version 0."""
 
     API_KEY: ClassVar[int | None] = 1
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -52,7 +52,7 @@ class OffsetCommitKey(Message):
 
 @structure
 class GroupMetadataKey(Message):
-    """The key of coordinator record 2, version 0."""
+    """The key of a coordinator's record: record type 2, version 0."""
 
     API_KEY: ClassVar[int | None] = 2
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -64,7 +64,7 @@ class GroupMetadataKey(Message):
 
 @structure
 class ConsumerGroupMetadataKey(Message):
-    """The key of coordinator record 3, version 0."""
+    """The key of a coordinator's record: record type 3, version 0."""
 
     API_KEY: ClassVar[int | None] = 3
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -76,7 +76,7 @@ class ConsumerGroupMetadataKey(Message):
 
 @structure
 class ConsumerGroupPartitionMetadataKey(Message):
-    """The key of coordinator record 4, version 0."""
+    """The key of a coordinator's record: record type 4, version 0."""
 
     API_KEY: ClassVar[int | None] = 4
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -88,7 +88,7 @@ class ConsumerGroupPartitionMetadataKey(Message):
 
 @structure
 class ConsumerGroupMemberMetadataKey(Message):
-    """The key of coordinator record 5, version 0."""
+    """The key of a coordinator's record: record type 5, version 0."""
 
     API_KEY: ClassVar[int | None] = 5
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -101,7 +101,7 @@ class ConsumerGroupMemberMetadataKey(Message):
 
 @structure
 class ConsumerGroupTargetAssignmentMetadataKey(Message):
-    """The key of coordinator record 6, version 0."""
+    """The key of a coordinator's record: record type 6, version 0."""
 
     API_KEY: ClassVar[int | None] = 6
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -113,7 +113,7 @@ class ConsumerGroupTargetAssignmentMetadataKey(Message):
 
 @structure
 class ConsumerGroupTargetAssignmentMemberKey(Message):
-    """The key of coordinator record 7, version 0."""
+    """The key of a coordinator's record: record type 7, version 0."""
 
     API_KEY: ClassVar[int | None] = 7
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -126,7 +126,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
 
 @structure
 class ConsumerGroupCurrentMemberAssignmentKey(Message):
-    """The key of coordinator record 8, version 0."""
+    """The key of a coordinator's record: record type 8, version 0."""
 
     API_KEY: ClassVar[int | None] = 8
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -139,7 +139,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
 
 @structure
 class ConsumerGroupRegularExpressionKey(Message):
-    """The key of coordinator record 16, version 0."""
+    """The key of a coordinator's record: record type 16, version 0."""
 
     API_KEY: ClassVar[int | None] = 16
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -152,7 +152,7 @@ class ConsumerGroupRegularExpressionKey(Message):
 
 @structure
 class LegacyOffsetCommitValue(Message):
-    """The value of coordinator record 0, version 0."""
+    """The value of a coordinator's record: record type 0, version 0."""
 
     API_KEY: ClassVar[int | None] = 0
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -174,7 +174,7 @@ class PartitionsSchema(Structure):
 
 @structure
 class TransactionLogValue(Message):
-    """The value of coordinator record 0, versions 0 to 1."""
+    """The value of a coordinator's record: record type 0, versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 0
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -200,7 +200,7 @@ class TransactionLogValue(Message):
 
 @structure
 class OffsetCommitValue(Message):
-    """The value of coordinator record 1, versions 0 to 4."""
+    """The value of a coordinator's record: record type 1, versions 0 to 4."""
 
     API_KEY: ClassVar[int | None] = 1
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
@@ -231,7 +231,7 @@ class MemberMetadata(Structure):
 
 @structure
 class GroupMetadataValue(Message):
-    """The value of coordinator record 2, versions 0 to 4."""
+    """The value of a coordinator's record: record type 2, versions 0 to 4."""
 
     API_KEY: ClassVar[int | None] = 2
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
@@ -248,7 +248,7 @@ class GroupMetadataValue(Message):
 
 @structure
 class ConsumerGroupMetadataValue(Message):
-    """The value of coordinator record 3, version 0."""
+    """The value of a coordinator's record: record type 3, version 0."""
 
     API_KEY: ClassVar[int | None] = 3
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -281,7 +281,7 @@ class TopicMetadata(Structure):
 
 @structure
 class ConsumerGroupPartitionMetadataValue(Message):
-    """The value of coordinator record 4, version 0."""
+    """The value of a coordinator's record: record type 4, version 0."""
 
     API_KEY: ClassVar[int | None] = 4
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -311,7 +311,7 @@ class ClassicMemberMetadata(Structure):
 
 @structure
 class ConsumerGroupMemberMetadataValue(Message):
-    """The value of coordinator record 5, version 0."""
+    """The value of a coordinator's record: record type 5, version 0."""
 
     API_KEY: ClassVar[int | None] = 5
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -336,7 +336,7 @@ class ConsumerGroupMemberMetadataValue(Message):
 
 @structure
 class ConsumerGroupTargetAssignmentMetadataValue(Message):
-    """The value of coordinator record 6, version 0."""
+    """The value of a coordinator's record: record type 6, version 0."""
 
     API_KEY: ClassVar[int | None] = 6
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -357,7 +357,7 @@ class TopicPartition(Structure):
 
 @structure
 class ConsumerGroupTargetAssignmentMemberValue(Message):
-    """The value of coordinator record 7, version 0."""
+    """The value of a coordinator's record: record type 7, version 0."""
 
     API_KEY: ClassVar[int | None] = 7
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -380,7 +380,7 @@ class TopicPartitions(Structure):
 
 @structure
 class ConsumerGroupCurrentMemberAssignmentValue(Message):
-    """The value of coordinator record 8, version 0."""
+    """The value of a coordinator's record: record type 8, version 0."""
 
     API_KEY: ClassVar[int | None] = 8
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -400,7 +400,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
 
 @structure
 class ConsumerGroupRegularExpressionValue(Message):
-    """The value of coordinator record 16, version 0."""
+    """The value of a coordinator's record: record type 16, version 0."""
 
     API_KEY: ClassVar[int | None] = 16
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

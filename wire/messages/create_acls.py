@@ -25,7 +25,7 @@ class AclCreation(Structure):
 
 @structure
 class CreateAclsRequest(Message):
-    """The request of API 30, versions 1 to 3."""
+    """The CreateAcls request (API key 30), versions 1 to 3."""
 
     API_KEY: ClassVar[int | None] = 30
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
@@ -45,7 +45,7 @@ class AclCreationResult(Structure):
 
 @structure
 class CreateAclsResponse(Message):
-    """The response of API 30, versions 1 to 3."""
+    """The CreateAcls response (API key 30), versions 1 to 3."""
 
     API_KEY: ClassVar[int | None] = 30
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)

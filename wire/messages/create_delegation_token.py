@@ -20,7 +20,7 @@ class CreatableRenewers(Structure):
 
 @structure
 class CreateDelegationTokenRequest(Message):
-    """The request of API 38, versions 1 to 3."""
+    """The CreateDelegationToken request (API key 38), versions 1 to 3."""
 
     API_KEY: ClassVar[int | None] = 38
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
@@ -35,7 +35,7 @@ class CreateDelegationTokenRequest(Message):
 
 @structure
 class CreateDelegationTokenResponse(Message):
-    """The response of API 38, versions 1 to 3."""
+    """The CreateDelegationToken response (API key 38), versions 1 to 3."""
 
     API_KEY: ClassVar[int | None] = 38
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)

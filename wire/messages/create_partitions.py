@@ -30,7 +30,7 @@ class CreatePartitionsTopic(Structure):
 
 @structure
 class CreatePartitionsRequest(Message):
-    """The request of API 37, versions 0 to 3."""
+    """The CreatePartitions request (API key 37), versions 0 to 3."""
 
     API_KEY: ClassVar[int | None] = 37
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 3)
@@ -55,7 +55,7 @@ class CreatePartitionsTopicResult(Structure):
 
 @structure
 class CreatePartitionsResponse(Message):
-    """The response of API 37, versions 0 to 3."""
+    """The CreatePartitions response (API key 37), versions 0 to 3."""
 
     API_KEY: ClassVar[int | None] = 37
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 3)

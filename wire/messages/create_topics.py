@@ -43,7 +43,7 @@ class CreatableTopic(Structure):
 
 @structure
 class CreateTopicsRequest(Message):
-    """The request of API 19, versions 2 to 7."""
+    """The CreateTopics request (API key 19), versions 2 to 7."""
 
     API_KEY: ClassVar[int | None] = 19
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (2, 7)
@@ -84,7 +84,7 @@ class CreatableTopicResult(Structure):
 
 @structure
 class CreateTopicsResponse(Message):
-    """The response of API 19, versions 2 to 7."""
+    """The CreateTopics response (API key 19), versions 2 to 7."""
 
     API_KEY: ClassVar[int | None] = 19
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (2, 7)

@@ -20,7 +20,7 @@ class ConsumerProtocolAssignmentTopicPartition(Structure):
 
 @structure
 class ConsumerProtocolAssignment(Message):
-    """Kafka's ConsumerProtocolAssignment, versions 0 to 3."""
+    """Kafka's message ConsumerProtocolAssignment, versions 0 to 3."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 3)
@@ -43,7 +43,7 @@ class ConsumerProtocolSubscriptionTopicPartition(Structure):
 
 @structure
 class ConsumerProtocolSubscription(Message):
-    """Kafka's ConsumerProtocolSubscription, versions 0 to 3."""
+    """Kafka's message ConsumerProtocolSubscription, versions 0 to 3."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 3)
@@ -61,7 +61,7 @@ class ConsumerProtocolSubscription(Message):
 
 @structure
 class DefaultPrincipalData(Message):
-    """Kafka's DefaultPrincipalData, version 0."""
+    """Kafka's message DefaultPrincipalData, version 0."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -89,7 +89,7 @@ class ProducerEntry(Structure):
 
 @structure
 class ProducerSnapshot(Message):
-    """Kafka's ProducerSnapshot, version 1."""
+    """Kafka's message ProducerSnapshot, version 1."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 1)
@@ -109,7 +109,7 @@ class Voter(Structure):
 
 @structure
 class QuorumStateData(Message):
-    """Kafka's QuorumStateData, versions 0 to 1."""
+    """Kafka's message QuorumStateData, versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

@@ -25,7 +25,7 @@ class DeleteAclsFilter(Structure):
 
 @structure
 class DeleteAclsRequest(Message):
-    """The request of API 31, versions 1 to 3."""
+    """The DeleteAcls request (API key 31), versions 1 to 3."""
 
     API_KEY: ClassVar[int | None] = 31
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
@@ -63,7 +63,7 @@ class DeleteAclsFilterResult(Structure):
 
 @structure
 class DeleteAclsResponse(Message):
-    """The response of API 31, versions 1 to 3."""
+    """The DeleteAcls response (API key 31), versions 1 to 3."""
 
     API_KEY: ClassVar[int | None] = 31
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)

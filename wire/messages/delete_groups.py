@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, Structure, kafka
 
 @structure
 class DeleteGroupsRequest(Message):
-    """The request of API 42, versions 0 to 2."""
+    """The DeleteGroups request (API key 42), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 42
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -32,7 +32,7 @@ class DeletableGroupResult(Structure):
 
 @structure
 class DeleteGroupsResponse(Message):
-    """The response of API 42, versions 0 to 2."""
+    """The DeleteGroups response (API key 42), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 42
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

@@ -30,7 +30,7 @@ class DeleteRecordsTopic(Structure):
 
 @structure
 class DeleteRecordsRequest(Message):
-    """The request of API 21, versions 0 to 2."""
+    """The DeleteRecords request (API key 21), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 21
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -62,7 +62,7 @@ class DeleteRecordsTopicResult(Structure):
 
 @structure
 class DeleteRecordsResponse(Message):
-    """The response of API 21, versions 0 to 2."""
+    """The DeleteRecords response (API key 21), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 21
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

@@ -20,7 +20,7 @@ class DeleteTopicState(Structure):
 
 @structure
 class DeleteTopicsRequest(Message):
-    """The request of API 20, versions 1 to 6."""
+    """The DeleteTopics request (API key 20), versions 1 to 6."""
 
     API_KEY: ClassVar[int | None] = 20
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 6)
@@ -44,7 +44,7 @@ class DeletableTopicResult(Structure):
 
 @structure
 class DeleteTopicsResponse(Message):
-    """The response of API 20, versions 1 to 6."""
+    """The DeleteTopics response (API key 20), versions 1 to 6."""
 
     API_KEY: ClassVar[int | None] = 20
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 6)

@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, Structure, kafka
 
 @structure
 class DescribeAclsRequest(Message):
-    """The request of API 29, versions 1 to 3."""
+    """The DescribeAcls request (API key 29), versions 1 to 3."""
 
     API_KEY: ClassVar[int | None] = 29
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
@@ -50,7 +50,7 @@ class DescribeAclsResource(Structure):
 
 @structure
 class DescribeAclsResponse(Message):
-    """The response of API 29, versions 1 to 3."""
+    """The DescribeAcls response (API key 29), versions 1 to 3."""
 
     API_KEY: ClassVar[int | None] = 29
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)

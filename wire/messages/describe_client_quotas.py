@@ -21,7 +21,7 @@ class ComponentData(Structure):
 
 @structure
 class DescribeClientQuotasRequest(Message):
-    """The request of API 48, versions 0 to 1."""
+    """The DescribeClientQuotas request (API key 48), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 48
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -58,7 +58,7 @@ class EntryData(Structure):
 
 @structure
 class DescribeClientQuotasResponse(Message):
-    """The response of API 48, versions 0 to 1."""
+    """The DescribeClientQuotas response (API key 48), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 48
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, Structure, kafka
 
 @structure
 class DescribeClusterRequest(Message):
-    """The request of API 60, versions 0 to 2."""
+    """The DescribeCluster request (API key 60), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 60
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -37,7 +37,7 @@ class DescribeClusterBroker(Structure):
 
 @structure
 class DescribeClusterResponse(Message):
-    """The response of API 60, versions 0 to 2."""
+    """The DescribeCluster response (API key 60), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 60
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

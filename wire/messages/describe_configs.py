@@ -23,7 +23,7 @@ class DescribeConfigsResource(Structure):
 
 @structure
 class DescribeConfigsRequest(Message):
-    """The request of API 32, versions 1 to 4."""
+    """The DescribeConfigs request (API key 32), versions 1 to 4."""
 
     API_KEY: ClassVar[int | None] = 32
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 4)
@@ -77,7 +77,7 @@ class DescribeConfigsResult(Structure):
 
 @structure
 class DescribeConfigsResponse(Message):
-    """The response of API 32, versions 1 to 4."""
+    """The DescribeConfigs response (API key 32), versions 1 to 4."""
 
     API_KEY: ClassVar[int | None] = 32
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 4)

@@ -20,7 +20,7 @@ class DescribeDelegationTokenOwner(Structure):
 
 @structure
 class DescribeDelegationTokenRequest(Message):
-    """The request of API 41, versions 1 to 3."""
+    """The DescribeDelegationToken request (API key 41), versions 1 to 3."""
 
     API_KEY: ClassVar[int | None] = 41
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
@@ -60,7 +60,7 @@ class DescribedDelegationToken(Structure):
 
 @structure
 class DescribeDelegationTokenResponse(Message):
-    """The response of API 41, versions 1 to 3."""
+    """The DescribeDelegationToken response (API key 41), versions 1 to 3."""
 
     API_KEY: ClassVar[int | None] = 41
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)

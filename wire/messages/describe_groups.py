@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, Structure, kafka
 
 @structure
 class DescribeGroupsRequest(Message):
-    """The request of API 15, versions 0 to 6."""
+    """The DescribeGroups request (API key 15), versions 0 to 6."""
 
     API_KEY: ClassVar[int | None] = 15
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
@@ -53,7 +53,7 @@ class DescribedGroup(Structure):
 
 @structure
 class DescribeGroupsResponse(Message):
-    """The response of API 15, versions 0 to 6."""
+    """The DescribeGroups response (API key 15), versions 0 to 6."""
 
     API_KEY: ClassVar[int | None] = 15
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 6)

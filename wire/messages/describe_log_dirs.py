@@ -20,7 +20,7 @@ class DescribableLogDirTopic(Structure):
 
 @structure
 class DescribeLogDirsRequest(Message):
-    """The request of API 35, versions 1 to 5."""
+    """The DescribeLogDirs request (API key 35), versions 1 to 5."""
 
     API_KEY: ClassVar[int | None] = 35
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 5)
@@ -109,7 +109,7 @@ class DescribeLogDirsResult(Structure):
 
 @structure
 class DescribeLogDirsResponse(Message):
-    """The response of API 35, versions 1 to 5."""
+    """The DescribeLogDirs response (API key 35), versions 1 to 5."""
 
     API_KEY: ClassVar[int | None] = 35
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 5)

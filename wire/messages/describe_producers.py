@@ -20,7 +20,7 @@ class TopicRequest(Structure):
 
 @structure
 class DescribeProducersRequest(Message):
-    """The request of API 61, version 0."""
+    """The DescribeProducers request (API key 61), version 0."""
 
     API_KEY: ClassVar[int | None] = 61
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -62,7 +62,7 @@ class TopicResponse(Structure):
 
 @structure
 class DescribeProducersResponse(Message):
-    """The response of API 61, version 0."""
+    """The DescribeProducers response (API key 61), version 0."""
 
     API_KEY: ClassVar[int | None] = 61
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

@@ -29,7 +29,7 @@ class DescribeQuorumRequestTopicData(Structure):
 
 @structure
 class DescribeQuorumRequest(Message):
-    """The request of API 55, versions 0 to 2."""
+    """The DescribeQuorum request (API key 55), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 55
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -95,7 +95,7 @@ class Node(Structure):
 
 @structure
 class DescribeQuorumResponse(Message):
-    """The response of API 55, versions 0 to 2."""
+    """The DescribeQuorum response (API key 55), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 55
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

@@ -27,7 +27,7 @@ class Cursor(Structure):
 
 @structure
 class DescribeTopicPartitionsRequest(Message):
-    """The request of API 75, version 0."""
+    """The DescribeTopicPartitions request (API key 75), version 0."""
 
     API_KEY: ClassVar[int | None] = 75
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -74,7 +74,7 @@ class DescribeTopicPartitionsResponseTopic(Structure):
 
 @structure
 class DescribeTopicPartitionsResponse(Message):
-    """The response of API 75, version 0."""
+    """The DescribeTopicPartitions response (API key 75), version 0."""
 
     API_KEY: ClassVar[int | None] = 75
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

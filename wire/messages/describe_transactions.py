@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, Structure, kafka
 
 @structure
 class DescribeTransactionsRequest(Message):
-    """The request of API 65, version 0."""
+    """The DescribeTransactions request (API key 65), version 0."""
 
     API_KEY: ClassVar[int | None] = 65
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -46,7 +46,7 @@ class TransactionState(Structure):
 
 @structure
 class DescribeTransactionsResponse(Message):
-    """The response of API 65, version 0."""
+    """The DescribeTransactions response (API key 65), version 0."""
 
     API_KEY: ClassVar[int | None] = 65
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

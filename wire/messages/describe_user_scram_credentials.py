@@ -19,7 +19,7 @@ class UserName(Structure):
 
 @structure
 class DescribeUserScramCredentialsRequest(Message):
-    """The request of API 50, version 0."""
+    """The DescribeUserScramCredentials request (API key 50), version 0."""
 
     API_KEY: ClassVar[int | None] = 50
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -49,7 +49,7 @@ class DescribeUserScramCredentialsResult(Structure):
 
 @structure
 class DescribeUserScramCredentialsResponse(Message):
-    """The response of API 50, version 0."""
+    """The DescribeUserScramCredentials response (API key 50), version 0."""
 
     API_KEY: ClassVar[int | None] = 50
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

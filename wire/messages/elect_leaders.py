@@ -20,7 +20,7 @@ class TopicPartitions(Structure):
 
 @structure
 class ElectLeadersRequest(Message):
-    """The request of API 43, versions 0 to 2."""
+    """The ElectLeaders request (API key 43), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 43
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -55,7 +55,7 @@ class ReplicaElectionResult(Structure):
 
 @structure
 class ElectLeadersResponse(Message):
-    """The response of API 43, versions 0 to 2."""
+    """The ElectLeaders response (API key 43), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 43
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

@@ -50,7 +50,7 @@ class LeaderEndpoint(Structure):
 
 @structure
 class EndQuorumEpochRequest(Message):
-    """The request of API 54, versions 0 to 1."""
+    """The EndQuorumEpoch request (API key 54), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 54
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -95,7 +95,7 @@ class NodeEndpoint(Structure):
 
 @structure
 class EndQuorumEpochResponse(Message):
-    """The response of API 54, versions 0 to 1."""
+    """The EndQuorumEpoch response (API key 54), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 54
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

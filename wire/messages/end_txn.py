@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class EndTxnRequest(Message):
-    """The request of API 26, versions 0 to 5."""
+    """The EndTxn request (API key 26), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 26
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
@@ -27,7 +27,7 @@ class EndTxnRequest(Message):
 
 @structure
 class EndTxnResponse(Message):
-    """The response of API 26, versions 0 to 5."""
+    """The EndTxn response (API key 26), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 26
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)

@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class EnvelopeRequest(Message):
-    """The request of API 58, version 0."""
+    """The Envelope request (API key 58), version 0."""
 
     API_KEY: ClassVar[int | None] = 58
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -26,7 +26,7 @@ class EnvelopeRequest(Message):
 
 @structure
 class EnvelopeResponse(Message):
-    """The response of API 58, version 0."""
+    """The Envelope response (API key 58), version 0."""
 
     API_KEY: ClassVar[int | None] = 58
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

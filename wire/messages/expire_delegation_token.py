@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class ExpireDelegationTokenRequest(Message):
-    """The request of API 40, versions 1 to 2."""
+    """The ExpireDelegationToken request (API key 40), versions 1 to 2."""
 
     API_KEY: ClassVar[int | None] = 40
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 2)
@@ -25,7 +25,7 @@ class ExpireDelegationTokenRequest(Message):
 
 @structure
 class ExpireDelegationTokenResponse(Message):
-    """The response of API 40, versions 1 to 2."""
+    """The ExpireDelegationToken response (API key 40), versions 1 to 2."""
 
     API_KEY: ClassVar[int | None] = 40
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 2)

@@ -56,7 +56,7 @@ class ForgottenTopic(Structure):
 
 @structure
 class FetchRequest(Message):
-    """The request of API 1, versions 4 to 18."""
+    """The Fetch request (API key 1), versions 4 to 18."""
 
     API_KEY: ClassVar[int | None] = 1
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (4, 18)
@@ -161,7 +161,7 @@ class NodeEndpoint(Structure):
 
 @structure
 class FetchResponse(Message):
-    """The response of API 1, versions 4 to 18."""
+    """The Fetch response (API key 1), versions 4 to 18."""
 
     API_KEY: ClassVar[int | None] = 1
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (4, 18)

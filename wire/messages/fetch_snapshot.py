@@ -43,7 +43,7 @@ class FetchSnapshotRequestTopicSnapshot(Structure):
 
 @structure
 class FetchSnapshotRequest(Message):
-    """The request of API 59, versions 0 to 1."""
+    """The FetchSnapshot request (API key 59), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 59
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -104,7 +104,7 @@ class NodeEndpoint(Structure):
 
 @structure
 class FetchSnapshotResponse(Message):
-    """The response of API 59, versions 0 to 1."""
+    """The FetchSnapshot response (API key 59), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 59
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, Structure, kafka
 
 @structure
 class FindCoordinatorRequest(Message):
-    """The request of API 10, versions 0 to 6."""
+    """The FindCoordinator request (API key 10), versions 0 to 6."""
 
     API_KEY: ClassVar[int | None] = 10
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
@@ -38,7 +38,7 @@ class Coordinator(Structure):
 
 @structure
 class FindCoordinatorResponse(Message):
-    """The response of API 10, versions 0 to 6."""
+    """The FindCoordinator response (API key 10), versions 0 to 6."""
 
     API_KEY: ClassVar[int | None] = 10
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 6)

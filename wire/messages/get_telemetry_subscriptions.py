@@ -12,7 +12,7 @@ from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 @structure
 class GetTelemetrySubscriptionsRequest(Message):
-    """The request of API 71, version 0."""
+    """The GetTelemetrySubscriptions request (API key 71), version 0."""
 
     API_KEY: ClassVar[int | None] = 71
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -53,7 +53,7 @@ class KnownClient(Structure):
 
 @structure
 class GetTelemetrySubscriptionsResponse(Message):
-    """The response of API 71, version 0."""
+    """The GetTelemetrySubscriptions response (API key 71), version 0."""
 
     API_KEY: ClassVar[int | None] = 71
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class RequestHeader(Message):
-    """Kafka's RequestHeader, versions 1 to 2."""
+    """Kafka's message RequestHeader, versions 1 to 2."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 2)
@@ -29,7 +29,7 @@ class RequestHeader(Message):
 
 @structure
 class ResponseHeader(Message):
-    """Kafka's ResponseHeader, versions 0 to 1."""
+    """Kafka's message ResponseHeader, versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = None
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

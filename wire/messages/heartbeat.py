@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class HeartbeatRequest(Message):
-    """The request of API 12, versions 0 to 4."""
+    """The Heartbeat request (API key 12), versions 0 to 4."""
 
     API_KEY: ClassVar[int | None] = 12
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
@@ -27,7 +27,7 @@ class HeartbeatRequest(Message):
 
 @structure
 class HeartbeatResponse(Message):
-    """The response of API 12, versions 0 to 4."""
+    """The Heartbeat response (API key 12), versions 0 to 4."""
 
     API_KEY: ClassVar[int | None] = 12
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 4)

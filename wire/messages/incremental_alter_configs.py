@@ -30,7 +30,7 @@ class AlterConfigsResource(Structure):
 
 @structure
 class IncrementalAlterConfigsRequest(Message):
-    """The request of API 44, versions 0 to 1."""
+    """The IncrementalAlterConfigs request (API key 44), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 44
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -55,7 +55,7 @@ class AlterConfigsResourceResponse(Structure):
 
 @structure
 class IncrementalAlterConfigsResponse(Message):
-    """The response of API 44, versions 0 to 1."""
+    """The IncrementalAlterConfigs response (API key 44), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 44
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

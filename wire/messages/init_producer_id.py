@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class InitProducerIdRequest(Message):
-    """The request of API 22, versions 0 to 6."""
+    """The InitProducerId request (API key 22), versions 0 to 6."""
 
     API_KEY: ClassVar[int | None] = 22
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
@@ -29,7 +29,7 @@ class InitProducerIdRequest(Message):
 
 @structure
 class InitProducerIdResponse(Message):
-    """The response of API 22, versions 0 to 6."""
+    """The InitProducerId response (API key 22), versions 0 to 6."""
 
     API_KEY: ClassVar[int | None] = 22
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 6)

@@ -20,7 +20,7 @@ class JoinGroupRequestProtocol(Structure):
 
 @structure
 class JoinGroupRequest(Message):
-    """The request of API 11, versions 0 to 9."""
+    """The JoinGroup request (API key 11), versions 0 to 9."""
 
     API_KEY: ClassVar[int | None] = 11
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 9)
@@ -50,7 +50,7 @@ class JoinGroupResponseMember(Structure):
 
 @structure
 class JoinGroupResponse(Message):
-    """The response of API 11, versions 0 to 9."""
+    """The JoinGroup response (API key 11), versions 0 to 9."""
 
     API_KEY: ClassVar[int | None] = 11
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 9)

@@ -21,7 +21,7 @@ class MemberIdentity(Structure):
 
 @structure
 class LeaveGroupRequest(Message):
-    """The request of API 13, versions 0 to 5."""
+    """The LeaveGroup request (API key 13), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 13
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
@@ -44,7 +44,7 @@ class MemberResponse(Structure):
 
 @structure
 class LeaveGroupResponse(Message):
-    """The response of API 13, versions 0 to 5."""
+    """The LeaveGroup response (API key 13), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 13
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)

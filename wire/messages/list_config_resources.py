@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, Structure, kafka
 
 @structure
 class ListConfigResourcesRequest(Message):
-    """The request of API 74, versions 0 to 1."""
+    """The ListConfigResources request (API key 74), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 74
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -32,7 +32,7 @@ class ConfigResource(Structure):
 
 @structure
 class ListConfigResourcesResponse(Message):
-    """The response of API 74, versions 0 to 1."""
+    """The ListConfigResources response (API key 74), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 74
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, Structure, kafka
 
 @structure
 class ListGroupsRequest(Message):
-    """The request of API 16, versions 0 to 5."""
+    """The ListGroups request (API key 16), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 16
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
@@ -35,7 +35,7 @@ class ListedGroup(Structure):
 
 @structure
 class ListGroupsResponse(Message):
-    """The response of API 16, versions 0 to 5."""
+    """The ListGroups response (API key 16), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 16
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)

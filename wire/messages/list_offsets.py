@@ -31,7 +31,7 @@ class ListOffsetsTopic(Structure):
 
 @structure
 class ListOffsetsRequest(Message):
-    """The request of API 2, versions 1 to 11."""
+    """The ListOffsets request (API key 2), versions 1 to 11."""
 
     API_KEY: ClassVar[int | None] = 2
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 11)
@@ -67,7 +67,7 @@ class ListOffsetsTopicResponse(Structure):
 
 @structure
 class ListOffsetsResponse(Message):
-    """The response of API 2, versions 1 to 11."""
+    """The ListOffsets response (API key 2), versions 1 to 11."""
 
     API_KEY: ClassVar[int | None] = 2
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 11)

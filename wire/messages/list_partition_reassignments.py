@@ -20,7 +20,7 @@ class ListPartitionReassignmentsTopics(Structure):
 
 @structure
 class ListPartitionReassignmentsRequest(Message):
-    """The request of API 46, version 0."""
+    """The ListPartitionReassignments request (API key 46), version 0."""
 
     API_KEY: ClassVar[int | None] = 46
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -55,7 +55,7 @@ class OngoingTopicReassignment(Structure):
 
 @structure
 class ListPartitionReassignmentsResponse(Message):
-    """The response of API 46, version 0."""
+    """The ListPartitionReassignments response (API key 46), version 0."""
 
     API_KEY: ClassVar[int | None] = 46
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

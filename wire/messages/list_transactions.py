@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, Structure, kafka
 
 @structure
 class ListTransactionsRequest(Message):
-    """The request of API 66, versions 0 to 2."""
+    """The ListTransactions request (API key 66), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 66
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -38,7 +38,7 @@ class TransactionState(Structure):
 
 @structure
 class ListTransactionsResponse(Message):
-    """The response of API 66, versions 0 to 2."""
+    """The ListTransactions response (API key 66), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 66
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

@@ -20,7 +20,7 @@ class MetadataRequestTopic(Structure):
 
 @structure
 class MetadataRequest(Message):
-    """The request of API 3, versions 0 to 13."""
+    """The Metadata request (API key 3), versions 0 to 13."""
 
     API_KEY: ClassVar[int | None] = 3
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 13)
@@ -74,7 +74,7 @@ class MetadataResponseTopic(Structure):
 
 @structure
 class MetadataResponse(Message):
-    """The response of API 3, versions 0 to 13."""
+    """The Metadata response (API key 3), versions 0 to 13."""
 
     API_KEY: ClassVar[int | None] = 3
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 13)

@@ -31,7 +31,7 @@ class BrokerFeature(Structure):
 
 @structure
 class RegisterBrokerRecord(Message):
-    """Metadata record 0, versions 0 to 4."""
+    """A record of the metadata log: record type 0, versions 0 to 4."""
 
     API_KEY: ClassVar[int | None] = 0
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
@@ -55,7 +55,7 @@ class RegisterBrokerRecord(Message):
 
 @structure
 class UnregisterBrokerRecord(Message):
-    """Metadata record 1, version 0."""
+    """A record of the metadata log: record type 1, version 0."""
 
     API_KEY: ClassVar[int | None] = 1
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -68,7 +68,7 @@ class UnregisterBrokerRecord(Message):
 
 @structure
 class TopicRecord(Message):
-    """Metadata record 2, version 0."""
+    """A record of the metadata log: record type 2, version 0."""
 
     API_KEY: ClassVar[int | None] = 2
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -81,7 +81,7 @@ class TopicRecord(Message):
 
 @structure
 class PartitionRecord(Message):
-    """Metadata record 3, versions 0 to 2."""
+    """A record of the metadata log: record type 3, versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 3
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -109,7 +109,7 @@ class PartitionRecord(Message):
 
 @structure
 class ConfigRecord(Message):
-    """Metadata record 4, version 0."""
+    """A record of the metadata log: record type 4, version 0."""
 
     API_KEY: ClassVar[int | None] = 4
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -124,7 +124,7 @@ class ConfigRecord(Message):
 
 @structure
 class PartitionChangeRecord(Message):
-    """Metadata record 5, versions 0 to 2."""
+    """A record of the metadata log: record type 5, versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 5
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -160,7 +160,7 @@ class PartitionChangeRecord(Message):
 
 @structure
 class FenceBrokerRecord(Message):
-    """Metadata record 7, version 0."""
+    """A record of the metadata log: record type 7, version 0."""
 
     API_KEY: ClassVar[int | None] = 7
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -173,7 +173,7 @@ class FenceBrokerRecord(Message):
 
 @structure
 class UnfenceBrokerRecord(Message):
-    """Metadata record 8, version 0."""
+    """A record of the metadata log: record type 8, version 0."""
 
     API_KEY: ClassVar[int | None] = 8
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -186,7 +186,7 @@ class UnfenceBrokerRecord(Message):
 
 @structure
 class RemoveTopicRecord(Message):
-    """Metadata record 9, version 0."""
+    """A record of the metadata log: record type 9, version 0."""
 
     API_KEY: ClassVar[int | None] = 9
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -198,7 +198,7 @@ class RemoveTopicRecord(Message):
 
 @structure
 class DelegationTokenRecord(Message):
-    """Metadata record 10, version 0."""
+    """A record of the metadata log: record type 10, version 0."""
 
     API_KEY: ClassVar[int | None] = 10
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -216,7 +216,7 @@ class DelegationTokenRecord(Message):
 
 @structure
 class UserScramCredentialRecord(Message):
-    """Metadata record 11, version 0."""
+    """A record of the metadata log: record type 11, version 0."""
 
     API_KEY: ClassVar[int | None] = 11
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -233,7 +233,7 @@ class UserScramCredentialRecord(Message):
 
 @structure
 class FeatureLevelRecord(Message):
-    """Metadata record 12, version 0."""
+    """A record of the metadata log: record type 12, version 0."""
 
     API_KEY: ClassVar[int | None] = 12
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -254,7 +254,7 @@ class EntityData(Structure):
 
 @structure
 class ClientQuotaRecord(Message):
-    """Metadata record 14, version 0."""
+    """A record of the metadata log: record type 14, version 0."""
 
     API_KEY: ClassVar[int | None] = 14
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -269,7 +269,7 @@ class ClientQuotaRecord(Message):
 
 @structure
 class ProducerIdsRecord(Message):
-    """Metadata record 15, version 0."""
+    """A record of the metadata log: record type 15, version 0."""
 
     API_KEY: ClassVar[int | None] = 15
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -283,7 +283,7 @@ class ProducerIdsRecord(Message):
 
 @structure
 class BrokerRegistrationChangeRecord(Message):
-    """Metadata record 17, versions 0 to 3."""
+    """A record of the metadata log: record type 17, versions 0 to 3."""
 
     API_KEY: ClassVar[int | None] = 17
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 3)
@@ -302,7 +302,7 @@ class BrokerRegistrationChangeRecord(Message):
 
 @structure
 class AccessControlEntryRecord(Message):
-    """Metadata record 18, version 0."""
+    """A record of the metadata log: record type 18, version 0."""
 
     API_KEY: ClassVar[int | None] = 18
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -321,7 +321,7 @@ class AccessControlEntryRecord(Message):
 
 @structure
 class RemoveAccessControlEntryRecord(Message):
-    """Metadata record 19, version 0."""
+    """A record of the metadata log: record type 19, version 0."""
 
     API_KEY: ClassVar[int | None] = 19
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -333,7 +333,7 @@ class RemoveAccessControlEntryRecord(Message):
 
 @structure
 class NoOpRecord(Message):
-    """Metadata record 20, version 0."""
+    """A record of the metadata log: record type 20, version 0."""
 
     API_KEY: ClassVar[int | None] = 20
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -343,7 +343,7 @@ class NoOpRecord(Message):
 
 @structure
 class ZkMigrationStateRecord(Message):
-    """Metadata record 21, version 0."""
+    """A record of the metadata log: record type 21, version 0."""
 
     API_KEY: ClassVar[int | None] = 21
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -355,7 +355,7 @@ class ZkMigrationStateRecord(Message):
 
 @structure
 class RemoveUserScramCredentialRecord(Message):
-    """Metadata record 22, version 0."""
+    """A record of the metadata log: record type 22, version 0."""
 
     API_KEY: ClassVar[int | None] = 22
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -368,7 +368,7 @@ class RemoveUserScramCredentialRecord(Message):
 
 @structure
 class BeginTransactionRecord(Message):
-    """Metadata record 23, version 0."""
+    """A record of the metadata log: record type 23, version 0."""
 
     API_KEY: ClassVar[int | None] = 23
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -382,7 +382,7 @@ class BeginTransactionRecord(Message):
 
 @structure
 class EndTransactionRecord(Message):
-    """Metadata record 24, version 0."""
+    """A record of the metadata log: record type 24, version 0."""
 
     API_KEY: ClassVar[int | None] = 24
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -392,7 +392,7 @@ class EndTransactionRecord(Message):
 
 @structure
 class AbortTransactionRecord(Message):
-    """Metadata record 25, version 0."""
+    """A record of the metadata log: record type 25, version 0."""
 
     API_KEY: ClassVar[int | None] = 25
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -406,7 +406,7 @@ class AbortTransactionRecord(Message):
 
 @structure
 class RemoveDelegationTokenRecord(Message):
-    """Metadata record 26, version 0."""
+    """A record of the metadata log: record type 26, version 0."""
 
     API_KEY: ClassVar[int | None] = 26
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -437,7 +437,7 @@ class ControllerFeature(Structure):
 
 @structure
 class RegisterControllerRecord(Message):
-    """Metadata record 27, version 0."""
+    """A record of the metadata log: record type 27, version 0."""
 
     API_KEY: ClassVar[int | None] = 27
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -455,7 +455,7 @@ class RegisterControllerRecord(Message):
 
 @structure
 class ClearElrRecord(Message):
-    """Metadata record 28, version 0."""
+    """A record of the metadata log: record type 28, version 0."""
 
     API_KEY: ClassVar[int | None] = 28
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

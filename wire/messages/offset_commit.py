@@ -33,7 +33,7 @@ class OffsetCommitRequestTopic(Structure):
 
 @structure
 class OffsetCommitRequest(Message):
-    """The request of API 8, versions 2 to 10."""
+    """The OffsetCommit request (API key 8), versions 2 to 10."""
 
     API_KEY: ClassVar[int | None] = 8
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (2, 10)
@@ -71,7 +71,7 @@ class OffsetCommitResponseTopic(Structure):
 
 @structure
 class OffsetCommitResponse(Message):
-    """The response of API 8, versions 2 to 10."""
+    """The OffsetCommit response (API key 8), versions 2 to 10."""
 
     API_KEY: ClassVar[int | None] = 8
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (2, 10)

@@ -29,7 +29,7 @@ class OffsetDeleteRequestTopic(Structure):
 
 @structure
 class OffsetDeleteRequest(Message):
-    """The request of API 47, version 0."""
+    """The OffsetDelete request (API key 47), version 0."""
 
     API_KEY: ClassVar[int | None] = 47
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -62,7 +62,7 @@ class OffsetDeleteResponseTopic(Structure):
 
 @structure
 class OffsetDeleteResponse(Message):
-    """The response of API 47, version 0."""
+    """The OffsetDelete response (API key 47), version 0."""
 
     API_KEY: ClassVar[int | None] = 47
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

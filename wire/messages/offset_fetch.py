@@ -41,7 +41,7 @@ class OffsetFetchRequestGroup(Structure):
 
 @structure
 class OffsetFetchRequest(Message):
-    """The request of API 9, versions 1 to 10."""
+    """The OffsetFetch request (API key 9), versions 1 to 10."""
 
     API_KEY: ClassVar[int | None] = 9
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 10)
@@ -114,7 +114,7 @@ class OffsetFetchResponseGroup(Structure):
 
 @structure
 class OffsetFetchResponse(Message):
-    """The response of API 9, versions 1 to 10."""
+    """The OffsetFetch response (API key 9), versions 1 to 10."""
 
     API_KEY: ClassVar[int | None] = 9
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 10)

@@ -31,7 +31,7 @@ class OffsetForLeaderTopic(Structure):
 
 @structure
 class OffsetForLeaderEpochRequest(Message):
-    """The request of API 23, versions 2 to 4."""
+    """The OffsetForLeaderEpoch request (API key 23), versions 2 to 4."""
 
     API_KEY: ClassVar[int | None] = 23
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (2, 4)
@@ -64,7 +64,7 @@ class OffsetForLeaderTopicResult(Structure):
 
 @structure
 class OffsetForLeaderEpochResponse(Message):
-    """The response of API 23, versions 2 to 4."""
+    """The OffsetForLeaderEpoch response (API key 23), versions 2 to 4."""
 
     API_KEY: ClassVar[int | None] = 23
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (2, 4)

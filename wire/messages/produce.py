@@ -31,7 +31,7 @@ class TopicProduceData(Structure):
 
 @structure
 class ProduceRequest(Message):
-    """The request of API 0, versions 3 to 13."""
+    """The Produce request (API key 0), versions 3 to 13."""
 
     API_KEY: ClassVar[int | None] = 0
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (3, 13)
@@ -103,7 +103,7 @@ class NodeEndpoint(Structure):
 
 @structure
 class ProduceResponse(Message):
-    """The response of API 0, versions 3 to 13."""
+    """The Produce response (API key 0), versions 3 to 13."""
 
     API_KEY: ClassVar[int | None] = 0
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (3, 13)

@@ -12,7 +12,7 @@ from odradek.wire.structure import ZERO_UUID, Message, kafka
 
 @structure
 class PushTelemetryRequest(Message):
-    """The request of API 72, version 0."""
+    """The PushTelemetry request (API key 72), version 0."""
 
     API_KEY: ClassVar[int | None] = 72
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -28,7 +28,7 @@ class PushTelemetryRequest(Message):
 
 @structure
 class PushTelemetryResponse(Message):
-    """The response of API 72, version 0."""
+    """The PushTelemetry response (API key 72), version 0."""
 
     API_KEY: ClassVar[int | None] = 72
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

@@ -12,7 +12,7 @@ from odradek.wire.structure import ZERO_UUID, Message, kafka
 
 @structure
 class RemoveRaftVoterRequest(Message):
-    """The request of API 81, version 0."""
+    """The RemoveRaftVoter request (API key 81), version 0."""
 
     API_KEY: ClassVar[int | None] = 81
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -26,7 +26,7 @@ class RemoveRaftVoterRequest(Message):
 
 @structure
 class RemoveRaftVoterResponse(Message):
-    """The response of API 81, version 0."""
+    """The RemoveRaftVoter response (API key 81), version 0."""
 
     API_KEY: ClassVar[int | None] = 81
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class RenewDelegationTokenRequest(Message):
-    """The request of API 39, versions 1 to 2."""
+    """The RenewDelegationToken request (API key 39), versions 1 to 2."""
 
     API_KEY: ClassVar[int | None] = 39
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 2)
@@ -25,7 +25,7 @@ class RenewDelegationTokenRequest(Message):
 
 @structure
 class RenewDelegationTokenResponse(Message):
-    """The response of API 39, versions 1 to 2."""
+    """The RenewDelegationToken response (API key 39), versions 1 to 2."""
 
     API_KEY: ClassVar[int | None] = 39
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 2)

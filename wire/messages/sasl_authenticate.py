@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class SaslAuthenticateRequest(Message):
-    """The request of API 36, versions 0 to 2."""
+    """The SaslAuthenticate request (API key 36), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 36
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -24,7 +24,7 @@ class SaslAuthenticateRequest(Message):
 
 @structure
 class SaslAuthenticateResponse(Message):
-    """The response of API 36, versions 0 to 2."""
+    """The SaslAuthenticate response (API key 36), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 36
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

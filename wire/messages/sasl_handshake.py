@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class SaslHandshakeRequest(Message):
-    """The request of API 17, versions 0 to 1."""
+    """The SaslHandshake request (API key 17), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 17
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
@@ -24,7 +24,7 @@ class SaslHandshakeRequest(Message):
 
 @structure
 class SaslHandshakeResponse(Message):
-    """The response of API 17, versions 0 to 1."""
+    """The SaslHandshake response (API key 17), versions 0 to 1."""
 
     API_KEY: ClassVar[int | None] = 17
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 1)

@@ -12,7 +12,7 @@ from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 @structure
 class ShareGroupMemberMetadataKey(Message):
-    """The key of coordinator record 10, version 0."""
+    """The key of a coordinator's record: record type 10, version 0."""
 
     API_KEY: ClassVar[int | None] = 10
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -25,7 +25,7 @@ class ShareGroupMemberMetadataKey(Message):
 
 @structure
 class ShareGroupMetadataKey(Message):
-    """The key of coordinator record 11, version 0."""
+    """The key of a coordinator's record: record type 11, version 0."""
 
     API_KEY: ClassVar[int | None] = 11
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -37,7 +37,7 @@ class ShareGroupMetadataKey(Message):
 
 @structure
 class ShareGroupTargetAssignmentMetadataKey(Message):
-    """The key of coordinator record 12, version 0."""
+    """The key of a coordinator's record: record type 12, version 0."""
 
     API_KEY: ClassVar[int | None] = 12
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -49,7 +49,7 @@ class ShareGroupTargetAssignmentMetadataKey(Message):
 
 @structure
 class ShareGroupTargetAssignmentMemberKey(Message):
-    """The key of coordinator record 13, version 0."""
+    """The key of a coordinator's record: record type 13, version 0."""
 
     API_KEY: ClassVar[int | None] = 13
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -62,7 +62,7 @@ class ShareGroupTargetAssignmentMemberKey(Message):
 
 @structure
 class ShareGroupCurrentMemberAssignmentKey(Message):
-    """The key of coordinator record 14, version 0."""
+    """The key of a coordinator's record: record type 14, version 0."""
 
     API_KEY: ClassVar[int | None] = 14
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -75,7 +75,7 @@ class ShareGroupCurrentMemberAssignmentKey(Message):
 
 @structure
 class ShareGroupStatePartitionMetadataKey(Message):
-    """The key of coordinator record 15, version 0."""
+    """The key of a coordinator's record: record type 15, version 0."""
 
     API_KEY: ClassVar[int | None] = 15
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -87,7 +87,7 @@ class ShareGroupStatePartitionMetadataKey(Message):
 
 @structure
 class ShareGroupMemberMetadataValue(Message):
-    """The value of coordinator record 10, version 0."""
+    """The value of a coordinator's record: record type 10, version 0."""
 
     API_KEY: ClassVar[int | None] = 10
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -102,7 +102,7 @@ class ShareGroupMemberMetadataValue(Message):
 
 @structure
 class ShareGroupMetadataValue(Message):
-    """The value of coordinator record 11, version 0."""
+    """The value of a coordinator's record: record type 11, version 0."""
 
     API_KEY: ClassVar[int | None] = 11
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -115,7 +115,7 @@ class ShareGroupMetadataValue(Message):
 
 @structure
 class ShareGroupTargetAssignmentMetadataValue(Message):
-    """The value of coordinator record 12, version 0."""
+    """The value of a coordinator's record: record type 12, version 0."""
 
     API_KEY: ClassVar[int | None] = 12
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -136,7 +136,7 @@ class TopicPartition(Structure):
 
 @structure
 class ShareGroupTargetAssignmentMemberValue(Message):
-    """The value of coordinator record 13, version 0."""
+    """The value of a coordinator's record: record type 13, version 0."""
 
     API_KEY: ClassVar[int | None] = 13
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -156,7 +156,7 @@ class TopicPartitions(Structure):
 
 @structure
 class ShareGroupCurrentMemberAssignmentValue(Message):
-    """The value of coordinator record 14, version 0."""
+    """The value of a coordinator's record: record type 14, version 0."""
 
     API_KEY: ClassVar[int | None] = 14
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -190,7 +190,7 @@ class TopicInfo(Structure):
 
 @structure
 class ShareGroupStatePartitionMetadataValue(Message):
-    """The value of coordinator record 15, version 0."""
+    """The value of a coordinator's record: record type 15, version 0."""
 
     API_KEY: ClassVar[int | None] = 15
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

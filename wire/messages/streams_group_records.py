@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, Structure, kafka
 
 @structure
 class StreamsGroupMetadataKey(Message):
-    """The key of coordinator record 17, version 0."""
+    """The key of a coordinator's record: record type 17, version 0."""
 
     API_KEY: ClassVar[int | None] = 17
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -24,7 +24,7 @@ class StreamsGroupMetadataKey(Message):
 
 @structure
 class StreamsGroupMemberMetadataKey(Message):
-    """The key of coordinator record 19, version 0."""
+    """The key of a coordinator's record: record type 19, version 0."""
 
     API_KEY: ClassVar[int | None] = 19
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -37,7 +37,7 @@ class StreamsGroupMemberMetadataKey(Message):
 
 @structure
 class StreamsGroupTargetAssignmentMetadataKey(Message):
-    """The key of coordinator record 20, version 0."""
+    """The key of a coordinator's record: record type 20, version 0."""
 
     API_KEY: ClassVar[int | None] = 20
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -49,7 +49,7 @@ class StreamsGroupTargetAssignmentMetadataKey(Message):
 
 @structure
 class StreamsGroupTargetAssignmentMemberKey(Message):
-    """The key of coordinator record 21, version 0."""
+    """The key of a coordinator's record: record type 21, version 0."""
 
     API_KEY: ClassVar[int | None] = 21
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -62,7 +62,7 @@ class StreamsGroupTargetAssignmentMemberKey(Message):
 
 @structure
 class StreamsGroupCurrentMemberAssignmentKey(Message):
-    """The key of coordinator record 22, version 0."""
+    """The key of a coordinator's record: record type 22, version 0."""
 
     API_KEY: ClassVar[int | None] = 22
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -75,7 +75,7 @@ class StreamsGroupCurrentMemberAssignmentKey(Message):
 
 @structure
 class StreamsGroupTopologyKey(Message):
-    """The key of coordinator record 23, version 0."""
+    """The key of a coordinator's record: record type 23, version 0."""
 
     API_KEY: ClassVar[int | None] = 23
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -95,7 +95,7 @@ class LastAssignmentConfig(Structure):
 
 @structure
 class StreamsGroupMetadataValue(Message):
-    """The value of coordinator record 17, version 0."""
+    """The value of a coordinator's record: record type 17, version 0."""
 
     API_KEY: ClassVar[int | None] = 17
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -128,7 +128,7 @@ class KeyValue(Structure):
 
 @structure
 class StreamsGroupMemberMetadataValue(Message):
-    """The value of coordinator record 19, version 0."""
+    """The value of a coordinator's record: record type 19, version 0."""
 
     API_KEY: ClassVar[int | None] = 19
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -148,7 +148,7 @@ class StreamsGroupMemberMetadataValue(Message):
 
 @structure
 class StreamsGroupTargetAssignmentMetadataValue(Message):
-    """The value of coordinator record 20, version 0."""
+    """The value of a coordinator's record: record type 20, version 0."""
 
     API_KEY: ClassVar[int | None] = 20
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -169,7 +169,7 @@ class StreamsGroupTargetAssignmentMemberValueTaskIds(Structure):
 
 @structure
 class StreamsGroupTargetAssignmentMemberValue(Message):
-    """The value of coordinator record 21, version 0."""
+    """The value of a coordinator's record: record type 21, version 0."""
 
     API_KEY: ClassVar[int | None] = 21
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -200,7 +200,7 @@ class StreamsGroupCurrentMemberAssignmentValueTaskIds(Structure):
 
 @structure
 class StreamsGroupCurrentMemberAssignmentValue(Message):
-    """The value of coordinator record 22, version 0."""
+    """The value of a coordinator's record: record type 22, version 0."""
 
     API_KEY: ClassVar[int | None] = 22
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -274,7 +274,7 @@ class Subtopology(Structure):
 
 @structure
 class StreamsGroupTopologyValue(Message):
-    """The value of coordinator record 23, version 0."""
+    """The value of a coordinator's record: record type 23, version 0."""
 
     API_KEY: ClassVar[int | None] = 23
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

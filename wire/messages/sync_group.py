@@ -20,7 +20,7 @@ class SyncGroupRequestAssignment(Structure):
 
 @structure
 class SyncGroupRequest(Message):
-    """The request of API 14, versions 0 to 5."""
+    """The SyncGroup request (API key 14), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 14
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
@@ -40,7 +40,7 @@ class SyncGroupRequest(Message):
 
 @structure
 class SyncGroupResponse(Message):
-    """The response of API 14, versions 0 to 5."""
+    """The SyncGroup response (API key 14), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 14
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)

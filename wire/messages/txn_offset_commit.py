@@ -32,7 +32,7 @@ class TxnOffsetCommitRequestTopic(Structure):
 
 @structure
 class TxnOffsetCommitRequest(Message):
-    """The request of API 28, versions 0 to 5."""
+    """The TxnOffsetCommit request (API key 28), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 28
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
@@ -71,7 +71,7 @@ class TxnOffsetCommitResponseTopic(Structure):
 
 @structure
 class TxnOffsetCommitResponse(Message):
-    """The response of API 28, versions 0 to 5."""
+    """The TxnOffsetCommit response (API key 28), versions 0 to 5."""
 
     API_KEY: ClassVar[int | None] = 28
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 5)

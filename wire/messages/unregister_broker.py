@@ -12,7 +12,7 @@ from odradek.wire.structure import Message, kafka
 
 @structure
 class UnregisterBrokerRequest(Message):
-    """The request of API 64, version 0."""
+    """The UnregisterBroker request (API key 64), version 0."""
 
     API_KEY: ClassVar[int | None] = 64
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -24,7 +24,7 @@ class UnregisterBrokerRequest(Message):
 
 @structure
 class UnregisterBrokerResponse(Message):
-    """The response of API 64, version 0."""
+    """The UnregisterBroker response (API key 64), version 0."""
 
     API_KEY: ClassVar[int | None] = 64
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

@@ -22,7 +22,7 @@ class FeatureUpdateKey(Structure):
 
 @structure
 class UpdateFeaturesRequest(Message):
-    """The request of API 57, versions 0 to 2."""
+    """The UpdateFeatures request (API key 57), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 57
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -47,7 +47,7 @@ class UpdatableFeatureResult(Structure):
 
 @structure
 class UpdateFeaturesResponse(Message):
-    """The response of API 57, versions 0 to 2."""
+    """The UpdateFeatures response (API key 57), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 57
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

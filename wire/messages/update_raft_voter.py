@@ -29,7 +29,7 @@ class KRaftVersionFeature(Structure):
 
 @structure
 class UpdateRaftVoterRequest(Message):
-    """The request of API 82, version 0."""
+    """The UpdateRaftVoter request (API key 82), version 0."""
 
     API_KEY: ClassVar[int | None] = 82
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -58,7 +58,7 @@ class CurrentLeader(Structure):
 
 @structure
 class UpdateRaftVoterResponse(Message):
-    """The response of API 82, version 0."""
+    """The UpdateRaftVoter response (API key 82), version 0."""
 
     API_KEY: ClassVar[int | None] = 82
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 0)

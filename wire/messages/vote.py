@@ -36,7 +36,7 @@ class VoteRequestTopicData(Structure):
 
 @structure
 class VoteRequest(Message):
-    """The request of API 52, versions 0 to 2."""
+    """The Vote request (API key 52), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 52
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
@@ -82,7 +82,7 @@ class NodeEndpoint(Structure):
 
 @structure
 class VoteResponse(Message):
-    """The response of API 52, versions 0 to 2."""
+    """The Vote response (API key 52), versions 0 to 2."""
 
     API_KEY: ClassVar[int | None] = 52
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (0, 2)

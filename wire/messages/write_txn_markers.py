@@ -34,7 +34,7 @@ class WritableTxnMarker(Structure):
 
 @structure
 class WriteTxnMarkersRequest(Message):
-    """The request of API 27, versions 1 to 2."""
+    """The WriteTxnMarkers request (API key 27), versions 1 to 2."""
 
     API_KEY: ClassVar[int | None] = 27
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 2)
@@ -74,7 +74,7 @@ class WritableTxnMarkerResult(Structure):
 
 @structure
 class WriteTxnMarkersResponse(Message):
-    """The response of API 27, versions 1 to 2."""
+    """The WriteTxnMarkers response (API key 27), versions 1 to 2."""
 
     API_KEY: ClassVar[int | None] = 27
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 2)

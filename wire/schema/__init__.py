@@ -1,1 +1,1 @@
-"""The facts of the protocol as tables, and the generator that turns them into source."""
+"""The facts of Kafka's protocol as tables, and the generator that writes Python sources from them."""

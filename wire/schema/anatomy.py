@@ -1,19 +1,21 @@
-"""The row of one API at one version, resolved against its message classes. PURE.
+"""Makes and divides requests and answers of one API at one version, as a row of `anatomy_rows` describes
+them. PURE.
 
 Theory of operation
 -------------------
-`anatomy(api_key, version)` resolves a row once. It generates small functions from the row, as the codecs do: one
-makes the result of a refused thing, one makes each level around it. Code that divides requests or joins answers
-uses these:
+`anatomy(api_key, version)` resolves a row against the message classes once. It generates small functions from
+the row, as the codecs do: one makes the result of a refused thing, one makes each level around it. Code that
+divides requests or joins answers uses these:
 
-* `heads` are the elements of the outermost lists (topics, groups), for doors and quotas. `without` gives the request
-  without some of them, and adds their refusals to its answer.
-* `leaves` are the innermost things (partitions), for requests that are decided in parts. `part` names only some of them,
-  `join` makes one answer of all parts' answers.
-* `asking` makes a request of names, `named_results` reads names and results from an answer. Clients do that.
+* `heads` are the elements of the outermost lists (topics, groups), for access checks and quotas. `without`
+  removes some of them from the request, and adds their refusals to its answer.
+* `leaves` are the innermost things (partitions), for requests that are decided in parts. `part` makes a
+  request with some of them, `join` makes one answer from the answers to all parts.
+* `asking` makes a request from names, `named_results` reads names and results from an answer. Clients use
+  both.
 * `refuse` is the answer to the whole request with one error, `refuse_each` repeats the error for each thing.
 
-Nothing here changes a request. A part shares its things with the request that it comes from.
+No function here changes a request. A part shares its things with the original request.
 """
 
 from __future__ import annotations
@@ -39,35 +41,43 @@ _SCALAR = "*"
 
 
 class Leaf(NamedTuple):
-    """An item of the innermost list of a request."""
+    """An element of the innermost list of a request, for example a partition in a topic."""
 
     value: Any
     path: tuple[int, ...]
-    """The positions of the enclosing elements, from the outermost list in."""
+    """The positions of the elements around it, each in its own list; the outermost list comes first."""
     outer: Any
-    """The element whose list it is in; the request itself if there is only one level."""
+    """The element that holds the innermost list, for example the topic; the request itself if there is only
+    one level.
+    """
 
 
 @attrs.frozen
 class _Level:
-    """A list of the request, and the list of the answer that has a result for each element."""
+    """A list in the request, together with the list in the answer that has one result for each of its
+    elements.
+    """
 
     field: str
     names: tuple[str, ...]
     element: type
-    """The class of its elements: a structure, or `str` or `int` for plain values."""
+    """The class of the list's elements: a structure, or `str` or `int` for plain values."""
     result_field: str
     result_class: type[Structure]
     result_names: tuple[str, ...]
 
     def arguments(self, thing: str) -> dict[str, str]:
-        """Write the arguments of a result that are names, for an element in the variable `thing`."""
+        """Write the source of the arguments that name a result: they copy the names of the element in the
+        variable `thing`.
+        """
         pairs = zip(self.result_names, self.names, strict=False)
         return {to: thing if name == _SCALAR else f"{thing}.{name}" for to, name in pairs}
 
 
 class Anatomy:
-    """One API at one version. `anatomy` makes it, and it is shared, because it has no state."""
+    """The structure of one API's requests and answers at one version. `anatomy` makes it; all callers share
+    it, because it has no state.
+    """
 
     __slots__ = (
         "_has_once_heads",
@@ -91,7 +101,7 @@ class Anatomy:
         self.by_id = row.ids_since is not None and version >= row.ids_since
         """True if topics are named by their ids in this version."""
         self.has_whole_error = _travels(response, "error_code", version)
-        """True if one field of the answer can refuse the whole."""
+        """True if the answer has a field that refuses the whole request with one error."""
         paths = [path.strip() for path in row.things.split("+")] if row.things else []
         self._levels = [_levels(path, row.results, request, response) for path in paths]
         self._heads = [levels[0].field for levels in self._levels]
@@ -106,7 +116,9 @@ class Anatomy:
         )
         self._make_whole = _whole_maker(response, row) if refuses_whole else None
         self.within: Anatomy | None = None
-        """The anatomy of a single head, if a row describes one."""
+        """The anatomy inside a single outermost element, if the row describes it: for example the topics of
+        one group.
+        """
         if row.within is not None:
             head = self._levels[0][0]
             self.within = Anatomy(row.within, head.element, head.result_class, version)
@@ -114,13 +126,17 @@ class Anatomy:
     # -- the outermost things ---------------------------------------------------------------------------------
 
     def heads(self, request: Any) -> list[Any]:
-        """List the elements of the outermost lists, one list after the other. A null list has none."""
+        """List the elements of the request's outermost lists, one list after the other. A null list counts as
+        empty.
+        """
         if len(self._heads) == 1:
             return getattr(request, self._heads[0]) or []
         return [each for field in self._heads for each in getattr(request, field) or ()]
 
     def only(self, request: Any, kept: Sequence[object]) -> Any:
-        """Make the request with only those heads for which `kept` is true."""
+        """Make a copy of the request with only those outermost elements for which `kept`, in the order of
+        `heads`, is true.
+        """
         flags = iter(kept)
         changes = {}
         for field in self._heads:
@@ -130,7 +146,7 @@ class Anatomy:
         return attrs.evolve(request, **changes)
 
     def refused(self, head: Any, code: ErrorCode, text: str | None = None) -> Any:
-        """Make the result of a head, with this error for each thing in it."""
+        """Make the result of an outermost element, with this error for each thing in it."""
         return self._make_refused[type(head)]([head], code, text)[0]
 
     def without(
@@ -139,8 +155,10 @@ class Anatomy:
         codes: Sequence[ErrorCode],
         text: Callable[[Any, ErrorCode], str | None] | None = None,
     ) -> tuple[Any, Callable[[Any], Any]]:
-        """Make the request without the heads that have a code, and a function that adds their refusals to its
-        answer.
+        """Divide a request: `codes` has an error code or NONE for each of its `heads`.
+
+        Returns the request without the heads that have an error, and a function that adds their refusals to
+        its answer. `text` makes the error text of a head from the head and its code.
         """
         pairs = [*compress(zip(self.heads(request), codes, strict=True), codes)]
         if self._has_once_heads:
@@ -152,7 +170,7 @@ class Anatomy:
         return self.only(request, kept), self.adding(kept, refused)
 
     def adding(self, kept: Sequence[object], refused: Sequence[Any]) -> Callable[[Any], Any]:
-        """Make a function that adds the results of refused heads to the answer for the kept heads.
+        """Return a function that adds the results of refused heads to the answer for the kept heads.
 
         An answer that refuses the whole request is not changed.
         """
@@ -172,7 +190,7 @@ class Anatomy:
         return add
 
     def name_of(self, thing: Any) -> Any:
-        """Return the first name of a thing, or of an element around things: the name of its topic, group or user."""
+        """Return the first name of an element: of its topic, group or user."""
         return self._names[type(thing)](thing)
 
     # -- the answer to the whole ------------------------------------------------------------------------------
@@ -190,7 +208,7 @@ class Anatomy:
         return response
 
     def refuse_each(self, request: Any, code: ErrorCode, text: str | None = None) -> Any:
-        """Make the answer with one error for each thing of the request."""
+        """Make the answer that repeats one error for each thing of the request."""
         field = self._levels[0][0].result_field
         return self._response(**{field: self._each_refused(request, code, text)})
 
@@ -202,7 +220,7 @@ class Anatomy:
         return [*chain.from_iterable(pieces)]
 
     def _refusing(self, levels: Sequence[_Level]) -> Make:
-        """Make the function (heads, code, text) -> the heads' results with this error."""
+        """Make the function (heads, code, text) -> list of the heads' results, all with this error."""
         given = {self.row.code: "code"} | _given(self.row.refused, levels[-1].result_class)
         for depth in reversed(range(len(levels))):
             level, thing = levels[depth], f"thing{depth}"
@@ -220,20 +238,21 @@ class Anatomy:
     # -- things and their results, one by one -----------------------------------------------------------------
 
     def result(self, thing: Any, code: ErrorCode) -> Any:
-        """Make the result of an innermost thing that has this error."""
+        """Make the result of an innermost thing (for example a partition) with this error."""
         return self._make_result[type(thing)](thing, code, None)
 
     def around(self, head: Any, results: list[Any]) -> Any:
-        """Make the result of a head from the results of the things in it."""
+        """Make the result of an outermost element from `results`, which are those of the things in it."""
         return self._make_around[0](head, results)
 
     def asking(
         self, request: Any, names: Iterable[Sequence[Any]], thing: Callable[[Any], Any] = itemgetter(-1)
     ) -> Any:
-        """Make the request about things with these names. The first part of a name is that of the enclosing element.
+        """Make a copy of the request that asks about the things with these names. Each name is a tuple: first
+        the name of the enclosing element.
 
-        `thing` makes a thing from its name; without it, the thing is the name itself. Elements are in the order in
-        which names first mention them.
+        `thing` makes a thing from its name; by default, the last part of the name is used as the thing.
+        Elements are in the order in which names first mention them.
         """
         outer, inner = self._levels[0]
         within: dict[Any, list[Any]] = {}
@@ -245,7 +264,9 @@ class Anatomy:
         return attrs.evolve(request, **{outer.field: elements})
 
     def named_results(self, outer: Any, names: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """Yield the results of the innermost things in an answer, each after the names from the outermost in."""
+        """Yield (names, result) for each innermost thing of an answer. The names begin with that of the
+        outermost element.
+        """
         level = self._levels[0][len(names)]
         for result in getattr(outer, level.result_field):
             path = (*names, getattr(result, level.result_names[0]))
@@ -257,18 +278,18 @@ class Anatomy:
     # -- the innermost things, for requests that are decided in parts -----------------------------------------
 
     def leaves(self, request: Any) -> list[Leaf]:
-        """List the innermost things, in the order of the request."""
+        """List the innermost things of the request, in its order."""
         return [leaf for levels in self._levels for leaf in _leaves(request, levels, ())]
 
     def sizes(self, request: Any) -> Iterator[int]:
-        """Yield the lengths of all lists of things, the outermost first. Each is counted when the caller asks for
-        it.
+        """Yield the lengths of all lists of things in the request, the outermost first. Each list is counted
+        only when the caller asks for its length.
         """
         for levels in self._levels:
             yield from _sizes(request, levels)
 
     def part(self, request: Any, leaves: Iterable[Leaf]) -> Any:
-        """Make a request that names only these things, in the order of the original request."""
+        """Make a request with only these leaves, in the order of the original request."""
         if len(self._levels) == 1:
             return self._narrowed(request, leaves, 0)
         named: dict[str, list[Any]] = {
@@ -294,11 +315,12 @@ class Anatomy:
         responses: Sequence[Any],
         ready: Sequence[Any] = (),
     ) -> Any:
-        """Join the answers of all parts. `numbers` has the numbers of the things in each part; `ready` are further
-        results.
+        """Make one answer from the answers to all parts of a request. `numbers` has, for each part, the
+        positions of its things in the request.
 
-        A list may have fewer results than things if the row lists refused things apart (`Row.place`). If one part is
-        refused as a whole, its answer is the answer to all, unless a refusal names each thing (`Row.each`).
+        `ready` are results of further things. A list may have fewer results than things if the row lists
+        refused things apart (`Row.place`). If one part is refused as a whole, its answer is the answer to
+        all, unless a refusal names each thing (`Row.each`).
         """
         first = responses[0]
         if self.has_whole_error:
@@ -316,7 +338,9 @@ class Anatomy:
         return joined
 
     def _results(self, outer: Any, depth: int) -> Iterable[Any]:
-        """List the results of the innermost things in an answer."""
+        """List the results of the innermost things. `outer` is the whole answer at depth 0, or one of its
+        elements at level `depth`.
+        """
         levels = self._levels[0]
         values: list[Any] = getattr(outer, levels[depth].result_field)
         if depth == len(levels) - 1:
@@ -324,7 +348,9 @@ class Anatomy:
         return chain.from_iterable(self._results(value, depth + 1) for value in values)
 
     def _nested(self, outer: Any, results: Iterator[Any], depth: int) -> list[Any]:
-        """Put results under all elements in `outer`, in the order of the request."""
+        """Put `results` under the elements of `outer` that they belong to, in the order of the request.
+        Returns the results of these elements.
+        """
         levels = self._levels[0]
         values = getattr(outer, levels[depth].field) or ()
         if depth == len(levels) - 1:
@@ -334,10 +360,10 @@ class Anatomy:
 
 
 def anatomy_of(request: Message, version: int | None = None) -> Anatomy:
-    """Find the anatomy of a request's API, by default of the newest version.
+    """Return the anatomy of a request's API, by default at the newest version.
 
-    The default is correct for an API with one row for all versions, since the encoder drops fields that an older
-    version lacks.
+    The default is correct for an API with one row for all versions, since the encoder drops fields that an
+    older version lacks.
     """
     assert request.API_KEY is not None
     return _newest_anatomy(request.API_KEY) if version is None else anatomy(request.API_KEY, version)
@@ -356,7 +382,7 @@ def refuse(request: Message, code: ErrorCode, text: str | None = None) -> Any:
 
 @cache
 def anatomy(api_key: int, version: int) -> Anatomy:
-    """Make the anatomy of an API at a version. Loads its messages at first use."""
+    """Return the anatomy of an API at a version. The first call for them imports the API's messages."""
     rows = ROWS.get(ApiKey(api_key), (Row(),))
     row = next(row for row in reversed(rows) if row.since <= version)
     return Anatomy(row, request_class(api_key), response_class(api_key), version)
@@ -378,7 +404,7 @@ def _sizes(outer: Any, levels: Sequence[_Level]) -> Iterator[int]:
 
 
 def _first_of_each(things: Iterable[Any], name_of: Callable[[Any], Any]) -> list[Any]:
-    """Drop things whose name has occurred before."""
+    """Drop things whose name has occurred before in the list."""
     first: dict[Any, Any] = {}
     for thing in things:
         first.setdefault(name_of(thing), thing)
@@ -386,7 +412,7 @@ def _first_of_each(things: Iterable[Any], name_of: Callable[[Any], Any]) -> list
 
 
 def _in_order(numbers: Sequence[Sequence[int]], found: Iterable[Sequence[Any]]) -> list[Any]:
-    """Sort the results of all things by their numbers."""
+    """Return all results of `found` in the order of `numbers`, which has a position for each result."""
     placed = [
         pair for group, some in zip(numbers, found, strict=True) for pair in zip(group, some, strict=True)
     ]
@@ -411,7 +437,7 @@ def _travels(cls: type[Structure], name: str, version: int) -> bool:
 
 
 def _element(cls: type[Structure], field: str) -> type:
-    """Find the class of a list's elements: a structure, or the type of plain values."""
+    """Return the class of the elements of a list field: a structure, or `str` or `int` for plain values."""
     found = _wire_field(cls, field)
     assert found is not None, f"{cls.__name__} has no field {field}"
     assert not isinstance(found.type, (str, type)), f"{cls.__name__}.{field} is no list"
@@ -422,7 +448,9 @@ def _element(cls: type[Structure], field: str) -> type:
 
 
 def _levels(things: str, results: str, request: type, response: type) -> list[_Level]:
-    """Build the levels of a path; check each against the message classes."""
+    """Build the levels that the paths `things` and `results` describe. Checks each level against the message
+    classes.
+    """
     levels = []
     steps, result_steps = things.split("/"), results.split("/")
     assert len(steps) == len(result_steps), f"{things} and {results} have different levels"
@@ -444,26 +472,28 @@ def _compiled(text: str, **names: object) -> Make:
 
 
 def _namer(name: str) -> Callable[[Any], Any]:
-    """Make the function thing -> its name."""
+    """Make the function that returns the name of a thing: the field `name` of it, or the thing itself if it
+    is a plain value.
+    """
     return (lambda thing: thing) if name == _SCALAR else attrgetter(name)
 
 
 def _result_maker(level: _Level, row: Row) -> Make:
-    """Make the function (thing, code, text) -> its result with this error."""
+    """Make the function (thing, code, text) -> the thing's result with this error."""
     given = level.arguments("thing") | {row.code: "code"} | _given(row.refused, level.result_class)
     made = _call("Result", level.result_class, given)
     return _compiled(f"lambda thing, code, text: {made}", Result=level.result_class)
 
 
 def _around_maker(level: _Level, inner: _Level) -> Make:
-    """Make the function (element, results within) -> the element's result with these results in it."""
+    """Make the function (element, inner results) -> the element's result, which contains these inner results."""
     given = level.arguments("thing") | {inner.result_field: "within"}
     made = _call("Result", level.result_class, given)
     return _compiled(f"lambda thing, within: {made}", Result=level.result_class)
 
 
 def _whole_maker(response: type[Structure], row: Row) -> Make:
-    """Make the function (request, code, text) -> answer that refuses the whole."""
+    """Make the function (request, code, text) -> answer that refuses the whole request."""
     words = row.whole
     if _wire_field(response, "error_message") is not None and "error_message=" not in words:
         words += " error_message"
@@ -472,8 +502,8 @@ def _whole_maker(response: type[Structure], row: Row) -> Make:
 
 
 def _given(words: str, cls: type[Structure]) -> dict[str, str]:
-    """Write the arguments for the further fields in a row: `name=value`, `name=*` from the request, or the field of
-    the text.
+    """Write the source of the arguments for a row's further fields. Each word is `name=value`, `name=*` (copy
+    the request's field), or the name of the field for the error text.
     """
     arguments = {}
     for word in words.split():
@@ -487,7 +517,9 @@ def _given(words: str, cls: type[Structure]) -> dict[str, str]:
 
 
 def _call(name: str, cls: type[Structure], arguments: Mapping[str, str]) -> str:
-    """Write the text of a call that makes a structure. Positional arguments take half the time of named ones."""
+    """Write the source of a call that makes a structure. Uses positional arguments where possible, which take
+    half the time of named ones.
+    """
     fields = [field.name for field in cls.__attrs_attrs__]
     placed = [arguments[field] for field in takewhile(arguments.__contains__, fields)]
     named = [f"{field}={arguments[field]}" for field in fields[len(placed) :] if field in arguments]

@@ -1,23 +1,25 @@
 """One row per API: where the things of its requests are, and how the answer names and refuses each. PURE.
 
-A *thing* is an item that gets its own result: a topic, a partition, a group, a resource. A row is text, so that
-importing it loads no message module. `odradek.wire.schema.anatomy` resolves it against the message classes at first
-use.
+A *thing* is an item that gets its own result: a topic, a partition, a group, a resource. A row is text, so
+that importing it loads no message module. `odradek.wire.schema.anatomy` resolves it against the message
+classes at first use.
 
-* A path is written from the outermost list in, with `/` between the levels. `topics name / partitions partition_index` is a
-  list `topics`, whose structures are named by their field `name`, and have a list `partitions`. A list of plain values has
-  `*` for the value itself. `+` joins two lists of one request.
-* `results` is the path of the answer. Its names are in the order of the request's: the first name in the answer
-  means the same as the first name in the request.
-* `refused` lists further fields of a refused thing: `base_offset=-1` is a value, a bare name is the field for the text.
-* `whole` lists further fields of an answer that refuses all. An answer with a field `error_code` in that version has the
-  error there, and its text in `error_message`. Any other answer has it once for each thing.
+* A path goes from the outermost list to the innermost, with `/` between the levels. `topics name / partitions
+  partition_index` means a list `topics`, whose structures are named by their field `name`, and have a list
+  `partitions`. In a list of plain values, `*` is the value itself. `+` joins two lists of one request.
+* `results` is the path in the answer. Its names have the same order as those in the request. So the first
+  name of both means the same.
+* `refused` lists further fields of a refused thing: `base_offset=-1` sets a value, a bare name is the field
+  for the error text.
+* `whole` lists further fields of an answer that refuses the whole request. If the answer has a field
+  `error_code` in that version, the error is there, and its text in `error_message`. Any other answer repeats
+  the error for each thing.
 
-The fields, their versions and their defaults are only in the schema tables. An API without a row is refused by its
-`error_code` alone.
+The fields, their versions and their defaults are only in the schema tables. For an API without a row, an
+answer can only refuse the whole request by its `error_code`.
 
-Weights, keys of things that are decided together, and limits are in the controller. Rights are in
-`odradek.security`. Some requests do not fit a row, or only in part; `ODD` lists them with the reason.
+The controller defines weights, limits, and the keys of things that are decided together. `odradek.security`
+defines rights. Some requests do not fit a row, or only in part; `ODD` lists them with the reason.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ Place: TypeAlias = Literal["behind", "before", "in place"]
 
 @attrs.frozen
 class Row:
-    """The anatomy of one API, from the version `since` on."""
+    """The description of one API's requests and answers, from the version `since` on. The module's docstring
+    explains the notation.
+    """
 
     things: str = ""
     results: str = ""
@@ -48,15 +52,18 @@ class Row:
     position in the request.
     """
     ids_since: int | None = None
-    """From this version on, the topic's id names things, not its name."""
+    """The first version in which topic ids name topics, instead of their names; None if no version has ids.
+    """
     once: bool = False
-    """True if a thing that is named twice is refused once."""
+    """True if a thing that occurs twice in a request gets only one refusal."""
     each: bool = False
     """True if an answer that refuses the whole request names each thing in addition to its `error_code`."""
     code: str = "error_code"
     since: int = 0
     within: Row | None = None
-    """The anatomy of one thing that contains things with their own rights or errors, such as the topics of one group."""
+    """The row of one outermost element whose inner things have their own rights or errors, such as the topics
+    of one group.
+    """
 
 
 _TABLE = r"""
@@ -103,11 +110,13 @@ DESCRIBE_PRODUCERS | topics name / partition_indexes * | topics name / partition
 DESCRIBE_TRANSACTIONS | transactional_ids * | transaction_states transactional_id
 ASSIGN_REPLICAS_TO_DIRS | directories id / topics topic_id / partitions partition_index | = |  | in place
 """
-"""A row for each API and each form of it, the oldest first. `within` is the row of one thing of the previous row."""
+"""The text of all rows: one line for each API and each form of it, the oldest first. A line `within`
+describes the inside of one element of the line before.
+"""
 
 
 def _rows(table: str) -> Mapping[ApiKey, tuple[Row, ...]]:
-    """Read the table. Versions have the names of `odradek.wire.schema.versions`."""
+    """Parse the table. Versions in it are names of constants in `odradek.wire.schema.versions`."""
     found: dict[ApiKey, tuple[Row, ...]] = {}
     last = ApiKey.PRODUCE
     for line in table.strip().splitlines()[1:]:
@@ -125,7 +134,9 @@ def _rows(table: str) -> Mapping[ApiKey, tuple[Row, ...]]:
 
 
 def _with(row: Row, special: str) -> Row:
-    """Return the row with the change that the text `special` describes."""
+    """Return a copy of the row with the change that the text `special` describes, such as `ids since
+    PRODUCE_TOPIC_IDS`.
+    """
     match special.split():
         case ["whole", *fields]:
             return attrs.evolve(row, whole=" ".join(fields))
@@ -147,7 +158,7 @@ def _with(row: Row, special: str) -> Row:
 
 
 ROWS = _rows(_TABLE)
-"""The rows of each API, the oldest first."""
+"""The rows of each API; the row of the oldest version comes first."""
 
 ODD: Mapping[ApiKey, str] = {
     ApiKey.METADATA: "a refusal hides whether the topic exists, and depends on who would create it",
@@ -158,4 +169,4 @@ ODD: Mapping[ApiKey, str] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "a refusal has one result for each user, without the user's name",
     ApiKey.CREATE_DELEGATION_TOKEN: "a refusal names the owner and who asked, which the message alone does not show",
 }
-"""APIs whose refusals are made by code, and the reason."""
+"""APIs whose refusals do not fit a row, so that their handlers make them by code. The value is the reason."""

@@ -1,11 +1,11 @@
 """Writes the generated sources from the fact tables: `python -m odradek.wire.schema.generate [--check]`.
 
-Writes `wire/messages/*.py`, `wire/api_keys.py`, `wire/error_codes.py` and `wire/schema/versions.py`. They have the form
-that the project's formatter gives, so that formatting leaves them alone. `--check` writes nothing, names each file that
-differs and exits with 1.
+Writes `wire/messages/*.py`, `wire/api_keys.py`, `wire/error_codes.py` and `wire/schema/versions.py`. They are
+formatted as the project's formatter would, so that it does not change them. `--check` writes nothing, names
+each file that differs and exits with 1.
 
-Names: a field is Kafka's name in snake case (`KRaft` counts as one word). A structure keeps Kafka's name. Where two
-messages of a module use a name for different structures, the message's name comes before it.
+Names: a field is Kafka's name in snake case (`KRaft` counts as one word). A structure keeps Kafka's name.
+Where two messages of a module use a name for different structures, the message's name comes before it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def snake_case(name: str) -> str:
 
 
 def module_of(message: MessageFact) -> str:
-    """Name the module under `odradek.wire.messages` that has a message."""
+    """Return the name of the module under `odradek.wire.messages` that contains a message."""
     if message.kind in ("request", "response"):
         return snake_case(re.sub("(Request|Response)$", "", message.name))
     if message.kind == "header":
@@ -75,7 +75,7 @@ def module_of(message: MessageFact) -> str:
 
 
 def _structures(fields: tuple[FieldFact, ...]) -> Iterator[FieldFact]:
-    """Yield every field with a structure type at any depth, a structure's parts before the structure."""
+    """Yield every field with a structure type, at any depth. A structure's own structures come before it."""
     for field in fields:
         if field.is_structure:
             yield from _structures(field.fields)
@@ -105,8 +105,8 @@ def _python_type(field: FieldFact, type_name: str) -> str:
 
 
 def _default(field: FieldFact, type_name: str) -> str:
-    """Write the attrs argument for Kafka's default: that of the table if it has one, otherwise the zero of the
-    type.
+    """Write the source of the attrs argument for a field's default: the table's default, or else the zero of
+    the type.
     """
     if field.default == "null" or (field.type == "records" and not field.is_array):
         return "default=None"
@@ -164,16 +164,18 @@ def _describe(message: MessageFact) -> str:
     span = f"version {first}" if first == last else f"versions {first} to {last}"
     match message.kind:
         case "request" | "response":
-            return f"The {message.kind} of API {message.api_key}, {span}."
+            api = message.name.removesuffix("Request").removesuffix("Response")
+            return f"The {api} {message.kind} (API key {message.api_key}), {span}."
         case "metadata":
-            return f"Metadata record {message.api_key}, {span}."
+            return f"A record of the metadata log: record type {message.api_key}, {span}."
         case "coordinator-key" | "coordinator-value":
-            return f"The {message.kind.removeprefix('coordinator-')} of coordinator record {message.api_key}, {span}."
-    return f"Kafka's {message.name}, {span}."
+            part = message.kind.removeprefix("coordinator-")
+            return f"The {part} of a coordinator's record: record type {message.api_key}, {span}."
+    return f"Kafka's message {message.name}, {span}."
 
 
 def _tables(group: list[MessageFact]) -> Iterator[str]:
-    """Yield the lines of a record module's tables: classes by record type."""
+    """Yield the source lines of the tables of a module of records, which map a record type to its class."""
     separator = ["", ""]
     for kind, table in (
         ("metadata", "RECORDS"),
@@ -251,7 +253,7 @@ def api_keys_source(facts: list[ApiFact]) -> str:
         "",
         "",
         "class ApiKey(IntEnum):",
-        '    """The APIs that Odradek holds."""',
+        '    """The keys of the APIs whose messages this package has."""',
         "",
     ]
     lines += [f"    {snake_case(api.name).upper()} = {api.key}" for api in facts]
@@ -273,7 +275,7 @@ def api_keys_source(facts: list[ApiFact]) -> str:
         "",
         "",
         "NEVER = 32767",
-        '"""Stands for `flexible_since` of an API without flexible versions."""',
+        '"""The value of `flexible_since` for an API without flexible versions."""',
         "",
         "APIS: dict[int, Api] = {",
     ]
@@ -322,7 +324,7 @@ def error_codes_source(facts: list[ErrorFact]) -> str:
         "",
         "    @property",
         "    def retriable(self) -> bool:",
-        '        """True where Kafka\'s clients try again by themselves."""',
+        '        """True if Kafka\'s clients retry automatically after this error."""',
         "        return self in _RETRIABLE",
         "",
         "",
@@ -336,8 +338,8 @@ def error_codes_source(facts: list[ErrorFact]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Write a string literal as the formatter does: in double quotes, unless the text has more double than single
-    quotes.
+    """Write a string literal as the formatter does: in double quotes, unless the text has double quotes and
+    no single ones.
     """
     return repr(text) if '"' in text and "'" not in text else '"' + text.replace('"', '\\"') + '"'
 
@@ -345,7 +347,7 @@ def _quoted(text: str) -> str:
 def versions_source(facts: list[VersionFact]) -> str:
     """Write the source of `wire/schema/versions.py`."""
     lines = [
-        f'"""The versions in which APIs changed: each is the first one of the new form.\n\n{NOTICE}"""',
+        f'"""The versions in which APIs changed: each constant is the first version of the new form.\n\n{NOTICE}"""',
         "",
         "from __future__ import annotations",
         "",
@@ -353,7 +355,7 @@ def versions_source(facts: list[VersionFact]) -> str:
         "",
     ]
     for fact in facts:
-        lines += [f"{fact.name}: Final = {fact.version}", f'"""{fact.reason}"""']
+        lines += [f"{fact.name}: Final = {fact.version}", f'"""From this version on: {fact.reason}"""']
     return "\n".join(lines) + "\n"
 
 
@@ -376,7 +378,9 @@ def sources() -> dict[Path, str]:
 
 
 def stale_files() -> list[str]:
-    """List files that differ from their generated text, and modules that are in no table any more."""
+    """List the files that differ from their generated text, and the modules of messages that no table
+    mentions any more.
+    """
     wanted = sources()
     present = {*(PACKAGE / "messages").glob("*.py"), PACKAGE / "api_keys.py", PACKAGE / "error_codes.py"}
     return sorted(
@@ -387,7 +391,7 @@ def stale_files() -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the sources, or with `--check` compare them."""
+    """Write the generated sources, or with `--check` compare them. Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m odradek.wire.schema.generate", description=__doc__.splitlines()[0]
     )

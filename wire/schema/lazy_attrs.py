@@ -1,4 +1,6 @@
-"""The decorator of all messages: classes as `attrs.define` makes them, whose costly parts wait for their first use."""
+"""The decorator of all message classes. It makes what `attrs.define` would make, but postpones the costly
+parts to a class's first use.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ S = TypeVar("S", bound=Structure)
 
 @dataclass_transform(eq_default=False, field_specifiers=(attrs.field,))
 def structure(cls: type[S]) -> type[S]:
-    """Return the class with a slot for each of its fields, as `attrs.define` does, but leave costly work to its first use."""
+    """Return the class with a slot for each of its fields, as `attrs.define` does. The attributes and
+    `__init__` are made at the first use.
+    """
     kinds = cls.__annotations__
     fields = {name: cls.__dict__[name] for name in kinds if not kinds[name].startswith("ClassVar")}
     left_out = {*fields, "__dict__", "__weakref__"}

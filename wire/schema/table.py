@@ -14,7 +14,9 @@ DIRECTORY = Path(__file__).parent
 
 @attrs.frozen
 class FieldFact:
-    """One field of a structure. `fields` has the parts of a structure-typed field; for other fields it is empty."""
+    """One field of a structure. `fields` has the inner fields of a field whose type is a structure; otherwise
+    it is empty.
+    """
 
     name: str
     type: str
@@ -38,7 +40,9 @@ class MessageFact:
 
     name: str
     kind: str
-    """`request`, `response`, `header`, `data`, `metadata`, `coordinator-key` or `coordinator-value`."""
+    """The kind of message: `request`, `response`, `header`, `data`, `metadata`, `coordinator-key` or
+    `coordinator-value`.
+    """
     api_key: int | None
     valid_versions: tuple[int, int]
     flexible_since: int | None
@@ -62,7 +66,7 @@ class ApiFact:
 
 @attrs.frozen
 class ErrorFact:
-    """One error code. `retriable` is as in Kafka: the exception extends RetriableException."""
+    """One error code. `retriable` is true if Kafka's exception for it extends RetriableException."""
 
     code: int
     name: str
@@ -72,7 +76,7 @@ class ErrorFact:
 
 @attrs.frozen
 class VersionFact:
-    """The first version of an API for which a statement holds, and the statement in one sentence."""
+    """The first version of an API for which a statement holds, and that statement in one sentence."""
 
     name: str
     version: int
@@ -95,7 +99,9 @@ def _flexible_since(text: str) -> int | None:
 
 
 def _nest(rows: list[list[str]], prefix: str) -> tuple[FieldFact, ...]:
-    """Build the fields directly under `prefix` (empty, or a path ending in a dot), each with its own parts."""
+    """Build the fields directly under `prefix` (empty, or a path ending in a dot), each with its own inner
+    fields.
+    """
     fields = []
     for row in rows:
         path = row[0]
@@ -120,7 +126,7 @@ def _nest(rows: list[list[str]], prefix: str) -> tuple[FieldFact, ...]:
 
 
 def messages() -> list[MessageFact]:
-    """Read all messages of the table in its order."""
+    """Read all messages, in the order of the table."""
     heads: list[tuple[list[str], list[list[str]]]] = []
     for mark, *row in _rows("messages.tsv"):
         if mark == "M":
@@ -142,7 +148,7 @@ def messages() -> list[MessageFact]:
 
 
 def apis() -> list[ApiFact]:
-    """Read all APIs of the table by key."""
+    """Read all APIs, ordered by key."""
     return [
         ApiFact(
             key=int(key),
@@ -159,7 +165,7 @@ def apis() -> list[ApiFact]:
 
 
 def errors() -> list[ErrorFact]:
-    """Read all error codes of the table by code."""
+    """Read all error codes, ordered by code."""
     return [
         ErrorFact(code=int(code), name=name, retriable=retriable == "yes", text=text)
         for code, name, retriable, text in _rows("errors.tsv")
@@ -167,8 +173,8 @@ def errors() -> list[ErrorFact]:
 
 
 def versions() -> list[VersionFact]:
-    """Read the versions in which APIs changed, in the order of the table. If an entry names a field, its version is
-    that of the field.
+    """Read the versions in which APIs changed, in the order of the table. An entry that names a field gets
+    the version of the field.
     """
     by_name = {message.name: message for message in messages()}
     return [
@@ -178,7 +184,9 @@ def versions() -> list[VersionFact]:
 
 
 def version_of(text: str, by_name: Mapping[str, MessageFact]) -> int:
-    """Find the number for `since FIELD`, `after FIELD` or a plain number. Raises `ValueError` for any other text."""
+    """Return the version for `since FIELD`, `after FIELD` or a plain number. Raises `ValueError` for any
+    other text.
+    """
     if text.isdecimal():
         return int(text)
     word, _, path = text.partition(" ")

@@ -1,1 +1,3 @@
-"""Groups of the consumer protocol (KIP-848): their state, who gets which partitions, and how members come to them."""
+"""Groups of the consumer protocol (KIP-848): their state, the assignment of partitions, and the steps by
+which members reach it.
+"""

@@ -1,10 +1,11 @@
-"""Server-side assignors (KIP-848): which member should have which partitions. PURE.
+"""Server-side assignors (KIP-848): they compute which member should have which partitions. PURE.
 
-An assignor is a function of the members, with what they read and what they should have so far, and of the topics. Like
-those of Apache Kafka 4.3, none looks at racks: a change of racks only has the assignment computed anew.
+An assignor is a function of the topics and of the members, with their subscriptions and their previous
+targets. As in Apache Kafka 4.3, no assignor considers racks: a change of racks only causes the assignment to
+be computed again.
 
-`uniform` spreads partitions evenly and moves as few as it can. `range` gives each member neighbouring partitions of
-every topic, so that topics with the same partitions are joined at one member.
+`uniform` spreads partitions evenly and moves as few as it can. `range` gives each member neighbouring
+partitions of every topic, so that one member gets the same partition numbers of all topics.
 """
 
 from __future__ import annotations
@@ -22,27 +23,33 @@ from odradek.data_plane.groups.group_settings import ASSIGNOR_NAMES
 __all__ = ["ASSIGNORS", "Assignor", "Subscriber"]
 
 BALANCING_ROUNDS_MAX = 16
-"""Rounds over all topics until `uniform` leaves members with different subscriptions as they are."""
+"""The limit of balancing rounds over all topics, for members with different subscriptions. After it,
+`uniform` accepts the assignment as it is.
+"""
 
 
 @attrs.frozen
 class Subscriber:
-    """A member as an assignor sees it."""
+    """A group member as the input of an assignor."""
 
     member_id: str
     instance_id: str | None
     topics: frozenset[bytes]
-    """Ids of the topics that it reads and that exist."""
+    """The ids of the existing topics to which the member subscribes."""
     target: Target
-    """The partitions that it should have so far."""
+    """The partitions that the previous target gives the member."""
 
 
 Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[bytes, int]], dict[str, Target]]
-"""Makes the target of each member. The arguments are the members by id, and the number of partitions of each topic."""
+"""A function that computes the target of each member. Its arguments: the members, sorted by id, and the
+number of partitions by topic id.
+"""
 
 
 def assign_uniformly(members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Target]:
-    """Spread partitions evenly; members keep what they have as far as that is even."""
+    """Compute targets by the `uniform` assignor: even shares, and members keep the partitions of their
+    previous target where shares stay even.
+    """
     if not members:
         return {}
     if all(each.topics == members[0].topics for each in members):
@@ -51,7 +58,10 @@ def assign_uniformly(members: Sequence[Subscriber], counts: Mapping[bytes, int])
 
 
 def _kept(member: Subscriber, counts: Mapping[bytes, int], taken: set[Owned]) -> list[Owned]:
-    """List the partitions that a member may keep, sorted. Those that another member keeps are left out."""
+    """List the partitions of the member's previous target that it may keep, sorted, and add them to `taken`.
+
+    Partitions in `taken` are left out.
+    """
     kept = [
         (topic_id, partition)
         for topic_id in sorted(member.target)
@@ -71,12 +81,14 @@ def _as_target(owned: Sequence[Owned]) -> Target:
 
 
 def _uniform_for_equals(members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Target]:
-    """Assign to members that read the same topics: each gets an equal share, or one more."""
+    """Compute targets for members that all read the same topics: each gets an equal share, some get one
+    partition more.
+    """
     topics = sorted(members[0].topics)
     least, extras = divmod(sum(counts[topic_id] for topic_id in topics), len(members))
     taken: set[Owned] = set()
     shares = [_kept(each, counts, taken) for each in members]
-    # Members with more than the least keep one more, as long as there are such places.
+    # A member that had more than the least share keeps one partition more, until the remainder is used up.
     quotas = []
     for share in shares:
         has_extra = extras > 0 and len(share) > least
@@ -100,11 +112,11 @@ def _uniform_for_equals(members: Sequence[Subscriber], counts: Mapping[bytes, in
 
 
 class _Uneven:
-    """An assignment to members that read different topics.
+    """The computation of targets for members that read different topics.
 
     A partition without an owner goes to the least loaded reader of its topic. Then partitions of each topic
-    move from the most loaded owner to the least loaded reader, until no move makes the two more even, or for
-    some rounds.
+    move from the most loaded owner to the least loaded reader, until no move makes these two more even, or
+    `BALANCING_ROUNDS_MAX` is reached.
     """
 
     def __init__(self, members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> None:
@@ -152,7 +164,9 @@ class _Uneven:
                 self._shares[index].setdefault(topic_id, []).append(partition)
 
     def _balance(self, topic_id: bytes) -> int:
-        """Move partitions of one topic as long as that helps; return how many have moved."""
+        """Move partitions of one topic from the most to the least loaded member while their loads differ by
+        more than 1. Returns the number of moves.
+        """
         loads, shares = self._loads, self._shares
         least = [(loads[index], index) for index in self._readers[topic_id]]
         most = [(-loads[index], index) for index in self._readers[topic_id] if shares[index].get(topic_id)]
@@ -160,7 +174,7 @@ class _Uneven:
         heapify(most)
         moved = 0
         while most:
-            # Entries of earlier loads are dropped where they come up.
+            # Heap entries with an outdated load are dropped when they reach the top.
             if -most[0][0] != loads[most[0][1]] or not shares[most[0][1]].get(topic_id):
                 heappop(most)
                 continue
@@ -181,7 +195,9 @@ class _Uneven:
 
 
 def assign_ranges(members: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Target]:
-    """Give each member neighbouring partitions of each topic that it reads; static members come first."""
+    """Compute targets by the `range` assignor: each member gets neighbouring partitions of each topic that it
+    reads. Static members come first.
+    """
     readers: dict[bytes, int] = {}
     for member in members:
         for topic_id in member.topics:

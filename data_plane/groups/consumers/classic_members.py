@@ -1,11 +1,12 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for members of the classic protocol in a consumer group. PURE.
 
 Such a member reaches its target by JoinGroups instead of heartbeats. Its Heartbeat is answered with
-REBALANCE_IN_PROGRESS when there is something to do: a newer target, partitions to give up, or partitions that have become
-free. It then joins again, which is its step towards the target, and gets what it has by SyncGroup. It is never the leader:
-the coordinator assigns. A member that does not join or sync within its rebalance timeout is fenced.
+REBALANCE_IN_PROGRESS when the member must act: there is a newer target, it must revoke partitions, or
+partitions have become free. It then joins again, which is one step towards its target, and gets its present
+assignment by SyncGroup. It is never the group's leader, because the coordinator assigns. A member that does
+not join or sync within its rebalance timeout is fenced.
 
-A group without members, of either kind, takes the protocol of the first member that joins.
+A group without members, classic or consumer, takes the protocol of the first member that joins.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ __all__ = ["ClassicMembers"]
 
 
 class ClassicMembers:
-    """The requests of the classic protocol, for groups of both kinds."""
+    """The decisions on requests of the classic protocol, for groups of both protocols."""
 
     def __init__(self, settings: GroupSettings, classic: Membership, consumers: ConsumerMembership) -> None:
         self._settings = settings
@@ -124,6 +125,7 @@ class ClassicMembers:
                 tuple((each.name, bytes(each.metadata)) for each in request.protocols),
             ),
         )
+        self._consumers.check_memory(turn, change.group, before, profile)
         owned = owned_by_id(subscription, self._consumers.image)
         member = self._consumers.advance(turn, change, before, profile, owned, may_assign=not becomes_classic)
         self._consumers.decided(turn, change)
@@ -140,8 +142,9 @@ class ClassicMembers:
     def _before(
         self, change: GroupChange, member_id: str, instance_id: str | None, is_new: bool
     ) -> tuple[Member, bool]:
-        """Find or make the member that joins; return it, and whether it takes the place of a static member that spoke the
-        consumer protocol.
+        """Find or create the member that joins.
+
+        Returns it, and True if it replaces a static member that spoke the consumer protocol.
         """
         group = change.group
         if instance_id is None:
@@ -262,7 +265,7 @@ def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> Member:
     if identity.group_instance_id is None:
         return known_member(group, identity.member_id)
     if identity.member_id == UNKNOWN_MEMBER:
-        # An administrator removes a static member, of which only the instance id is known.
+        # The administrator who removes a static member knows only its instance id.
         member = group.static_member(identity.group_instance_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -284,7 +287,7 @@ def _classic_member(
 
 
 def _waits(group: ConsumerGroup, member: Member) -> bool:
-    """True if a partition that the member should have still belongs to another member."""
+    """True if the member waits for a partition of its target that another member still owns."""
     owners = group.owners
     return any(
         partition not in member.assigned.get(topic_id, {}) and (topic_id, partition) in owners

@@ -6,12 +6,13 @@ Three things have epochs. The group's epoch grows with each change of its member
 topics. The target assignment says which partitions each member should have; its epoch is that of the group for which it
 was computed. A member has the epoch of the target that it has reached, and the partitions that it has now.
 
-A member goes to its target in steps (`reconciliation`). It first gives partitions up, and gets others as soon as their
-owners have given them up. So a partition has one owner at most. `owners` says which, and is computed from the members.
+A member moves to its target in steps (`reconciliation`). It first revokes partitions, and gets others as soon
+as their owners have revoked them. So a partition has one owner at most. The map `owners` names this member;
+it is computed from the members.
 
-The group is empty without members, and assigning while its epoch is ahead of the target's. It is reconciling while a
-member is on its way, and stable then. The replay counts who names a topic, a pattern, an assignor. So a decision need not
-look at all members.
+The group is empty without members, and assigning while its epoch is ahead of the target's. It is reconciling
+while some member has not reached its target, and otherwise stable. The replay keeps counters: how many
+members name each topic, pattern and assignor. So a decision need not scan all members.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import attrs
 
+from odradek.data_plane.groups.record_sizes import utf8_size
 from odradek.serving.layered_map import LayeredMap
 from odradek.wire.messages.coordinator_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -44,9 +46,12 @@ from odradek.wire.structure import Message
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
 STATIC_LEAVING_EPOCH = -2
-"""The epoch of a static member that has left and may come back: it keeps its place and its partitions."""
+"""The epoch of a static member that has left for a while and may return. The group keeps its assignment for
+it.
+"""
 FIRST_EPOCH = 1
-"""The epoch of a new group, and of its first, empty target. The first member makes it 2."""
+"""The epoch of a new group and of its first, empty target. When the first member joins, the epoch becomes 2.
+"""
 
 ConsumerKey: TypeAlias = (
     ConsumerGroupMetadataKey
@@ -57,13 +62,20 @@ ConsumerKey: TypeAlias = (
     | ConsumerGroupCurrentMemberAssignmentKey
     | ConsumerGroupRegularExpressionKey
 )
-"""The key of a consumer group's record."""
+"""The key of any record about a consumer group."""
 Epochs: TypeAlias = Mapping[bytes, Mapping[int, int]]
-"""Partitions of topics, by topic id; each with the epoch at which its member got it."""
+"""Partitions by topic id. Each partition has the epoch at which the member got it."""
 Target: TypeAlias = Mapping[bytes, frozenset[int]]
-"""Partitions of topics, by topic id."""
+"""Partition numbers by topic id."""
 Owned: TypeAlias = tuple[bytes, int]
-"""Topic id and partition, as a plain tuple."""
+"""One partition: its topic id and number. A plain tuple."""
+BYTES_PER_WEIGHT = 1_024
+TOPIC_OVERHEAD_BYTES = 64
+"""The bytes of memory that each name in a set of topics takes besides its text."""
+WEIGHT_OF_PATTERN = 100
+"""The weight of a pattern whose topics are not yet found. To match 1,000 such patterns with 10,000 topic names
+takes seconds.
+"""
 NO_EPOCHS: Epochs = {}
 NO_TARGET: Target = {}
 
@@ -72,17 +84,17 @@ V = TypeVar("V")
 
 
 class MemberState(Enum):
-    """The state of a member as its record has it."""
+    """The state of a member, with the numbers that its record in the log has."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
     UNKNOWN = 127
-    """A state that a later version wrote."""
+    """A number that this version does not know: a later version wrote the record."""
 
 
 class GroupState(Enum):
-    """The states of a group; clients get the values."""
+    """The state of a group, with the names that clients see."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -92,34 +104,34 @@ class GroupState(Enum):
 
 @attrs.frozen
 class ClassicSide:
-    """The facts that a member of the classic protocol gave when it joined."""
+    """The facts that a member of the classic protocol has sent with its JoinGroup."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """(name, metadata) in the order of the member's preference."""
+    """The member's assignment protocols: (name, metadata), in its order of preference."""
 
 
 @attrs.frozen
 class Profile:
-    """The facts that a member reports about itself."""
+    """The facts that a member has reported about itself."""
 
     instance_id: str | None = None
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    """The topics that it names, sorted, each once."""
+    """The topics to which the member subscribes by name, sorted, each once."""
     pattern: str = ""
-    """The regular expression that it subscribes to; empty if there is none."""
+    """The regular expression to which the member subscribes; empty if there is none."""
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
     classic: ClassicSide | None = None
-    """None for a member that speaks the consumer protocol."""
+    """The facts from the member's JoinGroup; None for a member of the consumer protocol."""
 
 
 @attrs.frozen
 class Member:
-    """One member."""
+    """One member of a consumer group."""
 
     member_id: str
     profile: Profile = attrs.field(factory=Profile)
@@ -128,13 +140,16 @@ class Member:
     state: MemberState = MemberState.STABLE
     assigned: Epochs = NO_EPOCHS
     revoking: Epochs = NO_EPOCHS
-    """Partitions that it must give up before it gets others."""
+    """Partitions that the member must revoke before it gets others."""
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
     def assignment_epoch(self, topic_id: bytes, partition: int) -> int | None:
-        """Find the epoch at which the member got a partition that it has, or has to give up."""
+        """Return the epoch at which the member got this partition.
+
+        None if the member neither has it nor has to revoke it.
+        """
         for epochs in (self.assigned, self.revoking):
             found = epochs.get(topic_id, NO_PARTITIONS).get(partition)
             if found is not None:
@@ -142,7 +157,10 @@ class Member:
         return None
 
     def moved_to(self, epoch: int) -> Member:
-        """Return the member at its next epoch; the present one becomes the previous one."""
+        """Return a copy of the member that is in the given epoch.
+
+        Its present epoch becomes `previous_epoch`.
+        """
         return attrs.evolve(self, epoch=epoch, previous_epoch=self.epoch)
 
 
@@ -151,47 +169,52 @@ NO_PARTITIONS: Mapping[int, int] = {}
 
 @attrs.frozen
 class Resolved:
-    """The topics that a pattern matches, as they were found last."""
+    """The topics that a pattern matched when they were last searched."""
 
     topics: frozenset[str]
     version: int
-    """The offset of the metadata in which they were found."""
+    """The offset of the metadata image in which the topics were searched."""
     timestamp_ms: int
 
 
 @attrs.frozen
 class ConsumerGroup:
-    """One group."""
+    """One consumer group: its members, its target assignment and its epochs."""
 
     group_id: str
     epoch: int = FIRST_EPOCH
     metadata_hash: int = 0
-    """The hash of the topics that the members read, when the group's epoch was raised last."""
+    """The hash of the subscribed topics at the time when the group's epoch last rose."""
     target_epoch: int = FIRST_EPOCH
     target_timestamp_ms: int = 0
-    """The time when the target was computed; 0 if it is unknown."""
+    """The wall-clock time when the target was computed, in milliseconds since 1970; 0 if it is unknown."""
     members: LayeredMap[str, Member] = attrs.field(factory=LayeredMap)
     targets: LayeredMap[str, Target] = attrs.field(factory=LayeredMap)
-    """The target of each member that has one."""
+    """The target assignment by member id. A member without a target is absent."""
     owners: LayeredMap[Owned, str] = attrs.field(factory=LayeredMap)
-    """The member that has each partition, or has still to give it up."""
+    """For each partition the id of its owner: the member that has it, or that has not revoked it yet."""
     static_members: LayeredMap[str, str] = attrs.field(factory=LayeredMap)
     """Member ids by instance id."""
     topic_counts: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
-    """Members that name each topic."""
+    """For each topic, how many members subscribe to it by name."""
     pattern_counts: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
     assignor_counts: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
     protocol_counts: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
-    """Members of the classic protocol that know each assignment protocol."""
+    """For each assignment protocol, how many members of the classic protocol support it."""
     classic_count: int = 0
     resolved: LayeredMap[str, Resolved] = attrs.field(factory=LayeredMap)
-    """The topics of each pattern."""
+    """For each pattern, the topics that it matches."""
     has_topic_record: bool = False
-    """True if the log has the record of topics that versions before 4.1 wrote."""
+    """True if the log has a record of the group's topics, as Kafka versions before 4.1 wrote it."""
+    weight: int = 0
+    """The memory that members and patterns take, in members of ordinary size (`weight_of_member`)."""
 
     @property
     def state(self) -> GroupState:
-        """The state of the group; it looks at each member unless the group is empty or assigning."""
+        """The state of the group.
+
+        To compute it takes a scan of all members, unless the group is empty or assigning.
+        """
         if not self.members:
             return GroupState.EMPTY
         if self.epoch > self.target_epoch:
@@ -217,41 +240,51 @@ class ConsumerGroup:
         return None if member_id is None else self.members.get(member_id)
 
     def topics_of(self, profile: Profile) -> frozenset[str]:
-        """List the topics that a member reads; a pattern that is still to be resolved matches none."""
+        """Return the topics that a member with this profile reads.
+
+        A pattern whose topics are still to be searched matches none.
+        """
         resolved = self.resolved.get(profile.pattern) if profile.pattern else None
         named = frozenset(profile.topics)
         return named if resolved is None else named | resolved.topics
 
     def subscribed_topics(self) -> list[str]:
-        """List the topics that some member names or matches, sorted."""
+        """List the topics to which at least one member subscribes, by name or by pattern; sorted."""
         topics = dict.fromkeys(self.topic_counts)
         for resolved in self.resolved.values():
             topics.update(dict.fromkeys(resolved.topics))
         return sorted(topics)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """True if some member names or matches the topic."""
+        """True if at least one member subscribes to the topic, by name or by pattern."""
         return topic in self.topic_counts or any(topic in each.topics for each in self.resolved.values())
 
     def preferred_assignor(self, offered: Sequence[str]) -> str:
-        """Choose the assignor that most members name; among equals, and if no member names one, the first offered."""
+        """Return the assignor that most members name.
+
+        `offered` decides ties: its first assignor wins, also if no member names any.
+        """
         counts = self.assignor_counts
         return max(offered, key=lambda name: counts.get(name, 0))
 
     def supports_protocols(self, names: tuple[str, ...]) -> bool:
-        """True if a member of the classic protocol may join: all such members know one of its protocols."""
+        """True if a member with the assignment protocols `names` may join: every classic-protocol member
+        supports one of them.
+        """
         return any(self.protocol_counts.get(name, 0) == self.classic_count for name in names)
 
 
 GroupRecord: TypeAlias = tuple[Message, Message | None]
-"""The key of a group's record, and its value or None."""
+"""One record about a group: its key, and its value (None for a tombstone)."""
 
 
 def replayed(
     group_id: str, before: ConsumerGroup | None, records: Iterable[GroupRecord]
 ) -> ConsumerGroup | None:
-    """Return the group after these records of it, None if there is no such group then. A record makes the group that
-    it is about, a tombstone does not.
+    """Apply records about one group to its state `before`.
+
+    A record with a value creates the group if it is missing. Returns None if the group does not exist
+    afterwards.
     """
     draft = _Draft(ConsumerGroup(group_id) if before is None else before, before is not None)
     for key, value in records:
@@ -259,8 +292,30 @@ def replayed(
     return draft.group()
 
 
+def weight_of_member(member_id: str, profile: Profile) -> int:
+    """Return a member's weight: 1, and 1 more for each `BYTES_PER_WEIGHT` bytes of its profile."""
+    texts = [
+        member_id,
+        profile.instance_id,
+        profile.rack_id,
+        profile.client_id,
+        profile.pattern,
+        profile.assignor,
+    ]
+    size = sum(utf8_size(text) for text in (*texts, *profile.topics) if text)
+    if profile.classic is not None:
+        size += sum(utf8_size(name) + len(metadata) for name, metadata in profile.classic.protocols)
+    return 1 + (size + len(profile.topics) * TOPIC_OVERHEAD_BYTES) // BYTES_PER_WEIGHT
+
+
+def weight_of_topics(resolved: Resolved) -> int:
+    """Return the weight of a pattern's topics: their memory, in members of ordinary size."""
+    size = sum(utf8_size(topic) + TOPIC_OVERHEAD_BYTES for topic in resolved.topics)
+    return size // BYTES_PER_WEIGHT
+
+
 class _Edit(Generic[K, V]):
-    """The changes of a map, before they are made at once."""
+    """The changes of one map, collected to be applied all together."""
 
     __slots__ = ("_before", "_changes")
 
@@ -271,6 +326,9 @@ class _Edit(Generic[K, V]):
     def get(self, key: K) -> V | None:
         found: V | None = self._changes[key] if key in self._changes else self._before.get(key)
         return found
+
+    def __contains__(self, key: K) -> bool:
+        return self.get(key) is not None
 
     def put(self, key: K, value: V | None) -> None:
         self._changes[key] = value
@@ -284,7 +342,7 @@ def _count(counts: _Edit[str, int], name: str, step: int) -> None:
 
 
 class _Draft:
-    """A group in the middle of a replay."""
+    """A group while records are being applied to it."""
 
     def __init__(self, group: ConsumerGroup, is_there: bool) -> None:
         self._begin(group, is_there)
@@ -298,6 +356,7 @@ class _Draft:
         self._target_timestamp_ms = group.target_timestamp_ms
         self._classic_count = group.classic_count
         self._has_topic_record = group.has_topic_record
+        self._weight = group.weight
         self._members = _Edit(group.members)
         self._targets = _Edit(group.targets)
         self._owners = _Edit(group.owners)
@@ -309,7 +368,7 @@ class _Draft:
         self._resolved = _Edit(group.resolved)
 
     def group(self) -> ConsumerGroup | None:
-        """Return the group as it is now, None if it is deleted."""
+        """Build the group from the changes so far; None if it is deleted or was never created."""
         if not self._is_there:
             return None
         return ConsumerGroup(
@@ -329,6 +388,7 @@ class _Draft:
             self._classic_count,
             self._resolved.after(),
             self._has_topic_record,
+            self._weight,
         )
 
     def replay(self, key: Message, value: Message | None) -> None:
@@ -397,16 +457,24 @@ class _Draft:
 
     def _replay_pattern(self, key: Message, value: Message | None) -> None:
         assert isinstance(key, ConsumerGroupRegularExpressionKey)
+        before = self._resolved.get(key.regular_expression)
+        if before is not None:
+            self._weight -= weight_of_topics(before)
         if value is None:
             return self._resolved.put(key.regular_expression, None)
         assert isinstance(value, ConsumerGroupRegularExpressionValue)
         resolved = Resolved(frozenset(value.topics), value.version, value.timestamp)
+        self._weight += weight_of_topics(resolved)
         self._resolved.put(key.regular_expression, resolved)
 
     def _put(self, before: Member | None, after: Member | None) -> None:
-        """Put a member in the place of another of the same id, and update the counters."""
+        """Replace the member `before` by `after`, which has the same id, and update owners and counters.
+
+        None as `before` adds, None as `after` removes.
+        """
         if before is not None:
             self._count_profile(before.profile, -1)
+            self._weight -= weight_of_member(before.member_id, before.profile)
             for owned in _owned(before):
                 if self._owners.get(owned) == before.member_id:
                     self._owners.put(owned, None)
@@ -418,6 +486,7 @@ class _Draft:
             return self._members.put(before.member_id, None)
         self._members.put(after.member_id, after)
         self._count_profile(after.profile, 1)
+        self._weight += weight_of_member(after.member_id, after.profile)
         for owned in _owned(after):
             self._owners.put(owned, after.member_id)
         if after.profile.instance_id is not None:
@@ -427,7 +496,9 @@ class _Draft:
         for topic in profile.topics:
             _count(self._topics, topic, step)
         if profile.pattern:
+            known = profile.pattern in self._patterns
             _count(self._patterns, profile.pattern, step)
+            self._weight += WEIGHT_OF_PATTERN * ((profile.pattern in self._patterns) - known)
         if profile.assignor is not None:
             _count(self._assignors, profile.assignor, step)
         if profile.classic is not None:
@@ -445,7 +516,7 @@ _REPLAYS: Mapping[type[Message], Callable[[_Draft, Message, Message | None], Non
     ConsumerGroupCurrentMemberAssignmentKey: _Draft._replay_current,
     ConsumerGroupRegularExpressionKey: _Draft._replay_pattern,
 }
-"""The replay of each record, by the type of its key."""
+"""For each type of key, the method that applies a record with this key."""
 _MEMBER_STATES = {state.value: state for state in MemberState}
 
 
@@ -479,7 +550,10 @@ def _profile(value: ConsumerGroupMemberMetadataValue) -> Profile:
 
 
 def _epochs(topics: list[TopicPartitions], member_epoch: int) -> Epochs:
-    """Read partitions with their epochs. A record of a version without epochs has the member's for all."""
+    """Decode partitions with their assignment epochs.
+
+    A record of an older version has no such epochs: the member's epoch is used for all.
+    """
     found: dict[bytes, dict[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs

@@ -1,20 +1,22 @@
-"""ConsumerGroupHeartbeat: members join, are led to their target, leave and are fenced (KIP-848). PURE.
+"""ConsumerGroupHeartbeat: members join, move towards their target, leave and are fenced (KIP-848). PURE.
 
 Theory of operation
 -------------------
-A heartbeat is a member's only request. It says what has changed at the member since the last one, and the answer what
-has changed for it. One decision goes four steps, each of which may write records:
+A member sends no other requests than heartbeats. A heartbeat says what has changed at the member since the
+last heartbeat, and the answer what has changed in its assignment. One decision takes four steps, each of
+which may write records:
 
-1. The member is found or made, and its profile is updated.
+1. The coordinator finds or creates the member, and updates its profile.
 2. If what the group reads has changed, the group's epoch rises.
-3. If the epoch is ahead of the target's, a target is computed, `group.consumer.assignment.interval.ms` after the last one.
+3. If the epoch is ahead of the target's, a target is computed, `group.consumer.assignment.interval.ms` after
+   the last one.
 4. The member goes one step towards its target (`reconciliation`).
 
-A heartbeat without news takes a few look-ups, and that is all. Nothing happens to a member between its heartbeats,
-except that it is fenced: when its session ends, or when it gives up partitions too slowly.
+A heartbeat without changes costs a few look-ups. Between its heartbeats, a member changes only by being
+fenced: when its session ends, or when it revokes partitions too slowly.
 
-A static member (KIP-345) may leave for a while: it gets the epoch -2, and keeps its place until its session ends. Its
-successor with the same instance id gets its target and its partitions.
+A static member (KIP-345) may leave for a while: it gets the epoch -2, and keeps its place until its session
+ends. The next member with this instance id gets its target and its partitions.
 
 Every check is in Kafka's order, since clients see which error comes first. The texts are Kafka's.
 """
@@ -32,11 +34,14 @@ from odradek.data_plane.groups.consumers.consumer_group import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
     STATIC_LEAVING_EPOCH,
+    WEIGHT_OF_PATTERN,
     ConsumerGroup,
     Epochs,
     Member,
     MemberState,
     Profile,
+    weight_of_member,
+    weight_of_topics,
 )
 from odradek.data_plane.groups.consumers.consumer_records import (
     current_record,
@@ -67,10 +72,10 @@ from odradek.data_plane.groups.consumers.migration import may_downgrade
 from odradek.data_plane.groups.consumers.migration import upgraded as upgrade
 from odradek.data_plane.groups.consumers.patterns import (
     FindTopics,
-    MaySee,
     Patterns,
     PatternStatus,
     TopicsFound,
+    check_new_pattern,
 )
 from odradek.data_plane.groups.consumers.reconciliation import OwnedPartitions, reconcile
 from odradek.data_plane.groups.consumers.target_assignment import may_compute, target_records, topic_ids
@@ -94,18 +99,22 @@ from odradek.wire.uuid_text import uuid_to_text
 __all__ = ["ConsumerMembership", "heartbeat_refused"]
 
 WorkerWork: TypeAlias = FindTopics | TargetRun
-"""Work for a worker. Its `requests()` computes what the coordinator has to decide next, in order."""
+"""Work for a worker thread. Its `requests()` returns requests that the coordinator must then decide, in this
+order.
+"""
 MARKS_MAX = 10_000
-"""Pairs of a group and a changed topic that are compared. With more of them, all groups count as affected."""
+"""The most pairs of a group and a changed topic that are compared. With more pairs, all groups count as
+affected.
+"""
 
 
 def heartbeat_refused(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
-    """Make the answer to a refused heartbeat."""
+    """Build the response to a refused heartbeat, with the error's code and message."""
     return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
 
 
 class ConsumerMembership:
-    """The members of all consumer groups of one coordinator."""
+    """The members of one coordinator's consumer groups, with the decisions on their heartbeats."""
 
     def __init__(
         self,
@@ -123,25 +132,31 @@ class ConsumerMembership:
         self._patterns = Patterns(settings.consumer_regex_refresh_interval_ms)
         self._targets = TargetRuns()
         self._checked: set[str] = set()
-        """Groups whose epoch counts all changes of their topics so far. Soft state: others are checked at a heartbeat."""
+        """Groups whose epoch already reflects all changes of their topics. Soft state; the next heartbeat of
+        any other group compares its topics.
+        """
 
     @property
     def image(self) -> MetadataImage:
-        """The newest metadata: the topics, and the configuration of groups."""
+        """The newest metadata image: its topics, and the configuration of groups."""
         return self._newest_image()
 
     def settings_changed(self, settings: GroupSettings) -> None:
-        """Follow the broker's configuration."""
+        """Apply a change of the broker's configuration."""
         self._settings = settings
 
     def restore(self, turn: Turn) -> None:
-        """Take over: sessions begin now, and so does the time for giving partitions up."""
+        """Prepare the soft state of a new coordinator: the timers for sessions and for revoking partitions
+        start now.
+        """
         self._patterns.topics_created(self.image.offset)
         for group_id in sorted(turn.state.consumers):
             self.begin_anew(turn, group_id)
 
     def begin_anew(self, turn: Turn, group_id: str) -> None:
-        """Begin the soft state of a group anew: sessions of its members, and when its topics were compared."""
+        """Reset the soft state of one group: its members' sessions start again, its target run is cancelled,
+        and its topics will be compared again.
+        """
         self._checked.discard(group_id)
         self._targets.cancel(group_id)
         group = turn.state.consumers.get(group_id)
@@ -153,7 +168,9 @@ class ConsumerMembership:
             self._watch_revocation(turn, group_id, group.members[member_id])
 
     def topics_changed(self, groups: Sequence[ConsumerGroup], topics: Sequence[str]) -> None:
-        """Mark the groups that read one of these topics: their next heartbeat looks at the topics."""
+        """Mark the groups that read one of these topics, so that their next heartbeat compares the hash of
+        their topics.
+        """
         if len(groups) * len(topics) > MARKS_MAX:
             self._checked.clear()
             return
@@ -164,9 +181,10 @@ class ConsumerMembership:
     def unhashed(
         self, group: ConsumerGroup | None, request: ConsumerGroupHeartbeatRequest
     ) -> HashTopics | None:
-        """Find large topics that a worker should hash before this heartbeat is decided; None if there are none.
+        """Find large topics of a group that a worker should hash before this heartbeat is decided; None if
+        there are none.
 
-        `group` is the group of the request; None while it is unknown.
+        `group` is the group that the request names; None if it does not exist yet.
         """
         names = request.subscribed_topic_names
         if names is None and request.group_id in self._checked:
@@ -203,7 +221,8 @@ class ConsumerMembership:
         else:
             before = static_member(change, member_id, request.instance_id, joins, request)
         profile = _profile(before.profile, ask, request)
-        member = self.advance(turn, change, before, profile, request.topic_partitions, may_see=ask.may_see)
+        self.check_memory(turn, change.group, before, profile)
+        member = self.advance(turn, change, before, profile, request.topic_partitions, ask=ask)
         self.decided(turn, change)
         if change.classic is not None:
             self._take_over_classic(turn, change)
@@ -222,7 +241,11 @@ class ConsumerMembership:
         return response
 
     def _find(self, turn: Turn, group_id: str, may_create: bool) -> GroupChange:
-        """Find the group, or make a new one, also in place of a classic group. Raises GROUP_ID_NOT_FOUND."""
+        """Find the group.
+
+        Create it if `may_create` is set, also in place of a classic group of that name. Raises
+        GROUP_ID_NOT_FOUND.
+        """
         group = turn.state.consumers.get(group_id)
         if group is not None:
             return GroupChange(group)
@@ -246,7 +269,9 @@ class ConsumerMembership:
         return change
 
     def _take_over_classic(self, turn: Turn, change: GroupChange) -> None:
-        """Begin the sessions of the members that a classic group has brought, and forget that group."""
+        """Start the sessions of the members that came with an upgraded classic group, and remove the classic
+        group.
+        """
         group_id = change.group.group_id
         self._classic.hand_over(turn, group_id)
         for member_id in sorted(change.group.members):
@@ -255,11 +280,28 @@ class ConsumerMembership:
                 self.timers.renew_session(turn, group_id, member_id, classic.session_timeout_ms)
 
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
-        """Refuse another member in a full group. Raises GROUP_MAX_SIZE_REACHED."""
+        """Raise GROUP_MAX_SIZE_REACHED if the group is full and this member is new."""
         size_max = self._settings.consumer_group_size_max
         if len(group.members) >= size_max and member_id not in group.members:
             reached("consumer_groups.full_group_refused")
             text = f"The consumer group has reached its maximum capacity of {size_max} members."
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+
+    def check_memory(self, turn: Turn, group: ConsumerGroup, before: Member, profile: Profile) -> None:
+        """Refuse a member, or what it reports, that takes more memory than this partition has for members.
+
+        Raises GROUP_MAX_SIZE_REACHED; a member that takes no more than before is served in any case.
+        """
+        weight = weight_of_member(before.member_id, profile)
+        weight += WEIGHT_OF_PATTERN * (bool(profile.pattern) and profile.pattern not in group.pattern_counts)
+        if before.member_id in group.members:
+            weight -= weight_of_member(before.member_id, before.profile)
+        weight_max = self._settings.consumer_members_per_partition_max
+        if weight > 0 and turn.state.consumer_weight + weight > weight_max:
+            reached("consumer_groups.full_partition_refused")
+            text = (
+                f"The consumer groups of this coordinator have reached its maximum of {weight_max} members."
+            )
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
 
     def advance(
@@ -270,15 +312,17 @@ class ConsumerMembership:
         profile: Profile,
         owned: OwnedPartitions,
         *,
-        may_see: MaySee | None = None,
+        ask: Ask | None = None,
         may_assign: bool = True,
     ) -> Member:
-        """Take the four steps with a member that was found or made; returns it as it is then.
+        """Take the four steps of a heartbeat, except that the caller has found or created the member.
+        Returns the member after these steps.
 
-        With `may_assign` false the target stays: the group is about to become a classic one.
+        `ask` is the member's request; its rights limit the topics that a pattern may find. With `may_assign`
+        false no target is computed, because the group is about to become a classic group.
         """
         image = self.image
-        member, has_new_topics = self._update_profile(turn, change, before, profile, may_see)
+        member, has_new_topics = self._update_profile(turn, change, before, profile, ask)
         group = change.group
         if group.target_epoch < group.epoch:
             if not may_assign:
@@ -292,18 +336,20 @@ class ConsumerMembership:
         return member
 
     def decided(self, turn: Turn, change: GroupChange) -> None:
-        """Add the records of a successful decision to the turn, and begin the work that it has left."""
+        """Add the records of a successful decision to the turn, and request the worker run that the decision
+        needs.
+        """
         turn.records += change.records
         if change.wants_target:
             self._targets.begin(change.group, self._settings.consumer_assignors, self.image)
 
     def _compute_target(self, turn: Turn, change: GroupChange) -> None:
-        """Compute the target of a small group; leave that of a large one to a worker."""
+        """Compute the target of a small group now; request a worker run for that of a large group."""
         group = change.group
         if not is_small(group, self.image):
             change.wants_target = True
             return
-        # A run that began when the group was large is older.
+        # A run that began when the group was large would give an older target.
         self._targets.cancel(group.group_id)
         offered = self._settings.consumer_assignors
         change.add(target_records(group, offered, self.image, turn.wall_ms))
@@ -314,28 +360,31 @@ class ConsumerMembership:
         change: GroupChange,
         before: Member,
         profile: Profile,
-        may_see: MaySee | None,
+        ask: Ask | None,
     ) -> tuple[Member, bool]:
-        """Take over what the member says of itself, and raise the group's epoch if it reads other topics than before.
+        """Store the member's new profile. Raise the group's epoch if the topics that it reads have changed.
 
-        Returns the member, and whether its own subscription has changed.
+        Returns the member, and True if its own subscription has changed.
         """
         known = before.profile
         member = before
         if profile is not known and profile != known:
             member = attrs.evolve(before, profile=profile)
             change.add([member_record(change.group.group_id, member)])
+        if profile.pattern != known.pattern:
+            check_new_pattern(change.group, profile.pattern, None if ask is None else ask.check_pattern)
+        may_see = None if ask is None else ask.may_see
         status = self._patterns.update(
             change, known.pattern, profile.pattern, self.image, may_see, turn.wall_ms
         )
         names_others = profile.topics != known.topics
-        # A pattern whose topics are still to be found raises the epoch when they are.
+        # While a new pattern's topics are unknown, the epoch stays. It rises when the worker has found them.
         self._raise_epoch(change, names_others or status is PatternStatus.RESOLVED)
         return member, names_others or status is not PatternStatus.UNCHANGED
 
     def _raise_epoch(self, change: GroupChange, is_needed: bool, anew: bool = False) -> None:
-        """Raise the group's epoch if that is needed, or if its topics are others than when it was raised last. With
-        `anew` the topics are compared in any case.
+        """Raise the group's epoch if `is_needed`, or if the hash of its topics has changed since the last
+        rise. The hash is compared for unchecked groups, and with `anew` for every group.
         """
         group = change.group
         group_id = group.group_id
@@ -355,7 +404,7 @@ class ConsumerMembership:
         has_new_topics: bool,
         owned: OwnedPartitions,
     ) -> Member:
-        """Go one step with the member; returns it as it is then."""
+        """Take one step of the member towards its target. Returns the member after the step."""
         group = change.group
         if not has_new_topics and member.is_reconciled_to(group.target_epoch):
             return member
@@ -384,28 +433,36 @@ class ConsumerMembership:
     # -- work of workers -------------------------------------------------------------------------------------------------
 
     def take_wanted(self) -> Sequence[WorkerWork]:
-        """Take the work for workers that decisions have asked for. `work_ended` follows each piece."""
+        """Return the work that decisions have requested since the last call, for worker threads.
+
+        The caller passes each piece to `work_ended` when it has ended.
+        """
         return [*self._patterns.take_wanted(), *self._targets.take_wanted()]
 
     def work_ended(self, work: WorkerWork) -> None:
-        """Note that all requests of a piece of work were decided or refused, or that it has failed."""
+        """Release a piece of work, after all its requests were decided or refused, or after it failed."""
         if isinstance(work, FindTopics):
             self._patterns.ended(work.group_id)
         else:
             self._targets.ended(work)
 
     def take_target_part(self, turn: Turn, ask: Ask) -> None:
-        """Write a part of a target that a worker has computed."""
+        """Write one part of a target, which a worker has computed, to the log."""
         part: TargetPart = ask.request
         group = turn.state.consumers.get(part.run.group_id)
         turn.records += self._targets.take_part(group, part, turn.wall_ms)
 
     def topics_created(self, offset: int) -> None:
-        """Let patterns be resolved anew: the metadata at this offset has new topics."""
+        """Record that the metadata at this offset has new topics, so that patterns are searched again."""
         self._patterns.topics_created(offset)
 
     def take_found_topics(self, turn: Turn, ask: Ask) -> None:
-        """Write the topics that a worker has found for a group's patterns."""
+        """Write the topics that a worker has found for a group's patterns to the log, and raise the group's
+        epoch if they changed.
+
+        If a pattern's topics would take more memory than this partition has for members, the pattern matches
+        no topic.
+        """
         request: TopicsFound = ask.request
         self._patterns.ended(request.group_id)
         group = turn.state.consumers.get(request.group_id)
@@ -413,10 +470,16 @@ class ConsumerMembership:
             return
         change = GroupChange(group)
         has_others = False
+        weight = turn.state.consumer_weight
         for pattern in sorted(request.found):
             if pattern not in group.pattern_counts:
                 continue
             known, found = group.resolved.get(pattern), request.found[pattern]
+            weight += weight_of_topics(found) - (0 if known is None else weight_of_topics(known))
+            if weight > self._settings.consumer_members_per_partition_max:
+                reached("consumer_groups.found_topics_dropped")
+                weight -= weight_of_topics(found)
+                found = attrs.evolve(found, topics=frozenset())
             has_others = has_others or found.topics != (frozenset() if known is None else known.topics)
             change.add([pattern_record(group.group_id, pattern, found)])
         if change.records:
@@ -448,8 +511,10 @@ class ConsumerMembership:
         return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=epoch)
 
     def fence(self, turn: Turn, group: ConsumerGroup, member_ids: Sequence[str]) -> None:
-        """Remove members. The group's epoch rises, so that the others get their partitions. If these speak the classic
-        protocol, the group becomes classic.
+        """Remove these members.
+
+        The group's epoch rises, so that their partitions are assigned again. If only members of the classic
+        protocol remain, the group becomes classic.
         """
         if not member_ids:
             return
@@ -472,7 +537,7 @@ class ConsumerMembership:
         turn.records += change.records
 
     def downgrade(self, turn: Turn, group: ConsumerGroup, *, rebalances: bool) -> None:
-        """Let a group of which all members speak the classic protocol become a classic group."""
+        """Turn a consumer group into a classic group; all its members speak the classic protocol."""
         reached("consumer_groups.group_downgraded")
         classic = downgrade(group, self.image, turn.wall_ms)
         turn.records += [*group_tombstones(group), group_metadata_record(group.group_id, classic.stored())]
@@ -483,7 +548,9 @@ class ConsumerMembership:
         self._classic.take_over(turn, classic, rebalances=rebalances)
 
     def joined_as_classic(self, turn: Turn, group_id: str, member: Member) -> None:
-        """Begin the session of a member that has joined by the classic protocol, and its time for SyncGroup."""
+        """Start the session of a member that has joined by the classic protocol, and the time limit for its
+        SyncGroup.
+        """
         assert member.profile.classic is not None, "a member of the consumer protocol has joined by JoinGroup"
         timeout_ms = member.profile.classic.session_timeout_ms
         self.timers.renew_session(turn, group_id, member.member_id, timeout_ms)
@@ -496,7 +563,7 @@ class ConsumerMembership:
             self.fence(turn, group, [member_id])
 
     def delete(self, turn: Turn, group: ConsumerGroup) -> None:
-        """Delete a group without members."""
+        """Write the tombstones of a group without members, and forget its soft state."""
         assert not group.members, "a group with members was deleted"
         turn.records += group_tombstones(group)
         self._checked.discard(group.group_id)
@@ -504,7 +571,10 @@ class ConsumerMembership:
 
 
 def _profile(before: Profile, ask: Ask, request: ConsumerGroupHeartbeatRequest) -> Profile:
-    """Make the member's new profile: the old one with what the request says; the same object if that is nothing."""
+    """Build the member's new profile from the old one and the request.
+
+    Returns the same object if the request changes nothing.
+    """
     names, timeout_ms = request.subscribed_topic_names, request.rebalance_timeout_ms
     if (
         names is None
@@ -532,7 +602,10 @@ def _profile(before: Profile, ask: Ask, request: ConsumerGroupHeartbeatRequest) 
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """True if the request says everything: the member has lost an answer, or joins."""
+    """True if the request names all fields of the member.
+
+    A member sends such a request when it joins, or when it has lost an answer.
+    """
     return (
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -547,5 +620,7 @@ def _assignment(assigned: Epochs) -> Assignment:
 
 
 def _since_zero(assigned: Epochs) -> Epochs:
-    """Return the partitions with epoch 0: the successor has had them from the beginning."""
+    """Return these partitions with assignment epoch 0, so that any epoch of the returning static member
+    counts for them.
+    """
     return {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in assigned.items()}

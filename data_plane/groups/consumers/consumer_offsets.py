@@ -1,9 +1,9 @@
-"""Who may commit and fetch the offsets of a consumer group (KIP-848, KIP-1251). PURE.
+"""The permission to commit or fetch the offsets of a consumer group (KIP-848, KIP-1251). PURE.
 
-A member commits with its epoch. While it moves to the next one, commits with the earlier epoch still come. They count for each
-partition that the member has had since that epoch: `assignment epoch <= epoch of the request <= epoch of the member`.
-A partition that went to another member and came back has a later assignment epoch, so an old commit cannot overwrite a
-newer offset.
+A member commits with its epoch. When the member moves to the next epoch, commits with the earlier one may
+still arrive. Such a commit is accepted for each partition that the member has had since that epoch:
+`assignment epoch <= epoch of the request <= epoch of the member`. A partition that went to another member and
+came back has a later assignment epoch, so an old commit cannot overwrite a newer offset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ __all__ = ["commit_refusal", "fetch_refusal", "transactional_commit_refusal"]
 def commit_refusal(
     group: ConsumerGroup, member_id: str, epoch: int, partitions: Iterable[Owned], version: int
 ) -> ErrorCode:
-    """Find the error for a commit of these partitions, NONE if it is allowed. Anybody may commit for an empty group."""
+    """Return the error for a commit of these partitions, or NONE if it is allowed.
+
+    Any client may commit for an empty group.
+    """
     if epoch < 0 and group.is_empty:
         return ErrorCode.NONE
     member = group.members.get(member_id)
@@ -35,18 +38,24 @@ def commit_refusal(
 def transactional_commit_refusal(
     group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, partitions: Iterable[Owned]
 ) -> ErrorCode:
-    """Find the error for a commit in a transaction. Producers of old versions name no member: they are let in."""
+    """Return the error for a commit in a transaction, or NONE if it is allowed.
+
+    Producers of old versions send no member id, and are accepted.
+    """
     if epoch < 0 and (group.is_empty or (epoch == -1 and not member_id and instance_id is None)):
         return ErrorCode.NONE
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    # As in Kafka: producers know only the error of the classic protocol.
+    # As in Kafka: producers only know the error code of the classic protocol.
     return ErrorCode.ILLEGAL_GENERATION if _epoch_refusal(member, epoch, partitions) else ErrorCode.NONE
 
 
 def fetch_refusal(group: ConsumerGroup, member_id: str | None, epoch: int) -> ErrorCode:
-    """Find the error for a fetch of offsets, NONE if it is allowed: a member must know its present epoch."""
+    """Return the error for a fetch of offsets, or NONE if it is allowed.
+
+    A member must send its present epoch.
+    """
     if member_id is None and epoch < 0:
         return ErrorCode.NONE
     member = group.members.get(member_id or "")

@@ -72,7 +72,7 @@ def member_record(group_id: str, member: Member) -> CoordinatorRecord:
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-    """Make the record of a group's epoch."""
+    """Make the record of a group's epoch and of the hash of its topics."""
     return CoordinatorRecord(
         ConsumerGroupMetadataKey(group_id), ConsumerGroupMetadataValue(epoch, metadata_hash)
     )
@@ -130,7 +130,7 @@ def pattern_tombstone(group_id: str, pattern: str) -> CoordinatorRecord:
 
 
 def topics_tombstone(group_id: str) -> CoordinatorRecord:
-    """Make the tombstone of the topics that versions before 4.1 wrote."""
+    """Make the tombstone of the record of topics that Kafka versions before 4.1 wrote."""
     return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id), None)
 
 
@@ -144,7 +144,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
-    """Make the tombstones of everything that the log has about a group, except its offsets."""
+    """Make the tombstones of all records of a group, except those of its committed offsets."""
     group_id = group.group_id
     members = sorted(group.members)
     return [
@@ -167,7 +167,10 @@ def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
 def upgraded_records(
     group: ConsumerGroup, members: Sequence[Member], metadata_hash: int
 ) -> list[CoordinatorRecord]:
-    """Make the records of a group that was a classic one. Each member's target is its current assignment."""
+    """Make the records of a consumer group that replaces a classic group.
+
+    Each member's target is its current assignment.
+    """
     group_id = group.group_id
     return [
         *(member_record(group_id, each) for each in members),

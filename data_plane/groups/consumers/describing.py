@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: a consumer group as administrators see it. PURE."""
+"""The response of ConsumerGroupDescribe: a consumer group and its members. PURE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 def group_not_found(group_id: str, is_there: bool) -> wire.DescribedGroup:
-    """Make the answer about a group that does not exist, or that is of another kind."""
+    """Build the description of a missing group: the error GROUP_ID_NOT_FOUND.
+
+    With `is_there`, a group of another kind has the name.
+    """
     fault = "is not a consumer group" if is_there else "not found"
     error = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {fault}.")
     return wire.DescribedGroup(error.code, error.message, group_id)
@@ -25,7 +28,10 @@ def group_not_found(group_id: str, is_there: bool) -> wire.DescribedGroup:
 def describe_group(
     group: ConsumerGroup, offered: Sequence[str], image: MetadataImage
 ) -> Work[wire.DescribedGroup]:
-    """Describe a group with its members, sorted by their ids; in slices, as there may be many."""
+    """Describe a group with its members, sorted by their ids.
+
+    This is work in slices, as a group may have many members.
+    """
     members = []
     for member_id in sorted(group.members):
         member, target = group.members[member_id], group.target_of(member_id)
@@ -61,7 +67,7 @@ def _member(member: Member, target: Target, image: MetadataImage) -> wire.Member
 
 
 def _had(member: Member) -> Epochs:
-    """Return the partitions that a member has; it answers for those, too, that it has still to give up."""
+    """Return all partitions of a member, with those that it has not revoked yet."""
     if not member.revoking:
         return member.assigned
     had: dict[bytes, Mapping[int, int]] = dict(member.assigned)
@@ -71,7 +77,7 @@ def _had(member: Member) -> Epochs:
 
 
 def _topics(partitions: Mapping[bytes, Collection[int]], image: MetadataImage) -> wire.Assignment:
-    """List partitions by topic. Topics that are gone have no name, so they are left out."""
+    """List partitions by topic, with the topic's name. Deleted topics are left out."""
     return wire.Assignment(
         [
             wire.TopicPartitions(topic_id, topic.name, sorted(partitions[topic_id]))

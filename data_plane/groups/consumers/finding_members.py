@@ -1,4 +1,7 @@
-"""Which member a request is from: found by its id or its instance id, with the checks of its epoch (KIP-848). PURE."""
+"""The search for the member that sent a request, by member id or instance id, and the check of its epoch (KIP-848).
+
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ __all__ = ["dynamic_member", "known_member", "known_static_member", "static_memb
 def dynamic_member(
     group: ConsumerGroup, member_id: str, joins: bool, request: ConsumerGroupHeartbeatRequest
 ) -> Member:
-    """Find or make a member without an instance id. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH."""
+    """Return the member with this id, or create it if it joins.
+
+    It has no instance id. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
+    """
     if joins:
         member: Member = group.members.get(member_id, Member(member_id))
         return member
@@ -40,7 +46,8 @@ def dynamic_member(
 def static_member(
     change: GroupChange, member_id: str, instance_id: str, joins: bool, request: ConsumerGroupHeartbeatRequest
 ) -> Member:
-    """Find or make a static member; after a return it takes the place of its old self.
+    """Return the static member with this instance id, or create it if it joins. A static member that returns
+    under a new id replaces its old entry.
 
     Raises:
         KafkaError: UNRELEASED_INSTANCE_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH
@@ -65,7 +72,9 @@ def static_member(
 
 
 def successor_of(change: GroupChange, existing: Member, member_id: str) -> Member:
-    """Put a member with another id in the place of a static member; it has the other's target and partitions."""
+    """Replace the static member `existing` by a member with a new id, which keeps the target and the
+    partitions. Returns the new member.
+    """
     group = change.group
     successor = attrs.evolve(existing, member_id=member_id, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
     change.add(
@@ -80,7 +89,7 @@ def successor_of(change: GroupChange, existing: Member, member_id: str) -> Membe
 
 
 def known_member(group: ConsumerGroup, member_id: str) -> Member:
-    """Find a member. Raises UNKNOWN_MEMBER_ID."""
+    """Return the member with this id. Raises UNKNOWN_MEMBER_ID."""
     member: Member | None = group.members.get(member_id)
     if member is None:
         text = f"Member {member_id} is not a member of group {group.group_id}."
@@ -89,7 +98,10 @@ def known_member(group: ConsumerGroup, member_id: str) -> Member:
 
 
 def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> Member:
-    """Find a static member. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    """Return the static member with this instance id.
+
+    Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if it has another member id.
+    """
     member = group.static_member(instance_id)
     if member is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -104,8 +116,10 @@ def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) 
 
 
 def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Refuse a member of another epoch. A member that still has the previous epoch may have lost the answer with the
-    newer one: it is accepted if all its partitions are assigned to it.
+    """Refuse a heartbeat with another epoch than the member's.
+
+    The previous epoch is accepted if all partitions that the member names are assigned to it: it may have
+    lost the last answer.
     """
     epoch = request.member_epoch
     if epoch == member.epoch:

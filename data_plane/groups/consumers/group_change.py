@@ -1,4 +1,7 @@
-"""One consumer group in the middle of a decision: its records so far, and the group after them. PURE."""
+"""The changes of one consumer group during a decision: the records so far, and the group as it is after them.
+
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,21 @@ __all__ = ["GroupChange"]
 
 
 class GroupChange:
-    """The records that a decision makes about one group. They count only when the decision succeeds."""
+    """The records that a decision makes about one group. They are written only if the whole decision succeeds."""
 
     __slots__ = ("classic", "group", "records", "wants_target")
 
     def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
-        """The group after `records`."""
+        """The group as it is after `records`."""
         self.records: list[CoordinatorRecord] = []
         self.classic: ClassicGroup | None = None
-        """The classic group that this one replaces."""
+        """The classic group that this group replaces; None if there is none."""
         self.wants_target = False
         """True if a worker has to compute the group's target."""
 
     def add(self, records: Iterable[CoordinatorRecord]) -> None:
-        """Add records, and change the group by them."""
+        """Add records, and apply them to `group`."""
         added = list(records)
         self.records += added
         of_group = [(each.key, each.value) for each in added if isinstance(each.key, ConsumerKey)]

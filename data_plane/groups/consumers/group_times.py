@@ -1,4 +1,6 @@
-"""The times of one consumer group: its own configuration, or else the broker's, within the broker's bounds. PURE."""
+"""The time limits of one consumer group: the group's own configuration or the broker's default, within the
+broker's bounds. PURE.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ __all__ = ["assignment_interval_ms", "heartbeat_interval_ms", "session_timeout_m
 
 
 def session_timeout_ms(settings: GroupSettings, image: MetadataImage, group_id: str) -> int:
-    """Find the time after which a silent member is removed."""
+    """Return the session timeout: a member that sends nothing for so many milliseconds is removed."""
     return _within(
         _own_value(image, group_id, "consumer.session.timeout.ms"),
         settings.consumer_session_timeout_ms,
@@ -23,7 +25,7 @@ def session_timeout_ms(settings: GroupSettings, image: MetadataImage, group_id: 
 
 
 def heartbeat_interval_ms(settings: GroupSettings, image: MetadataImage, group_id: str) -> int:
-    """Find the time between two heartbeats of a member."""
+    """Return the time between two heartbeats of a member, in milliseconds."""
     return _within(
         _own_value(image, group_id, "consumer.heartbeat.interval.ms"),
         settings.consumer_heartbeat_interval_ms,
@@ -33,7 +35,7 @@ def heartbeat_interval_ms(settings: GroupSettings, image: MetadataImage, group_i
 
 
 def assignment_interval_ms(settings: GroupSettings, image: MetadataImage, group_id: str) -> int:
-    """Find the time that passes at least between two computations of the group's target."""
+    """Return the shortest time between two computations of the group's target, in milliseconds."""
     return _within(
         _own_value(image, group_id, "consumer.assignment.interval.ms"),
         settings.consumer_assignment_interval_ms,

@@ -1,4 +1,7 @@
-"""The sessions of members, and the time that each has to give partitions up. Soft state: a new coordinator begins it anew. PURE."""
+"""Timers of members: the session, and the time limits for revoking partitions, JoinGroup and SyncGroup.
+
+Soft state: a new coordinator starts them again. PURE.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,30 @@ from odradek.named_states import reached
 __all__ = ["MemberTimers"]
 
 Fence: TypeAlias = Callable[[Turn, str, str], None]
-"""Removes a member, given the group and the member's id; does nothing where the member is gone."""
+"""A function that removes a member, given the turn, the group id and the member id. It does nothing if the
+member is gone.
+"""
 NEVER = float("inf")
 
 
 class _Timers:
-    """The timers of one member. Times in monotonic milliseconds."""
+    """The timers of one member. All times are monotonic milliseconds."""
 
     __slots__ = ("checked_ms", "join", "revocation", "session_ends_ms", "sync")
 
     def __init__(self) -> None:
         self.session_ends_ms: float = NEVER
         self.checked_ms: float = NEVER
-        """The time of the next check whether the session has ended; never later than its end."""
+        """The time of the next check whether the session has ended. It is never later than the end of the
+        session.
+        """
         self.revocation: object | None = None
         self.join: object | None = None
         self.sync: object | None = None
 
 
 class MemberTimers:
-    """The timers of all members of consumer groups, of one coordinator."""
+    """The timers of the members of all consumer groups of one coordinator."""
 
     def __init__(self, deadlines: Deadlines, fence: Fence) -> None:
         self._deadlines = deadlines
@@ -43,14 +50,16 @@ class MemberTimers:
         return len(self._members)
 
     def renew_session(self, turn: Turn, group_id: str, member_id: str, timeout_ms: int) -> None:
-        """Begin the member's session anew, from now on."""
+        """Start the member's session again: it ends `timeout_ms` from now."""
         timers = self._of(group_id, member_id)
         self._end_session_at(group_id, member_id, timers, turn.now_ms + timeout_ms)
 
     def watch_revocation(
         self, turn: Turn, group_id: str, member_id: str, epoch: int, timeout_ms: int
     ) -> None:
-        """Fence the member unless it has left this epoch within `timeout_ms`: it must give partitions up."""
+        """Start the time limit for revoking partitions: the member is fenced if it still has this epoch after
+        `timeout_ms`.
+        """
         timers = self._of(group_id, member_id)
 
         def expire(later: Turn) -> None:
@@ -67,14 +76,15 @@ class MemberTimers:
         token = timers.revocation = self._deadlines.at(turn.now_ms + timeout_ms, expire)
 
     def end_revocation(self, group_id: str, member_id: str) -> None:
-        """Stop waiting for the member to give partitions up."""
+        """Cancel the member's time limit for revoking partitions."""
         timers = self._members.get((group_id, member_id))
         if timers is not None:
             timers.revocation = None
 
     def watch_join(self, turn: Turn, group_id: str, member: Member) -> None:
-        """Fence a member of the classic protocol unless it joins within its rebalance timeout from now on, or from an
-        earlier call on.
+        """Start the time limit for the next JoinGroup of a classic-protocol member: its rebalance timeout.
+
+        A limit that already runs stays.
         """
         timers = self._of(group_id, member.member_id)
         if timers.join is None:
@@ -89,11 +99,14 @@ class MemberTimers:
             )
 
     def end_join(self, group_id: str, member_id: str) -> None:
-        """Stop waiting for a JoinGroup."""
+        """Cancel the member's time limit for JoinGroup."""
         self._of(group_id, member_id).join = None
 
     def watch_sync(self, turn: Turn, group_id: str, member: Member) -> None:
-        """Fence a member of the classic protocol unless it syncs within its rebalance timeout."""
+        """Start the time limit for the SyncGroup of a classic-protocol member: its rebalance timeout.
+
+        A member that exceeds it is fenced.
+        """
         timers = self._of(group_id, member.member_id)
 
         def expire(later: Turn) -> None:
@@ -104,11 +117,11 @@ class MemberTimers:
         token = timers.sync = self._deadlines.at(turn.now_ms + member.profile.rebalance_timeout_ms, expire)
 
     def end_sync(self, group_id: str, member_id: str) -> None:
-        """Stop waiting for a SyncGroup."""
+        """Cancel the member's time limit for SyncGroup."""
         self._of(group_id, member_id).sync = None
 
     def forget(self, group_id: str, member_id: str) -> None:
-        """Forget a member that is gone. Timers that still name it do nothing."""
+        """Drop the timers of a member that is gone. Deadlines that still name the member do nothing."""
         timers = self._members.pop((group_id, member_id), None)
         if timers is not None:
             timers.revocation = timers.join = timers.sync = None

@@ -1,10 +1,12 @@
-"""The way of a group from the classic protocol to that of consumers, and back, while its members go on. PURE.
+"""Conversion of a group from the classic to the consumer protocol and back, while its members keep running. PURE.
 
-A classic group becomes a consumer group when a member of the consumer protocol joins it. The other members go on
-speaking the classic protocol. Their epoch is the generation, and they keep the partitions that the leader has given them. The group becomes classic again when its last member of the consumer protocol leaves. Then the targets become
-assignments, and a rebalance begins.
+A classic group becomes a consumer group when a member of the consumer protocol joins it. The other members
+still speak the classic protocol. Their epoch is the generation, and they keep the partitions that the group's
+leader has assigned to them. The group becomes classic again when its last member of the consumer protocol
+leaves. Then the targets become assignments, and a rebalance begins.
 
-`group.consumer.migration.policy` says which way is open. Offsets are not touched: they belong to the name of the group.
+`group.consumer.migration.policy` says which of the two conversions are allowed. Offsets do not change: they
+belong to the group's name.
 """
 
 from __future__ import annotations
@@ -39,12 +41,15 @@ _UPGRADE, _DOWNGRADE, _BOTH = "upgrade", "downgrade", "bidirectional"
 
 
 def subscription_in(metadata: bytes) -> ConsumerProtocolSubscription:
-    """Decode what a member of the classic protocol reads. Raises `ProtocolError`."""
+    """Decode the subscription of a classic-protocol member from its metadata. Raises `ProtocolError`."""
     return decode_bounded(ConsumerProtocolSubscription, _version_of(metadata), metadata, 2)
 
 
 def _version_of(data: bytes) -> int:
-    """Choose the version for reading a member's metadata. Newer versions only append fields."""
+    """Return the version with which to decode a member's metadata.
+
+    A newer version only appends fields, so it is read as the newest known one.
+    """
     version = int.from_bytes(data[:2], "big", signed=True)
     return max(0, min(version, ConsumerProtocolSubscription.VALID_VERSIONS[1]))
 
@@ -52,7 +57,7 @@ def _version_of(data: bytes) -> int:
 def encoded_assignment(
     partitions: Mapping[bytes, Collection[int]], metadata: bytes, image: MetadataImage
 ) -> bytes:
-    """Encode partitions for a member of the classic protocol, in the version of its metadata."""
+    """Encode an assignment for a classic-protocol member, in the version of the member's metadata."""
     version = _version_of(metadata)
     topics = [
         ConsumerProtocolAssignmentTopicPartition(topic.name, sorted(partitions[topic_id]))
@@ -63,7 +68,7 @@ def encoded_assignment(
 
 
 def owned_by_id(subscription: ConsumerProtocolSubscription, image: MetadataImage) -> list[TopicPartitions]:
-    """List the partitions that a member of the classic protocol says it has, by topic id."""
+    """List by topic id the partitions that a classic-protocol member says it owns."""
     return [
         TopicPartitions(topic.topic_id, list(each.partitions))
         for each in subscription.owned_partitions
@@ -77,10 +82,12 @@ def owned_by_id(subscription: ConsumerProtocolSubscription, image: MetadataImage
 def upgraded(
     classic: ClassicGroup, settings: GroupSettings, image: MetadataImage
 ) -> tuple[ConsumerGroup, Sequence[Member]]:
-    """Make the consumer group in place of a classic group with members; returns it without members, and the members.
+    """Convert a classic group with members. Returns the new consumer group, still without members, and the
+    members to add to it.
 
     Raises:
-        KafkaError: GROUP_ID_NOT_FOUND where the way is closed, or the members could not go on
+        KafkaError: GROUP_ID_NOT_FOUND if the policy forbids the conversion or a member cannot take part
+            in it; UNKNOWN_SERVER_ERROR if two members have the same partition
     """
     group_id = classic.group_id
     if settings.migration_policy.lower() not in (_UPGRADE, _BOTH):
@@ -118,7 +125,8 @@ def _upgraded_member(
         ) from error
     owned = [(topic_id, each) for topic_id, partitions in assigned.items() for each in partitions]
     if not taken.isdisjoint(owned):
-        # The leader has given one partition to two members. Only one could keep it.
+        # The leader has assigned one partition to two members, but in a consumer group a partition has one
+        # owner.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     taken.update(owned)
     return Member(
@@ -141,7 +149,10 @@ def _upgraded_member(
 
 
 def _assigned_in(assignment: bytes, classic: ClassicGroup, image: MetadataImage) -> Epochs:
-    """Decode the partitions that a leader has assigned. None for a member that has just joined."""
+    """Decode the partitions in an assignment of the group's leader.
+
+    Empty for a member that has just joined.
+    """
     if not assignment:
         return {}
     given = decode_bounded(ConsumerProtocolAssignment, _version_of(assignment), assignment, 2)
@@ -166,8 +177,9 @@ def _assigned_in(assignment: bytes, classic: ClassicGroup, image: MetadataImage)
 def may_downgrade(
     group: ConsumerGroup, leaving: Collection[str], settings: GroupSettings, joining: int = 0
 ) -> bool:
-    """True if the group becomes classic when these members are gone: all others speak the classic protocol, and the
-    way is open. `joining` is the number of classic members that take their places.
+    """True if the group becomes classic once the members `leaving` are gone: the policy allows it, and all
+    remaining members speak the classic protocol. `joining` counts classic-protocol members that replace
+    leaving ones.
     """
     left = len(group.members) - len(leaving)
     leaving_classic = sum(group.members[each].profile.classic is not None for each in leaving)
@@ -179,9 +191,10 @@ def may_downgrade(
 
 
 def downgraded(group: ConsumerGroup, image: MetadataImage, wall_ms: int) -> ClassicGroup:
-    """Make the classic group in place of a consumer group whose members all speak the classic protocol.
+    """Convert a consumer group whose members all speak the classic protocol into a classic group.
 
-    It is stable in the generation that was the group's epoch, and each member has its target.
+    The new group is stable. Its generation is the old group's epoch, and each member's assignment is its
+    target.
     """
     classic = ClassicGroup(group.group_id)
     classic.generation = group.epoch

@@ -1,11 +1,13 @@
-"""Subscriptions by regular expression: which topics a pattern matches, and when that is found out anew. PURE.
+"""Subscriptions by regular expression: which topics a pattern matches, and when they are searched again.
+PURE.
 
-Patterns are those of RE2, and match a whole name (KIP-848). The log has the topics of each pattern, as they were found last. A
-worker finds them (`find_topics`), by the rights of the member whose heartbeat asked for it. Only topics that this member may
-DESCRIBE match.
+Patterns are in RE2's syntax, and match a whole topic name (KIP-848). The log has the topics of each pattern,
+as they were found last. A worker searches them (`find_topics`) with the rights of the member whose heartbeat
+triggered the search. Only topics that this member may DESCRIBE match.
 
-All patterns of a group are resolved together, when one of them is new, when topics were created, or when
-`group.consumer.regex.refresh.interval.ms` has passed. Ten seconds lie between two resolutions, and one runs at a time.
+The patterns of a group are searched together: when one is new, when topics were created, or when
+`group.consumer.regex.refresh.interval.ms` has passed. Between two searches at least ten seconds pass, and one
+search runs at a time.
 """
 
 from __future__ import annotations
@@ -24,75 +26,88 @@ from odradek.data_plane.groups.record_sizes import STRING_BYTES_MAX, utf8_size
 from odradek.env.pausing import pause
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.named_states import reached
+from odradek.serving.patterns import compile_pattern, forget_compiled
 from odradek.wire.errors import ErrorCode, KafkaError
 
-__all__ = ["FindTopics", "MaySee", "PatternStatus", "Patterns", "TopicsFound", "check_pattern", "find_topics"]
+__all__ = [
+    "FindTopics",
+    "MaySee",
+    "PatternStatus",
+    "Patterns",
+    "TopicsFound",
+    "check_new_pattern",
+    "check_pattern",
+    "find_topics",
+]
 
 REFRESH_INTERVAL_MS_MIN = 10_000
 NAMES_PER_PAUSE = 1_000
 
 MaySee: TypeAlias = Callable[[str], bool]
-"""True for a topic that a client may DESCRIBE."""
-
-_QUIET = re2.Options()
-_QUIET.log_errors = False
+"""Returns True if a client may DESCRIBE the topic of this name."""
 
 
 class PatternStatus(Enum):
-    """The change of a member's pattern."""
+    """The change of a member's pattern by a heartbeat."""
 
     UNCHANGED = 0
     CHANGED = 1
     RESOLVED = 2
-    """It is another than before, and its topics are known: the group's epoch must rise."""
+    """The pattern has changed, and the log already has its topics: the group's epoch must rise."""
 
 
 @attrs.frozen
 class FindTopics:
-    """Work for a worker: find the topics of all patterns of a group."""
+    """Work for a worker: search the topics of all patterns of one group."""
 
     group_id: str
     patterns: tuple[str, ...]
     image: MetadataImage
     may_see: MaySee | None
-    """None: everybody may see all topics."""
+    """Returns True for topics that the member may DESCRIBE. None: all topics are visible."""
     started_ms: int
-    """Wall-clock time at which it was asked for."""
+    """The wall-clock time at which the search was requested, in milliseconds since 1970."""
 
     def requests(self) -> Sequence[TopicsFound]:
-        """Find the topics, and return them as a request to the coordinator."""
+        """Search the topics, and return the result as one request to the coordinator."""
         return [find_topics(self)]
 
 
 @attrs.frozen
 class TopicsFound:
-    """The request of a coordinator to take over what a worker has found. It has no answer."""
+    """A worker's result as a request to the coordinator: it writes the found topics to the log.
+
+    It has no answer.
+    """
 
     group_id: str
     found: Mapping[str, Resolved]
-    """The topics of each pattern; empty if the work has failed."""
+    """The topics of each pattern; empty if the search failed."""
 
 
 def find_topics(work: FindTopics) -> TopicsFound:
-    """Find the topics of each pattern. It takes time in proportion to patterns and topics, and belongs into a worker."""
+    """Search the topics that match each pattern.
+
+    This takes time in proportion to patterns times topics, so it runs in a worker thread.
+    """
     matched: dict[str, list[str]] = {pattern: [] for pattern in work.patterns}
-    compiled = []
-    for pattern in work.patterns:
-        try:
-            compiled.append((matched[pattern], re2.compile(pattern, _QUIET)))
-        except re2.error:
-            # Another program's log may hold any text. It matches nothing.
-            reached("consumer_groups.unreadable_pattern_skipped")
     visible: dict[str, bool] = {}
-    for number, name in enumerate(work.image.topics):
-        if number % NAMES_PER_PAUSE == 0:
-            pause()
-        for names, expression in compiled:
+    for pattern, names in matched.items():
+        try:
+            expression = compile_pattern(pattern)
+        except re2.error:
+            # A log that another program wrote may hold an invalid pattern. It matches no topic.
+            reached("consumer_groups.unreadable_pattern_skipped")
+            continue
+        for number, name in enumerate(work.image.topics):
+            if number % NAMES_PER_PAUSE == 0:
+                pause()
             if expression.fullmatch(name) is not None:
                 if name not in visible:
                     visible[name] = work.may_see is None or work.may_see(name)
                 if visible[name]:
                     names.append(name)
+        forget_compiled()
     offset = work.image.offset
     return TopicsFound(
         work.group_id,
@@ -101,26 +116,32 @@ def find_topics(work: FindTopics) -> TopicsFound:
 
 
 class Patterns:
-    """The patterns of all groups of one coordinator. Which resolutions run is soft state."""
+    """The searches for the topics of patterns, of all groups of one coordinator.
+
+    The set of running searches is soft state.
+    """
 
     def __init__(self, refresh_interval_ms: int) -> None:
         self._refresh_interval_ms = refresh_interval_ms
         self._running: set[str] = set()
         self._wanted: list[FindTopics] = []
         self._newest_topics = -1
-        """The offset of the newest metadata with new topics."""
+        """The offset of the newest metadata image that had new topics."""
 
     def topics_created(self, offset: int) -> None:
-        """Note that the metadata at this offset has topics that were not there before."""
+        """Record that the metadata at this offset has new topics, so that patterns are searched again."""
         self._newest_topics = offset
 
     def take_wanted(self) -> Sequence[FindTopics]:
-        """Take the work that decisions have asked for. Each piece ends with `TopicsFound`."""
+        """Return the searches that were requested since the last call.
+
+        Each search must end with a `TopicsFound`.
+        """
         wanted, self._wanted = self._wanted, []
         return wanted
 
     def ended(self, group_id: str) -> None:
-        """Note that a resolution has ended."""
+        """Record that the search for this group has ended."""
         self._running.discard(group_id)
 
     def update(
@@ -132,11 +153,9 @@ class Patterns:
         may_see: MaySee | None,
         wall_ms: int,
     ) -> PatternStatus:
-        """Compare a member's pattern with its earlier one, when its profile is in the group already. Ask for a
-        resolution where one is due.
-
-        Raises:
-            KafkaError: INVALID_REGULAR_EXPRESSION
+        """Compare a member's new pattern with the one before, and request a search of the group's patterns if
+        one is due. Call it after the new profile is part of `change`. `before` and `after` are patterns;
+        empty means none.
         """
         status, is_new = PatternStatus.UNCHANGED, False
         if before != after:
@@ -149,11 +168,9 @@ class Patterns:
         return status
 
     def _changed(self, change: GroupChange, before: str, after: str) -> tuple[PatternStatus, bool]:
-        """Return the change of the pattern, and True if the group has not had it so far."""
+        """Return how the member's pattern has changed, and True if the pattern is new to the group."""
         group = change.group
         is_new = bool(after) and group.pattern_counts[after] == 1
-        if is_new:
-            check_pattern(after)
         if before and before not in group.pattern_counts and before in group.resolved:
             change.add([pattern_tombstone(group.group_id, before)])
         if after in group.resolved or not after:
@@ -176,23 +193,38 @@ class Patterns:
         )
 
 
+def check_new_pattern(group: ConsumerGroup, pattern: str, check: Callable[[str], None] | None) -> None:
+    """Check a pattern that is new to the group: only one member has it.
+
+    The member's new profile is already in `group`. `check` raises the error that a worker has found; None: the
+    pattern is compiled here.
+
+    Raises:
+        KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR
+    """
+    if pattern and group.pattern_counts[pattern] == 1:
+        (check or check_pattern)(pattern)
+
+
 def check_pattern(pattern: str) -> None:
-    """Refuse a pattern that is too long for a record, or that RE2 cannot read.
+    """Refuse a pattern that is too long for a record, or that RE2 cannot compile within some milliseconds.
 
     Raises:
         KafkaError: INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR
     """
     if utf8_size(pattern) > STRING_BYTES_MAX:
-        # It fits no record's key.
+        # Such a pattern does not fit into a record's key.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     try:
-        re2.compile(pattern, _QUIET)
+        compile_pattern(pattern)
     except re2.error as error:
         reached("consumer_groups.invalid_pattern_refused")
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {_text(error)}.",
         ) from error
+    finally:
+        forget_compiled()
 
 
 def _text(error: Exception) -> str:

@@ -1,8 +1,9 @@
-"""The next step of one member towards its target (KIP-848). PURE.
+"""The next step of one member towards its target assignment (KIP-848). PURE.
 
-A member in the state `STABLE` has reached a target. When a newer target takes partitions away, the member becomes
-`UNREVOKED_PARTITIONS`. It stays in its epoch until it no longer names these partitions as its own. Then it moves to the
-epoch of the newest target and gets the partitions that are free. As long as it waits for other owners it is `UNRELEASED_PARTITIONS`.
+A member in the state `STABLE` has reached a target. When a newer target takes partitions away, the member
+becomes `UNREVOKED_PARTITIONS`. It stays in its epoch until its heartbeats no longer name these partitions.
+Then it moves to the epoch of the newest target and gets those partitions that are free. While other members
+still own some of its partitions, it is `UNRELEASED_PARTITIONS`.
 
 Partitions of topics that the member no longer reads are taken away at once, whatever its target says.
 """
@@ -28,7 +29,8 @@ from odradek.wire.messages.consumer_group_heartbeat import TopicPartitions
 __all__ = ["is_subset", "reconcile"]
 
 OwnedPartitions = Sequence[TopicPartitions] | None
-"""The partitions that a member says it has; None if nothing has changed since it was asked last."""
+"""The partitions that a member says it owns. None: the heartbeat leaves them out, as nothing has changed.
+"""
 _NONE: frozenset[int] = frozenset()
 _UNKNOWN_STATE = (
     "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin."
@@ -36,7 +38,7 @@ _UNKNOWN_STATE = (
 
 
 def is_subset(owned: OwnedPartitions, assigned: Epochs) -> bool:
-    """True if the member names its partitions, and all of them are assigned to it."""
+    """True if the heartbeat names the member's partitions, and all of them are assigned to the member."""
     if owned is None:
         return False
     return all(
@@ -48,7 +50,7 @@ def is_subset(owned: OwnedPartitions, assigned: Epochs) -> bool:
 
 @attrs.frozen
 class _Goal:
-    """The facts besides the member on which its next step depends."""
+    """The inputs of a member's next step, except the member itself."""
 
     epoch: int
     target: Target
@@ -67,13 +69,15 @@ def reconcile(
     is_free: Callable[[bytes, int], bool],
     owned: OwnedPartitions,
 ) -> Member:
-    """Return the member after its next step.
+    """Compute the member's next step towards its target, and return the member after it.
 
-    `epoch` and `target` are the newest target, `topics` the ids of the topics that the member reads. With
-    `has_new_topics` these have changed just now. `is_free` is true for a partition that no member has.
+    `target` is the member's newest target, and `epoch` its epoch. `topics` are the ids of the topics that the
+    member reads; with `has_new_topics` they have just changed. `is_free` returns True for a partition without
+    an owner.
 
     Raises:
-        KafkaError: FENCED_MEMBER_EPOCH, if a later version wrote the member's state, and it has partitions
+        KafkaError: FENCED_MEMBER_EPOCH if the member's state is unknown (a later version wrote it) and
+            the member may have partitions
     """
     goal = _Goal(epoch, target, topics, is_free, owned)
     if member.state is MemberState.STABLE and member.epoch == epoch:
@@ -87,7 +91,10 @@ def reconcile(
 
 
 def _has_any(owned: OwnedPartitions, wanted: Epochs) -> bool:
-    """True if the member may still have one of the wanted partitions; so if it says nothing about its partitions."""
+    """True if the member may still own one of the wanted partitions.
+
+    A heartbeat that names no partitions counts as True.
+    """
     if owned is None:
         return True
     return any(
@@ -98,7 +105,7 @@ def _has_any(owned: OwnedPartitions, wanted: Epochs) -> bool:
 
 
 def _without_other_topics(member: Member, goal: _Goal) -> Member:
-    """Take away the partitions of topics that the member no longer reads; the rest of its state stays."""
+    """Revoke the partitions of topics that the member no longer reads. All else about the member stays."""
     assigned = {topic_id: each for topic_id, each in member.assigned.items() if topic_id in goal.topics}
     if len(assigned) == len(member.assigned):
         return member
@@ -125,7 +132,7 @@ def _towards(member: Member, goal: _Goal) -> Member:
         given_up = member.revoking.get(topic_id, NO_PARTITIONS)
         kept = {partition: since for partition, since in has.items() if partition in wanted}
         lost = {partition: since for partition, since in has.items() if partition not in wanted}
-        # A partition that the member has just given up itself has no other owner.
+        # A partition that the member itself has just revoked is free for it: nobody else owns it.
         more = [
             each
             for each in sorted(wanted)

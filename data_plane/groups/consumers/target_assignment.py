@@ -1,4 +1,7 @@
-"""The target of a consumer group: which member should have which partitions, as an assignor says. PURE."""
+"""The target of a consumer group: the partitions that each member should have, as the chosen assignor computes them.
+
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,15 @@ __all__ = ["may_compute", "member_targets", "target_records", "topic_ids"]
 
 
 def may_compute(group: ConsumerGroup, interval_ms: int, wall_ms: int) -> bool:
-    """True if the next target may be computed now: `interval_ms` after the last one, or if its time is unknown."""
+    """True if the next target may be computed at `wall_ms`: `interval_ms` have passed since the last one, or
+    its time is unknown.
+    """
     since_ms = group.target_timestamp_ms
     return since_ms == 0 or interval_ms == 0 or wall_ms >= since_ms + interval_ms
 
 
 def topic_ids(group: ConsumerGroup, profile: Profile, image: MetadataImage) -> frozenset[bytes]:
-    """List the ids of the topics that a member reads and that exist."""
+    """Return the ids of the existing topics that a member reads."""
     topics = image.topics
     return frozenset(topics[name].topic_id for name in group.topics_of(profile) if name in topics)
 
@@ -28,8 +33,9 @@ def topic_ids(group: ConsumerGroup, profile: Profile, image: MetadataImage) -> f
 def target_records(
     group: ConsumerGroup, offered: Sequence[str], image: MetadataImage, wall_ms: int
 ) -> list[CoordinatorRecord]:
-    """Compute the target for the group's epoch; return a record for each member whose target changes, and the
-    record of the epoch.
+    """Compute the target for the group's present epoch.
+
+    Returns a record for each member whose target changes, and last the record of the epoch.
     """
     records = member_targets(group, offered, image)
     return [*records, target_epoch_record(group.group_id, group.epoch, wall_ms)]
@@ -38,7 +44,10 @@ def target_records(
 def member_targets(
     group: ConsumerGroup, offered: Sequence[str], image: MetadataImage
 ) -> list[CoordinatorRecord]:
-    """Compute the target for the group's epoch; return a record for each member whose target changes."""
+    """Compute the target for the group's present epoch.
+
+    Returns a record for each member whose target changes.
+    """
     assign = ASSIGNORS[group.preferred_assignor(offered)]
     members: Mapping[str, Subscriber] = _subscribers(group, image)
     counts = {
@@ -55,7 +64,10 @@ def member_targets(
 
 
 def _subscribers(group: ConsumerGroup, image: MetadataImage) -> dict[str, Subscriber]:
-    """List the members by id. Those that read the same topics share one set of ids."""
+    """Make the assignor's input: the group's members, by member id.
+
+    Members that read the same topics share one set of topic ids.
+    """
     shared: dict[tuple[tuple[str, ...], str], frozenset[bytes]] = {}
     members: dict[str, Subscriber] = {}
     for member_id in sorted(group.members):

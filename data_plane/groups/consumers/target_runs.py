@@ -2,20 +2,22 @@
 
 Theory of operation
 -------------------
-The target of a small group is computed inside a decision. That of a large one would hold up the loop for too long. A
-decision then leaves a `TargetRun`. A worker computes the target of the group as it was, and splits the records. Each part
-is a request of the coordinator itself, and so a decision of its own. It is small enough for the loop and for a batch of
-the log. The last part has the record of the target's epoch.
+The target of a small group is computed inside a decision. The target of a large group would block the event
+loop for too long. So the decision requests a `TargetRun`. A worker computes the target from the group as it
+was, and splits the records into parts. The coordinator submits each part to itself as a request, so each is a
+decision of its own. It is small enough for the loop and for a batch of the log. The last part has the record
+of the target's epoch.
 
 A part counts only while its run is the newest of its group. The group may have changed meanwhile:
 
-* Members that have left are passed over. Their departure has raised the group's epoch, so another target follows.
-* A static member that came back with another id gets what was computed for its old id. That raises no epoch.
-* A group that was deleted, that became a classic one or that got another target has ended the run.
+* Parts skip members that have left. Their departure has raised the group's epoch, so another target follows.
+* A static member that came back with another id gets the target that was computed for its old id. That raises
+  no epoch.
+* A run ends if its group is deleted, becomes a classic group or gets another target.
 
-Until the last part is written, no member of the group goes a step: it would go to a mixture of two targets. Only a member that joins
-does, since it needs an epoch. A coordinator that
-takes over in between finds such a mixture in the log, with the earlier epoch. It computes a target of its own.
+Until the last part is written, members take no step, since they would move to a mixture of two targets. Only
+a joining member takes one, because it needs an epoch. A coordinator that takes over in between finds such a
+mixture in the log, with the earlier epoch. It then computes a new target.
 """
 
 from __future__ import annotations
@@ -39,13 +41,15 @@ from odradek.wire.messages.coordinator_records import (
 __all__ = ["TargetPart", "TargetRun", "TargetRuns", "is_small"]
 
 INLINE_UNITS_MAX = 300
-"""Partitions and readers of topics for which a decision computes a target: 2 to 3 ms."""
+"""The largest group for which a decision computes the target itself, in units: members, partitions, and
+readers of each topic. This takes 2 to 3 ms.
+"""
 PART_UNITS = 600
-"""Members and partitions in the records of one part: about 2 ms, and 10 kB."""
+"""The size of one part, in members plus partitions of its records. A part takes about 2 ms and 10 kB."""
 
 
 def is_small(group: ConsumerGroup, image: MetadataImage) -> bool:
-    """True if a decision may compute the target of the group itself."""
+    """True if the group is small enough for a decision to compute its target itself."""
     left = INLINE_UNITS_MAX - len(group.members)
     counts = group.topic_counts
     for name in counts:
@@ -65,11 +69,11 @@ def is_small(group: ConsumerGroup, image: MetadataImage) -> bool:
 
 @attrs.frozen(eq=False)
 class TargetRun:
-    """Work for a worker: compute the target of a group, as the group is in its present epoch."""
+    """Work for a worker: compute the target of a group for its present epoch."""
 
     group: ConsumerGroup
     offered: Sequence[str]
-    """The assignors that the coordinator offers."""
+    """The names of the assignors that the coordinator supports."""
     image: MetadataImage
 
     @property
@@ -77,7 +81,7 @@ class TargetRun:
         return self.group.group_id
 
     def requests(self) -> Sequence[TargetPart]:
-        """Compute the target, and return it as requests to the coordinator, in order."""
+        """Compute the target, and return it as a sequence of requests to the coordinator, one for each part."""
         records = member_targets(self.group, self.offered, self.image)
         pause()
         parts = [TargetPart(self, some, False) for some in _in_parts(records)]
@@ -87,7 +91,7 @@ class TargetRun:
 
 @attrs.frozen(eq=False)
 class TargetPart:
-    """The request of a coordinator to write a part of a target. It has no answer."""
+    """One part of a target, as a request to the coordinator: write these records. It has no answer."""
 
     run: TargetRun
     records: Sequence[CoordinatorRecord]
@@ -111,44 +115,44 @@ def _in_parts(records: Sequence[CoordinatorRecord]) -> Iterator[Sequence[Coordin
 
 
 class TargetRuns:
-    """The runs of all groups of one coordinator, at most one for each group. Soft state."""
+    """The target runs of all groups of one coordinator: at most one run for each group. Soft state."""
 
     def __init__(self) -> None:
         self._running: dict[str, TargetRun] = {}
         self._writing: dict[str, None] = {}
-        """Groups of which a part is written, but not the last one."""
+        """Groups whose target is partly written: some part is in the log, the last part is not."""
         self._wanted: list[TargetRun] = []
 
     def begin(self, group: ConsumerGroup, offered: Sequence[str], image: MetadataImage) -> None:
-        """Have the target of this group computed, unless a run of it is under way."""
+        """Request a run that computes the target of this group, unless one is already running."""
         if group.group_id not in self._running:
             run = self._running[group.group_id] = TargetRun(group, offered, image)
             self._wanted.append(run)
 
     def take_wanted(self) -> Sequence[TargetRun]:
-        """Take the work that decisions have asked for."""
+        """Return the runs that were requested since the last call and not cancelled."""
         wanted = [run for run in self._wanted if self._running.get(run.group_id) is run]
         self._wanted = []
         return wanted
 
     def is_writing(self, group_id: str) -> bool:
-        """True if a part of the target is written, and parts are missing."""
+        """True if the group's new target is partly written: parts of it are still missing in the log."""
         return group_id in self._writing
 
     def cancel(self, group_id: str) -> None:
-        """End the run of a group: what it has computed no longer counts."""
+        """Cancel the run of a group. Parts that its worker still sends are ignored."""
         self._running.pop(group_id, None)
         self._writing.pop(group_id, None)
 
     def ended(self, run: TargetRun) -> None:
-        """Note that a worker has no more parts of this run."""
+        """Record that a worker has sent all parts of this run."""
         if self._running.get(run.group_id) is run:
             self.cancel(run.group_id)
 
     def take_part(
         self, group: ConsumerGroup | None, part: TargetPart, wall_ms: int
     ) -> Sequence[CoordinatorRecord]:
-        """Return the records of a part for the group as it is now; none if its run has ended."""
+        """Return the records of a part, adapted to the group as it is now. Empty if the run has ended."""
         run = part.run
         if group is None or self._running.get(run.group_id) is not run:
             reached("consumer_groups.part_of_ended_run_dropped")
@@ -165,7 +169,11 @@ class TargetRuns:
 
 
 def _for_present(group: ConsumerGroup, run: TargetRun, record: CoordinatorRecord) -> CoordinatorRecord | None:
-    """Return the record for the member, or for its successor with the same instance id; None if it has left."""
+    """Return the record for its member.
+
+    If a static member has returned under a new id, return the record for the new id. None if the member has
+    left.
+    """
     key = record.key
     assert isinstance(key, ConsumerGroupTargetAssignmentMemberKey)
     if key.member_id in group.members:

@@ -1,10 +1,11 @@
-"""The hash of the topics that a group reads: if it changes, the group's epoch rises. PURE.
+"""The hash of the topics that a group reads. If it changes, the group's epoch rises. PURE.
 
-It covers what an assignor may look at: id, name, partitions, and the racks of each partition's replicas. It is Kafka 4.3's
-hash, bit for bit.
+The hash covers all that an assignor may use: each topic's id, name and partitions, and the racks of each
+partition's replicas. It is bit for bit the hash of Kafka 4.3.
 
-The hash of a topic takes 50 us and 30 us for each of its partitions. So a worker computes those of large topics, before the heartbeat
-that needs them is decided. A topic whose replicas are the same as before keeps its hash, whatever else of it has changed.
+To hash a topic takes 50 us, and 30 us for each of its partitions. So a worker hashes large topics, before the
+heartbeat that needs the hash is decided. While a topic's replicas stay the same, its hash is kept, also if
+other facts about the topic change.
 """
 
 from __future__ import annotations
@@ -22,22 +23,26 @@ __all__ = ["HashTopics", "TopicHashes"]
 
 _MAGIC = b"\0"
 KEPT_MAX = 10_000
-"""Topics whose hashes are kept, also such that do not exist. Others are hashed anew each time."""
+"""The most topic names whose hashes are kept; missing topics count, too. The hashes of further topics are
+computed each time.
+"""
 
 
 INLINE_UNITS_MAX = 60
-"""Topics, twice, and partitions that a decision hashes itself: 2 to 3 ms."""
+"""The most work that one decision spends on hashes: 2 units for a topic and 1 for a partition. This takes 2
+to 3 ms.
+"""
 
 
 @attrs.frozen(eq=False)
 class HashTopics:
-    """Work for a worker: hash these topics."""
+    """Work for a worker: compute the hashes of these topics."""
 
     topics: Sequence[TopicImage]
     image: MetadataImage
 
     def values(self) -> list[tuple[TopicImage, int]]:
-        """Compute the hash of each topic."""
+        """Compute the hashes. Returns pairs of a topic and its hash."""
         found = []
         for topic in self.topics:
             found.append((topic, xxh3_64(_hashed_bytes(topic, self.image))))
@@ -46,19 +51,25 @@ class HashTopics:
 
 
 class TopicHashes:
-    """The hashes of topics that groups read, kept as long as a topic's image is the same."""
+    """A cache of topic hashes.
+
+    An entry is valid while the topic has the same replicas, on brokers with the same racks.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[TopicImage | None, int]] = {}
         self._racks: dict[int, str | None] = {}
         self._before_racks: set[str] = set()
-        """Topics that were hashed before the racks of brokers changed. A new image of such a topic is hashed anew."""
+        """Topics that were hashed before the brokers' racks last changed. When such a topic gets a new image,
+        its hash is computed again.
+        """
         self._keeps_all = True
-        """False once there were more topics than are kept."""
+        """False once there were more topics than `KEPT_MAX`, so that some hashes are not in the cache."""
 
     def of_group(self, topics: Iterable[str], image: MetadataImage) -> int:
-        """Compute the hash of a group that reads these topics, as a signed number. They are named in sorted order;
-        topics that do not exist are left out.
+        """Compute the hash over all topics of a group, as a signed 64-bit number; 0 for none.
+
+        `topics` must be sorted. Missing topics are skipped.
         """
         hashes = []
         for name in topics:
@@ -71,7 +82,10 @@ class TopicHashes:
         return value - (1 << 64) if value >> 63 else value
 
     def changed(self, topics: Iterable[str], image: MetadataImage) -> list[str]:
-        """List those of the changed topics that a group may read, and whose hash is another than before."""
+        """Select the topics, out of these changed ones, whose hash has changed or may have changed.
+
+        Topics that no group reads are left out as far as known.
+        """
         changed = []
         for name in topics:
             kept = self._kept.get(name)
@@ -83,14 +97,14 @@ class TopicHashes:
             if self._is_kept(name, topic):
                 continue
             if topic is not None and 2 + len(topic.partitions) > INLINE_UNITS_MAX:
-                # A worker hashes it before the next heartbeat of a group that reads it.
+                # A worker will hash this topic before the next heartbeat of a group that reads it.
                 changed.append(name)
             elif self._of_topic(name, image) != kept[1]:
                 changed.append(name)
         return changed
 
     def unhashed(self, topics: Iterable[str], image: MetadataImage) -> HashTopics | None:
-        """Find the topics whose hashes a worker should compute first; None if a decision may do it."""
+        """Find the topics that a worker should hash first; None if they are few enough for a decision."""
         missing: list[TopicImage] = []
         units = 0
         for name in topics:
@@ -105,7 +119,7 @@ class TopicHashes:
         return HashTopics(missing, image) if units > INLINE_UNITS_MAX else None
 
     def keep(self, values: Iterable[tuple[TopicImage, int]]) -> None:
-        """Keep the hashes that a worker has computed."""
+        """Store the hashes that a worker has computed."""
         for topic, value in values:
             self._keep(topic.name, topic, value)
 
@@ -114,14 +128,17 @@ class TopicHashes:
         self._before_racks.discard(name)
 
     def brokers_changed(self, image: MetadataImage) -> None:
-        """Note the racks of the brokers, which are a part of the hashes."""
+        """Update the racks of the brokers, which the hashes cover."""
         racks = {each: image.brokers[each].rack for each in image.brokers}
         if racks != self._racks:
             self._racks = racks
             self._before_racks = set(self._kept)
 
     def _is_kept(self, name: str, topic: TopicImage | None) -> bool:
-        """True if the topic's hash is known. It stays known where a new image has the same replicas."""
+        """True if the topic's hash is in the cache.
+
+        It stays valid for a new image of the topic with the same replicas.
+        """
         kept = self._kept.get(name)
         if kept is None:
             return False
@@ -169,6 +186,6 @@ def _hashed_bytes(topic: TopicImage, image: MetadataImage) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    """Write a text as Kafka's hash takes it: its UTF-16 units, then their number."""
+    """Encode a text as in Kafka's hash: its UTF-16 code units, followed by their number."""
     units = text.encode("utf-16-le")
     return units + pack("<i", len(units) // 2)

@@ -1,8 +1,8 @@
-"""XXH3, the 64-bit hash by which Kafka 4.3 sees that the topics of a group have changed. PURE.
+"""XXH3, the 64-bit hash by which Kafka 4.3 detects that the topics of a group have changed. PURE.
 
-The hash is written into the group's record, so a Kafka that takes a log over finds the hash that it would compute. A
-wrong hash does no harm: the group's epoch rises once. The algorithm is that of Yann Collet's specification of xxHash,
-without a seed.
+The hash is stored in the group's record. A Kafka broker that reads this log finds the same hash that it would
+compute. A wrong hash would only raise the group's epoch once. The algorithm is that of Yann Collet's
+specification of xxHash, without a seed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _avalanche_of_xxh64(value: int) -> int:
 
 
 def xxh3_64(data: bytes) -> int:
-    """Compute the hash of `data`, as an unsigned number."""
+    """Compute the hash of `data`, as an unsigned 64-bit number."""
     length = len(data)
     if length <= 16:
         return _of_at_most_16(data, length)

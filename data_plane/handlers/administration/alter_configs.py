@@ -1,7 +1,9 @@
-"""IncrementalAlterConfigs and AlterConfigs: this broker decides on its own values, the controller on all others.
+"""IncrementalAlterConfigs and AlterConfigs: this broker checks changes of its own configuration and forwards
+all others.
 
-As in Kafka, the broker checks the shape of the request, and decides on its own values and loggers. It forwards all
-other resources. The answers are joined in the order of the request.
+As in Kafka, the broker checks the form of the request and the changes of its own values, and sets its own log
+levels. The controller decides all resources that the broker does not refuse or finish itself. The answers are
+joined in the order of the request.
 """
 
 from __future__ import annotations
@@ -42,12 +44,13 @@ Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _DONE: Outcome = (ErrorCode.NONE, None)
 _NAMED_TWICE: Outcome = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 THINGS_PER_TURN = 400
-"""The number of resources and keys that are checked in one turn: a few milliseconds."""
+"""The number of resources and keys that are checked in one turn. This takes a few milliseconds."""
 _STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
 Judge: TypeAlias = Callable[[OwnConfig, Any, bool], Outcome | None]
-"""Decides one resource of a request (the last argument: only validate); None leaves it to the controller.
+"""A function that checks one resource of a request. The last argument is `validate_only`. It returns an
+outcome, or None if the controller has to decide.
 
 Raises `KafkaError`.
 """
@@ -55,19 +58,19 @@ Raises `KafkaError`.
 
 @attrs.frozen
 class AlterApi:
-    """One of the two APIs, IncrementalAlterConfigs or AlterConfigs. They differ in how a resource is checked, and
-    in the names of their messages.
+    """The differences between IncrementalAlterConfigs and AlterConfigs: how one resource is checked, and the
+    classes of the messages.
     """
 
     judge: Judge
     values_after: Callable[[OwnConfig, Any], Mapping[str, str]]
-    """Computes the dynamic values that a broker would have after one resource of a request."""
+    """A function that computes a broker's dynamic values after the changes of one resource."""
     result_class: Callable[[int, str | None, int, str], Any]
     response_class: Callable[[int, list[Any]], Message]
 
 
 class AlterConfigsHandler:
-    """Handler of AlterConfigs (API 33) or IncrementalAlterConfigs (API 44)."""
+    """Handler of AlterConfigs (API 33) or IncrementalAlterConfigs (API 44); `api` says which."""
 
     def __init__(self, desk: Desk, forwarder: Forwarder, own: OwnConfig, api: AlterApi) -> None:
         self._desk = desk
@@ -93,7 +96,10 @@ class AlterConfigsHandler:
         return Suspend(ask, is_long=names_many(request))
 
     async def _judge_all(self, request: Any) -> list[Outcome | None]:
-        """Check each resource, some milliseconds at a time; None leaves it to the controller."""
+        """Check each resource, a few milliseconds at a time.
+
+        Returns an outcome for each; None if the controller has to decide.
+        """
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
         def judge_some(resources: Sequence[Any]) -> list[Outcome | None]:
@@ -117,7 +123,10 @@ class AlterConfigsHandler:
             return error.code, error.message
 
     async def _judge_stores(self, request: Any, judged: Sequence[Outcome | None]) -> list[Outcome | None]:
-        """Check the listeners' keys and certificates, for which files are read. Returns all outcomes."""
+        """Check changed keys and certificates of the listeners, for which files must be read.
+
+        Returns the outcomes with refusals added.
+        """
         own = self._own
         outcomes = list(judged)
         for index, resource in enumerate(request.resources):
@@ -137,7 +146,10 @@ class AlterConfigsHandler:
     async def _decide(
         self, sender: Sender, request: Any, judged: Sequence[Outcome | None], version: int
     ) -> list[Outcome]:
-        """Decide every resource. The controller decides those that this broker cannot."""
+        """Forward the resources without an outcome to the controller.
+
+        Returns all outcomes in the order of the request.
+        """
         left = [
             _normalised(self._own, resource)
             for resource, outcome in zip(request.resources, judged, strict=True)
@@ -201,14 +213,14 @@ INCREMENTAL = AlterApi(
     incremental.AlterConfigsResourceResponse,
     incremental.IncrementalAlterConfigsResponse,
 )
-"""API 44, IncrementalAlterConfigs, changes single keys of resources."""
+"""IncrementalAlterConfigs (API 44), which changes single keys of resources."""
 ABSOLUTE = AlterApi(
     _judge_replacement,
     _values_after_replacement,
     absolute.AlterConfigsResourceResponse,
     absolute.AlterConfigsResponse,
 )
-"""API 33, AlterConfigs, replaces all overrides of resources."""
+"""AlterConfigs (API 33), which replaces all dynamic values of a resource."""
 
 
 def _check_node_id(own: OwnConfig, name: str, otherwise: str) -> None:
@@ -221,7 +233,7 @@ def _check_node_id(own: OwnConfig, name: str, otherwise: str) -> None:
 
 
 def _groups(resources: Sequence[Any]) -> list[list[Any]]:
-    """Divide consecutive resources into groups that are judged in one turn each."""
+    """Divide the resources into groups of consecutive ones. Each group is checked in one turn."""
     groups: list[list[Any]] = [[]]
     things = 0
     for resource in resources:
@@ -234,8 +246,9 @@ def _groups(resources: Sequence[Any]) -> list[list[Any]]:
 
 
 def _normalised(own: OwnConfig, resource: Any) -> Any:
-    """Name a broker resource by this broker's id, even if the request writes it as `01`. Kafka stores such a value
-    under `01`, where it has no effect.
+    """Replace the name of a broker resource, e.g. `01`, by this broker's id.
+
+    Kafka would store the value under `01`, where it has no effect.
     """
     if resource.resource_type == RESOURCE_BROKER and resource.resource_name:
         return attrs.evolve(resource, resource_name=str(own.node_id))
@@ -273,7 +286,7 @@ def _check_broker(own: OwnConfig, name: str, after: Mapping[str, str]) -> None:
 
 
 def _operated(before: Mapping[str, str], configs: Sequence[incremental.AlterableConfig]) -> dict[str, str]:
-    """Compute a broker's values after the operations, by its own state before it asks the controller."""
+    """Compute a broker's values after the operations, from its present values as this broker knows them."""
     after = dict(before)
     for config in configs:
         if config.config_operation == Operation.SET:
@@ -288,7 +301,7 @@ def _operated(before: Mapping[str, str], configs: Sequence[incremental.Alterable
 
 
 def _default_list(operation: Operation, name: str) -> str:
-    """Return the default of a key whose type is a list. Raises `KafkaError` for other types."""
+    """Return the default of a configuration key whose type is a list. Raises `KafkaError` for other types."""
     if name in DIRECTORY_LISTS:
         return ""
     definition = broker_defs().get(name)

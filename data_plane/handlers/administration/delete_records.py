@@ -1,4 +1,4 @@
-"""DeleteRecords: raise the log start offset of partitions that are led here (KIP-107)."""
+"""DeleteRecords: raise the log start offset of partitions that this broker leads (KIP-107)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ NO_OFFSET = -1
 
 
 OWN_DISK_SECONDS_MIN = 2.0
-"""The shortest wait for this broker's own checkpoint, even if the request allows less. (Kafka does not wait for
-one.)
+"""The shortest wait for this broker's own checkpoint, in seconds, even if the request allows less. (Kafka
+does not wait for its own checkpoint.)
 """
 
 
 class DelayedDelete(Delayed):
-    """A DeleteRecords that is done in memory, and waits for the checkpoints of all live replicas."""
+    """The delayed answer of a DeleteRecords request.
+
+    The offsets are raised in memory; the answer waits until the checkpoints of all live replicas have them.
+    """
 
     __slots__ = ("delete_response", "desk", "is_late", "own_disk_until", "partitions", "pending", "timer")
 
@@ -47,7 +50,8 @@ class DelayedDelete(Delayed):
         self.delete_response = response
         self.pending = pending
         self.is_late = False
-        """True once the request's time is up: from then on it does not wait for followers."""
+        """True once the request's timeout is over. From then on only this broker's own checkpoint is awaited.
+        """
         now = desk.clock.monotonic()
         self.own_disk_until = now + OWN_DISK_SECONDS_MIN
         self.timer: Timer = desk.timers.at(now + timeout_ms / 1000, self._time_out)
@@ -103,12 +107,12 @@ def _refuse(answer: DeleteRecordsPartitionResult) -> None:
 
 
 class DeleteRecordsHandler:
-    """API 21. Records below the new start are never served again, even after restarts. The next run of retention
-    removes whole segments.
+    """Handler of DeleteRecords (API 21). Records below the new log start offset are never served again, even
+    after restarts. The next run of retention removes segments that are wholly below it.
 
-    The low watermark is the lowest log start offset in a checkpoint, of the live replicas. Followers get the new
-    start at once, and report theirs with the fetch after the next. The answer waits for the followers for
-    `timeout_ms` at most.
+    The low watermark is the lowest log start offset in the checkpoints of all live replicas. Followers get
+    the new offset at once. Each reports its own with the second fetch after that. The answer waits for the
+    followers for `timeout_ms` at most.
     """
 
     def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
@@ -116,7 +120,7 @@ class DeleteRecordsHandler:
         self._partitions = partitions
 
     def handle(self, context: Context, request: DeleteRecordsRequest) -> Result:
-        # As in Kafka the last of several entries about one partition counts.
+        # As in Kafka, the last of several entries about one partition is used.
         asked: dict[str, dict[int, int]] = {}
         for topic in request.topics:
             for partition in topic.partitions:
@@ -138,7 +142,7 @@ class DeleteRecordsHandler:
         if not pending:
             return response
         delayed = DelayedDelete(self._desk, self._partitions, response, pending, timeout_ms)
-        # Followers may have caught up between two slices, before this watch began.
+        # Followers may have caught up between two slices, before `delayed` began to watch.
         delayed.check()
         return delayed
 
@@ -160,8 +164,10 @@ class DeleteRecordsHandler:
         return answer
 
     def _raise_log_start(self, topic: str, index: int, offset: int) -> tuple[Partition, int]:
-        """Raise a log's start; returns the partition, and a bound for its start now. Raises `KafkaError`, in
-        Kafka's order of checks.
+        """Raise the log start offset of one partition.
+
+        Returns the partition, and the new offset, which the low watermark must reach. Raises `KafkaError`;
+        the order of checks is Kafka's.
         """
         if self._desk.image.partition(topic, index) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,8 +1,8 @@
-"""Requests that a broker only forwards: the controller decides them, or the quorum answers them. PORTED.
+"""Handlers of requests that a broker only forwards to the active controller. PORTED.
 
-They are about topics, elections, reassignments, registrations, features and voters. Each goes to the active
-controller unchanged, and its answer comes back unchanged. If no controller can be reached in time, the broker answers
-itself.
+They concern topics, elections, reassignments, registrations, features and voters. The request is forwarded
+unchanged, and the answer is returned unchanged. If no controller answers in time, the broker answers with an
+error.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Refuse = Callable[[Any, ErrorCode, str | None], Any]
 
 
 class ForwardingHandler:
-    """Forwards requests to the active controller. A broker waits `request.timeout.ms` for the answer, whatever time
-    the request gives the controller (KIP-590). With `waits_as_asked`, it waits at most the time in the request.
+    """Handler that forwards requests to the active controller. The broker waits `request.timeout.ms` for the
+    answer, whatever timeout the request has (KIP-590). With `waits_as_asked`, the request's timeout bounds
+    this wait.
     """
 
     def __init__(self, forwarder: Forwarder, refuse: Refuse, *, waits_as_asked: bool = False) -> None:
@@ -49,8 +50,9 @@ class ForwardingHandler:
 
 
 class TokenForwardingHandler(ForwardingHandler):
-    """Handler of CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken (APIs 38 to 40). As in Kafka
-    the broker checks the client's rights, and the controller checks them again.
+    """Handler of CreateDelegationToken, RenewDelegationToken and ExpireDelegationToken (APIs 38 to 40).
+
+    As in Kafka, the broker checks the client's rights, and the controller checks them again.
     """
 
     def handle(self, context: Context, request: Any) -> Result:
@@ -71,12 +73,13 @@ class TokenForwardingHandler(ForwardingHandler):
 
 
 class AclForwardingHandler(ForwardingHandler):
-    """Handler of CreateAcls and DeleteAcls (APIs 30, 31). As in Kafka, an unknown number in an enum field closes
-    the connection.
+    """Handler of CreateAcls and DeleteAcls (APIs 30, 31).
+
+    As in Kafka, an unknown number in an enum field closes the connection.
     """
 
     def handle(self, context: Context, request: Any) -> Result:
-        """Forward a request. Raises `RemoteProtocolError` for an unknown element."""
+        """Forward a request. Raises `RemoteProtocolError` if an enum field has an unknown number."""
         if not names_many(request):
             _check_known(request)
             return super().handle(context, request)
@@ -101,6 +104,6 @@ def _check_known(request: CreateAclsRequest | DeleteAclsRequest) -> None:
 
 
 def _means_all(request: Any) -> bool:
-    """True if the request names all partitions of the cluster, by a null list."""
+    """True if the request is about all partitions of the cluster: its list of topics is null."""
     lists = {ApiKey.ELECT_LEADERS: "topic_partitions", ApiKey.LIST_PARTITION_REASSIGNMENTS: "topics"}
     return request.API_KEY in lists and getattr(request, lists[request.API_KEY]) is None

@@ -1,4 +1,4 @@
-"""Sends clients' requests to the active controller, which decides about the cluster (KIP-590)."""
+"""The forwarding of clients' requests about the cluster to the active controller (KIP-590)."""
 
 from __future__ import annotations
 
@@ -19,31 +19,34 @@ T = TypeVar("T")
 
 
 def names_many(request: Message) -> bool:
-    """True if the request names things whose processing takes more than a millisecond."""
+    """True if the request names so many things that to process them takes more than a millisecond."""
     return names_more_than(request, LONG_ELEMENTS)
 
 
 def sender_of(context: Context) -> Sender:
-    """Describe the client for the controller. Call this while the request is dispatched."""
+    """Describe the client for the controller.
+
+    Call this before the handler returns, while `context` belongs to this request.
+    """
     by_token = context.login is not None and context.login.by_token
     return Sender(context.principal, context.client_id or "", context.client_address, by_token)
 
 
 class Forwarder:
-    """Asks the active controller on behalf of clients."""
+    """The forwarder of clients' requests to the active controller."""
 
     def __init__(self, desk: Desk, controller: ControllerPort) -> None:
         self._desk = desk
         self._controller = controller
 
     async def ask(self, sender: Sender, request: Any, version: int, timeout_ms: int | None = None) -> Any:
-        """Ask the controller for the response to a client's request.
+        """Forward a client's request to the active controller, and return the response.
 
-        A broker waits `request.timeout.ms` for it, or less where the request has its own time (`timeout_ms`).
+        The broker waits `request.timeout.ms` for the response, or `timeout_ms` if this is less.
 
-        Raises `KafkaError` REQUEST_TIMED_OUT (without a text, as Kafka's), NOT_CONTROLLER, or POLICY_VIOLATION for a
-        request that a controller would refuse for its size. With a timeout of 0 or less, the controller is not asked
-        at all.
+        Raises `KafkaError`: REQUEST_TIMED_OUT (without a text, as in Kafka), NOT_CONTROLLER, or
+        POLICY_VIOLATION for a request that a controller would refuse because of its size. If the timeout is 0
+        or less, nothing is forwarded.
         """
         if names_many(request):
             await self.beside_loop(check_named, request)
@@ -60,13 +63,18 @@ class Forwarder:
             raise KafkaError(error.code, "") from error
 
     async def beside_loop(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a function over a long request in the worker of long work."""
+        """Run a function that processes a long request in a worker thread, as long work.
+
+        Returns its result.
+        """
         return await self._desk.long_work.begin().in_worker(function, *args)
 
     async def refuse_in_turn(
         self, refuse: Callable[[Any, ErrorCode, Any], Any], request: Message, error: KafkaError
     ) -> Any:
-        """Make the response with one error for all items of a request."""
+        """Build the response that has this error for all items of a request; for a long request in a worker
+        thread.
+        """
         text = error.message or None
         if names_many(request):
             return await self.beside_loop(refuse, request, error.code, text)

@@ -38,8 +38,10 @@ Wanted = dict[str, set[int]]
 
 
 class DescribeLogDirsHandler:
-    """API 35, DescribeLogDirs. The answer is made from memory, so that a hung disk cannot delay it. Odradek's own
-    clients may also ask for the state of cleaning; other clients would not expect those fields.
+    """Handler of DescribeLogDirs (API 35).
+
+    The answer is built from memory, so that a hung disk cannot delay it. Odradek's own clients may also
+    request the state of log cleaning, in fields that other clients do not know.
     """
 
     def __init__(self, desk: Desk, disks: ReplicaDisks, scrubber: Scrubber) -> None:
@@ -113,7 +115,7 @@ def _describe(
 
 
 def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
-    """Describe the state of the disk, as far as the broker has noticed."""
+    """Describe the state of a disk, from what the broker knows in memory."""
     room, latency = log_dir.room, log_dir.latency
     hours = log_dir.hours_left
     return DiskHealth(
@@ -134,7 +136,7 @@ def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
 
 
 def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
-    """Describe the state of a compacted log, as the cleaner would find it now."""
+    """Describe the state of a compacted log: what the cleaner would do now, and the last pass."""
     plan, state = plan_log(view_of(log), now_ms), log.cleaning
     answer = LogCleaning(
         first_dirty_offset=plan.first_dirty_offset,
@@ -152,8 +154,10 @@ def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
 
 
 class AlterReplicaLogDirsHandler:
-    """API 34. A future replica is put into the directory that was named last; the answer is REPLICA_NOT_AVAILABLE, as
-    in Kafka.
+    """Handler of AlterReplicaLogDirs (API 34).
+
+    For a partition without a replica here, the named directory is kept for a later replica. The answer then
+    is REPLICA_NOT_AVAILABLE, as in Kafka.
     """
 
     def __init__(self, desk: Desk, disks: ReplicaDisks, partitions: ServedPartitions) -> None:
@@ -162,8 +166,7 @@ class AlterReplicaLogDirsHandler:
         self._partitions = partitions
 
     def handle(self, context: Context, request: AlterReplicaLogDirsRequest) -> Result:
-        # Handler of AlterReplicaLogDirs (API 34). It notes the named directory for a future replica; the answer
-        # is REPLICA_NOT_AVAILABLE, as in Kafka.
+        # If a partition is named under several directories, the last one is used.
         paths: dict[str, dict[int, str]] = {}
         for entry in request.dirs:
             for topic in entry.topics:
@@ -193,7 +196,7 @@ class AlterReplicaLogDirsHandler:
             if target.offline_reason is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             if target.directory_id in placement.cordoned:
-                # Kafka's rule, also for a replica that is there already (KIP-1066).
+                # Kafka's rule for a cordoned directory, also for a replica that is already in it (KIP-1066).
                 return ErrorCode.INVALID_REPLICA_ASSIGNMENT
             hosted = partitions.by_name.get(topic)
             partition = None if hosted is None else hosted.partitions.get(index)

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (KIP-966): topics in the order of their names, page by page."""
+"""DescribeTopicPartitions (KIP-966): describes topics in the order of their names, in pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from odradek.wire.messages.describe_topic_partitions import (
 
 
 class DescribeTopicPartitionsHandler:
-    """Handler of DescribeTopicPartitions (API 75), in pages with a cursor."""
+    """Handler of DescribeTopicPartitions (API 75).
+
+    The answer is a page; its cursor names the place where the next page begins.
+    """
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk

@@ -1,1 +1,1 @@
-"""Rights of a broker's clients: a door before each handler."""
+"""The rights of a broker's clients: for each handler a door, which checks the client's rights first."""

@@ -1,7 +1,8 @@
-"""The largest number of access decisions that the door of a request makes. With many, the door runs in a worker. PURE.
+"""Upper bounds of the number of access decisions that a door makes for one request. If there are many, the
+door runs in a worker. PURE.
 
-A frame of a few hundred bytes may ask for all topics, and for the client's rights on each of them. Requests about one
-thing, and those of the hot path, are not counted.
+A request of a few hundred bytes may ask for all topics, and for the client's rights on each of them. Requests
+about a single thing, and Produce and Fetch, are not counted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _PER_GROUP = len(SUPPORTED[ResourceType.GROUP])
 
 
 class Coordinators(Protocol):
-    """The part of the broker that the counts need: which groups and transactional ids it coordinates."""
+    """The part of the broker that the counts need: its group coordinators and transaction coordinators."""
 
     @property
     def groups(self) -> GroupCoordinator: ...
@@ -38,38 +39,40 @@ class Coordinators(Protocol):
 
 
 Decisions: TypeAlias = Callable[[Coordinators, Asked, Any], int]
-"""The number of decisions about a request."""
+"""A function that returns an upper bound of the access decisions about one request."""
 
 
 def of_each(field: str) -> Decisions:
-    """Count a decision for each element of this list of a request."""
+    """Make a function that counts one decision for each element of the request's list `field`."""
     named = attrgetter(field)
     return lambda broker, asked, request: len(named(request))
 
 
 def of_metadata(broker: Coordinators, asked: Asked, request: MetadataRequest) -> int:
-    """Count the topics, and the client's rights on each."""
+    """Count one decision for each topic, and one for each of the client's rights on it if they are requested."""
     topics = len(asked.topics.topics if request.topics is None else request.topics)
     return topics * (1 + _PER_TOPIC * request.include_topic_authorized_operations)
 
 
 def of_topic_partitions(broker: Coordinators, asked: Asked, request: DescribeTopicPartitionsRequest) -> int:
-    """Count the topics, and the client's rights on each."""
+    """Count one decision for each topic, and one for each of the client's rights on it."""
     return len(request.topics or asked.topics.topics) * (1 + _PER_TOPIC)
 
 
 def of_groups(broker: Coordinators, asked: Asked, request: DescribeGroupsRequest) -> int:
-    """Count the groups, and the client's rights on each."""
+    """Count one decision for each group, and one for each of the client's rights on it if they are requested."""
     return len(request.groups) * (1 + _PER_GROUP * request.include_authorized_operations)
 
 
 def of_subscription(broker: Coordinators, asked: Asked, request: ConsumerGroupHeartbeatRequest) -> int:
-    """Count the topics that a member names."""
+    """Count one decision for each topic that the member names."""
     return len(request.subscribed_topic_names or ())
 
 
 def of_consumer_groups(broker: Coordinators, asked: Asked, request: ConsumerGroupDescribeRequest) -> int:
-    """Count the groups, the client's rights on each, and the topics that their members read."""
+    """Count one decision for each group, for each topic that its members read, and for each requested right
+    of the client.
+    """
     states = [shard.state for shard in broker.groups.shards.values()]
     topics = sum(
         len(group.topic_counts) + sum(len(each.topics) for each in group.resolved.values())
@@ -82,14 +85,14 @@ def of_consumer_groups(broker: Coordinators, asked: Asked, request: ConsumerGrou
 
 
 def of_offsets(broker: Coordinators, asked: Asked, request: OffsetFetchRequest) -> int:
-    """Count the groups, and the topics of each."""
+    """Count one decision for each group, and for each topic whose offsets are requested."""
     groups = request.groups or (request,)
     every = len(asked.topics.topics)
     return sum(1 + (every if group.topics is None else len(group.topics)) for group in groups)
 
 
 def of_all_groups(broker: Coordinators, asked: Asked, request: ListGroupsRequest) -> int:
-    """Count the groups that are coordinated here."""
+    """Count one decision for each group that this broker coordinates."""
     states = [shard.state for shard in broker.groups.shards.values()]
     return sum(
         len(state.metadata) + len(state.consumers) + len(state.offsets)
@@ -99,6 +102,6 @@ def of_all_groups(broker: Coordinators, asked: Asked, request: ListGroupsRequest
 
 
 def of_all_transactions(broker: Coordinators, asked: Asked, request: ListTransactionsRequest) -> int:
-    """Count the transactional ids that are coordinated here."""
+    """Count one decision for each transactional id that this broker coordinates."""
     states = [shard.state for shard in broker.transactions.shards.values()]
     return sum(len(state.transactions) for state in states if state is not None)

@@ -1,4 +1,4 @@
-"""Doors of requests about groups and their offsets that need more than a row of the table of rights."""
+"""Doors of requests about groups and offsets whose rights do not fit into one row of the table in `apis.py`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ _MAY_SEE = on_topic(Operation.DESCRIBE)
 
 
 def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | OffsetFetchResponse:
-    """Require DESCRIBE on each group and each topic. Where all offsets are requested, hidden topics are left out."""
+    """Require DESCRIBE on each group and each topic.
+
+    If a client asks for all offsets of a group, topics that it may not DESCRIBE are left out.
+    """
     anatomy = anatomy_of(request, asked.version)
     of_topics = anatomy.within
     if of_topics is None:
@@ -64,15 +67,17 @@ def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | O
 
 
 def _offsets_of(asked: Asked, anatomy: Anatomy, group: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Divide a question about one group. Return the part that the client may ask, and a function that completes the
-    answer to that part.
+    """Split one group of a request.
+
+    Returns the part that the client may request, and a function that adds the rest to the answer: errors, or
+    nothing for hidden topics.
     """
     if group.topics is not None:
         codes = [_MAY_SEE.refused_code(asked, anatomy, topic) for topic in group.topics]
         return anatomy.without(group, codes)
 
     def hide(answer: Any) -> Any:
-        # The handler gives each topic its name, even if the client names topics by id.
+        # The handler fills in the name of each topic, even if the client names topics by id.
         answer.topics = hiding(asked, ResourceType.TOPIC, answer.topics, "name")
         return answer
 
@@ -148,7 +153,10 @@ consumer_group_describe_door = then(
 
 
 def list_groups_door(asked: Asked, request: ListGroupsRequest) -> Admitted | None:
-    """Let in all clients; without DESCRIBE on the cluster they see the groups that they may DESCRIBE."""
+    """Let in all clients.
+
+    Without DESCRIBE on the cluster, a client sees only the groups that it may DESCRIBE.
+    """
     if asked.would(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         return None
 
@@ -160,14 +168,16 @@ def list_groups_door(asked: Asked, request: ListGroupsRequest) -> Admitted | Non
 
 
 def find_coordinator_door(asked: Asked, request: FindCoordinatorRequest) -> Any:
-    """Require DESCRIBE on the group or the transactional id; CLUSTER_ACTION for coordinators of share groups."""
+    """Require DESCRIBE on the group or the transactional id; for coordinators of share groups, CLUSTER_ACTION
+    on the cluster.
+    """
     anatomy = anatomy_of(request, asked.version)
     kind = request.key_type
     if not anatomy.row.things:
         code = _refused_key(asked, kind, request.key)
         return anatomy.refuse(request, code, code.message) if code else None
     codes = [_refused_key(asked, kind, key) for key in request.coordinator_keys]
-    # Kafka gives a reason only for share groups.
+    # As in Kafka, only errors about share groups have a text.
     return refusing(anatomy, request, codes, lambda _, code: code.message if kind == SHARE_KEY else "")
 
 

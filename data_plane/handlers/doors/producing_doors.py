@@ -1,9 +1,9 @@
-"""Doors of Produce and Fetch. As this is the hot path, both use the decisions that the connection remembers for
-each topic name.
+"""Doors of Produce and Fetch. This is the hot path, so they use the decisions that the connection has cached
+by topic name.
 
-Rights on a Fetch's partitions are checked where they are read (`fetch_job.py`), since a session remembers partitions
-that its requests no longer name. Here the door refuses only clients that fetch as a follower without the right
-CLUSTER_ACTION.
+The rights of a Fetch are checked when its partitions are read (`fetch_job.py`), since a fetch session
+contains partitions that later requests do not name. The door here only refuses clients that fetch as a
+follower without CLUSTER_ACTION.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
 
 
 def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
-    """Return the error for a topic that the client may not write to. An unknown topic id may become known in a
-    later turn.
+    """Return the error for a topic that the client may not write to, otherwise NONE.
+
+    An unknown topic id is UNKNOWN_TOPIC_ID, as it may become known in a later turn.
     """
     name = asked.name_of(topic.topic_id) if asked.version >= PRODUCE_TOPIC_IDS else topic.name
     if name is None:
@@ -59,7 +60,10 @@ def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
 
 
 def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResponse | Outcome:
-    """Select the topics that may be written to. An error that acks=0 cannot report closes the connection."""
+    """Keep the topics that the client may write to, and refuse the rest.
+
+    With acks=0 a refusal cannot be answered, so it closes the connection.
+    """
     anatomy = anatomy_of(request, asked.version)
     codes = [_write_refused(asked, topic) for topic in request.topic_data]
     allowed, add = anatomy.without(request, codes)
@@ -76,7 +80,9 @@ def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResp
 
 
 def produce_again(asked: Asked, response: Any) -> Any:
-    """Check the rights again for an answer that has waited: set an error for each topic whose right is gone by now."""
+    """Check the rights again for an answer that was delayed: a topic that the client may no longer write to
+    gets an error.
+    """
     if isinstance(response, ProduceResponse):
         response.responses = [
             each

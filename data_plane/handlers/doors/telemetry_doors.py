@@ -1,4 +1,7 @@
-"""The door of GetTelemetrySubscriptions, which lists a broker's clients when our own field asks for them."""
+"""The door of GetTelemetrySubscriptions.
+
+With Odradek's own field, this request lists the broker's clients.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doors of requests that ask about topics. Their refusals must not reveal which topics exist."""
+"""Doors of requests about topics. Their refusals must not reveal which topics exist."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def metadata_door(creates_topics: Callable[[], bool]) -> Door:
-    """Require DESCRIBE on each topic; CREATE on the topic or the cluster if Metadata creates it.
+    """Make the door of Metadata. It requires DESCRIBE on each topic, and CREATE on the topic or the cluster
+    if Metadata creates the topic.
 
-    Refusals do not reveal which topics exist. Where all topics are requested, hidden ones are left out.
+    Refusals do not reveal which topics exist. If all topics are requested, those that the client may not
+    DESCRIBE are left out.
     """
 
     def door(asked: Asked, request: MetadataRequest) -> Admitted:
-        """Require DESCRIBE on each topic; CREATE on the topic or the cluster if Metadata creates it."""
+        """Require DESCRIBE on each topic; CREATE on the topic or the cluster if Metadata creates the topic."""
 
         def with_operations(response: MetadataResponse) -> MetadataResponse:
             _fill_operations(asked, request, response)
@@ -79,7 +81,7 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
             response.topics = [*(response.topics if allowed else ()), *refused]
             return with_operations(response)
 
-        # An empty list means all topics in version 0; the answer to it is replaced.
+        # In version 0 an empty list means all topics; `merge` then drops the handler's topics.
         return Admitted(request.replaced(topics=allowed), merge) if refused else Admitted(request, merge)
 
     return door
@@ -88,7 +90,10 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
 def _metadata_refusal(
     asked: Asked, topic: MetadataRequestTopic, creates: bool
 ) -> MetadataResponseTopic | None:
-    """Make the answer for a topic that the client may not see, or may not create with Metadata."""
+    """Make the refusal for a topic that the client may not DESCRIBE, or may not create with Metadata.
+
+    None if the topic is allowed.
+    """
     name = topic.name
     by_id = name is None or (topic.topic_id != ZERO_UUID and asked.version >= METADATA_QUERY_BY_ID)
     if by_id:
@@ -99,7 +104,7 @@ def _metadata_refusal(
         return MetadataResponseTopic(code, None, topic.topic_id, False, [], NOT_REQUESTED)
     assert name is not None
     if asked.may(Operation.DESCRIBE, name):
-        # If the topic is deleted before the handler runs, Metadata creates it in the client's name, and the
+        # The topic may be deleted before the handler runs. Metadata then creates it for the client, and the
         # controller checks CREATE again.
         is_missing = creates and name not in asked.topics.topics
         may_all = is_missing and asked.would(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -120,14 +125,19 @@ def _fill_operations(asked: Asked, request: MetadataRequest, response: MetadataR
 
 
 def cluster_operations(asked: Asked) -> int:
-    """Compute the operations on the cluster that the client may see; 0 unless it may DESCRIBE the cluster."""
+    """Return the client's allowed operations on the cluster as a bit field; 0 unless it may DESCRIBE the
+    cluster.
+    """
     if not asked.would(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         return 0
     return operations_of(asked.rights, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def describe_topic_partitions_door(asked: Asked, request: DescribeTopicPartitionsRequest) -> Admitted:
-    """Require DESCRIBE on each topic; where all are requested, hidden ones are left out."""
+    """Require DESCRIBE on each topic.
+
+    If all topics are requested, those that the client may not DESCRIBE are left out.
+    """
     topics = request.topics
     refused: list[DescribeTopicPartitionsResponseTopic] = []
     if topics:
@@ -162,7 +172,7 @@ def describe_topic_partitions_door(asked: Asked, request: DescribeTopicPartition
 
 
 def refuse_moves(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
-    """Refuse each partition once, however many directories name it."""
+    """Refuse each partition once, also if several directories name it."""
     moved: dict[str, dict[int, None]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -183,7 +193,7 @@ def refuse_moves(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResp
 
 
 def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | None:
-    """Let everybody in; only clients that may DESCRIBE the cluster get the operations on it."""
+    """Let in everybody; the allowed operations on the cluster need DESCRIBE on the cluster."""
     if not request.include_cluster_authorized_operations:
         return None
 

@@ -1,4 +1,6 @@
-"""Doors of requests of producers with an id, and of transactions, that need more than a row of the table of rights."""
+"""Doors of requests of producers and transactions whose rights do not fit into one row of the table in
+`apis.py`.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ _ID_DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def init_producer_id_door(asked: Asked, request: InitProducerIdRequest) -> InitProducerIdResponse | None:
-    """Require WRITE on the transactional id, and TWO_PHASE_COMMIT where it is requested. Without an id:
-    IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (KIP-679).
+    """Require WRITE on the transactional id, and TWO_PHASE_COMMIT if it is requested.
+
+    Without a transactional id: IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (KIP-679).
     """
     named = request.transactional_id
     code = ErrorCode.NONE
@@ -48,8 +51,9 @@ def init_producer_id_door(asked: Asked, request: InitProducerIdRequest) -> InitP
 def add_partitions_to_txn_door(
     asked: Asked, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse | None:
-    """Require WRITE on the transactional id and on each topic. Brokers, which send this request since version 4,
-    need CLUSTER_ACTION.
+    """Require WRITE on the transactional id and on each topic.
+
+    From version 4 on only brokers send this request, and need CLUSTER_ACTION.
     """
     if asked.version >= ADD_PARTITIONS_TO_TXN_BATCHED:
         if asked.may_cluster(Operation.CLUSTER_ACTION):
@@ -77,7 +81,9 @@ def _refused(asked: Asked, request: AddPartitionsToTxnRequest, code: ErrorCode) 
 
 
 def _why_not_added(asked: Asked, name: str, index: int, denied: set[str]) -> ErrorCode:
-    """Choose the error for one partition if the request adds none, because some partition was refused."""
+    """Return the error for one partition of a request that adds no partitions, because the client may not
+    write to some of its topics.
+    """
     if name in denied or name in INTERNAL_TOPICS:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = asked.topics.topics.get(name)
@@ -102,7 +108,7 @@ describe_transactions_door = then(
 
 
 def list_transactions_door(asked: Asked, request: ListTransactionsRequest) -> Admitted:
-    """Let in the transactional ids that the client may DESCRIBE."""
+    """Let in everybody; the answer has only the transactional ids that the client may DESCRIBE."""
 
     def hide(response: ListTransactionsResponse) -> ListTransactionsResponse:
         response.transaction_states = hiding(

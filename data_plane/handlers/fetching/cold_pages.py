@@ -1,6 +1,7 @@
-"""Ranges of a fetch's answer that are not in the page cache: a worker reads them first.
+"""Cold records of a fetch, which are not in the page cache: a worker reads them into it before the answer is sent.
 
-A lagging consumer waits for the device alone, and the loop waits for no disk. Small ranges that are in memory become bytes of the answer here.
+So only the consumer that lags waits for the disk, never the event loop. Small warm ranges (in the page cache)
+are copied into the answer here.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from odradek.wire.errors import ErrorCode
 
 WARM_CHUNK_BYTES = 1024 * 1024
 INLINE_BYTES_MAX = 32 * 1024
-"""The most bytes of an answer that one call reads at once if they are in memory. A larger range is probed, and sent
-in three parts."""
+"""The most bytes that one answer copies from the page cache. For a larger range it is only checked whether
+its pages are in the cache.
+"""
 
 
 class WarmingFetch(Delayed):
-    """A fetch whose ranges a worker reads into the page cache first."""
+    """The delayed answer of a fetch whose records a worker first reads into the page cache."""
 
     __slots__ = ()
 
@@ -29,10 +31,10 @@ class WarmingFetch(Delayed):
 
 
 def cold_ranges(attempt: FetchRound) -> list[FileRange]:
-    """Find the ranges whose pages are on the device alone, or cannot be probed. (For these the worker's read shows
-    the error.)
+    """Find the ranges that are missing in the page cache, or for which this cannot be determined. (For the
+    latter, the worker's read reports the error.)
 
-    Small ranges in memory are replaced by their bytes here.
+    Small ranges that are in the cache are replaced by their bytes in the answer.
     """
     cold = []
     room = INLINE_BYTES_MAX
@@ -70,7 +72,10 @@ def _is_warm(found: FileRange) -> bool:
 
 
 def _warm(ranges: list[FileRange]) -> None:
-    """Read the ranges and discard the bytes, so that their pages are in the cache (in a worker)."""
+    """Read the ranges and discard the bytes, so that their pages are in the page cache.
+
+    It runs in a worker thread.
+    """
     scratch = bytearray(WARM_CHUNK_BYTES)
     for found in ranges:
         position, end = found.position, found.position + found.count
@@ -87,7 +92,7 @@ def _warm(ranges: list[FileRange]) -> None:
 def _by_workers(
     job: FetchJob, attempt: FetchRound, cold: list[FileRange]
 ) -> list[tuple[Workers, list[FileRange]]]:
-    """Collect the cold ranges by the threads that may wait for their disks."""
+    """Collect the cold ranges into groups, by the worker threads that may wait for their disks."""
     groups: list[tuple[Workers, list[FileRange]]] = []
     for fetched, answer in attempt.answers:
         records: Any = answer.records
@@ -106,7 +111,10 @@ def _by_workers(
 async def answer_when_warm(
     delayed: Delayed, job: FetchJob, attempt: FetchRound, cold: list[FileRange]
 ) -> None:
-    """Warm the pages off the loop, then answer; a device error is that partition's error."""
+    """Read the cold ranges in workers, then complete `delayed`.
+
+    If a disk fails, the partitions of these ranges get an error.
+    """
     try:
         for workers, ranges in _by_workers(job, attempt, cold):
             await workers.run(_warm, ranges)
@@ -120,7 +128,10 @@ async def answer_when_warm(
 
 
 def _refuse_unreadable(job: FetchJob, attempt: FetchRound, cold: list[FileRange], error: DiskError) -> None:
-    """Refuse unreadable partitions: their directory goes offline, and no cold range is sent."""
+    """Set an error for all partitions with cold ranges, after a disk has failed.
+
+    The directory of the failed file goes offline.
+    """
     for fetched, answer in attempt.answers:
         records: Any = answer.records
         if not isinstance(records, FileRange) or records not in cold:

@@ -1,4 +1,4 @@
-"""A fetch that waits until there are enough bytes for it, or until its time is over."""
+"""A fetch that waits until there are enough bytes for it, or until its maximum wait is over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from odradek.serving.timers import Timer
 
 
 class DelayedFetch(Delayed):
-    """A parked fetch."""
+    """The delayed answer of a parked fetch."""
 
     __slots__ = ("job", "queued", "session", "tickets", "timer", "waits")
 

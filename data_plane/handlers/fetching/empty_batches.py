@@ -1,8 +1,8 @@
-"""Answers to consumers skip batches without records if other batches follow them.
+"""Reads for consumers that skip batches without records if other batches follow.
 
-Compaction leaves such batches, and a segment may have nothing else. For librdkafka, an answer without a record means
-that its limit was too small for the next record. It doubles the limit, and fails after ten such answers in a row. So
-a consumer gets the batches behind them. Followers get all batches.
+Compaction leaves empty batches, and a segment may have only such batches. librdkafka takes an answer without
+records as a sign that its limit was too small for the next record. It doubles the limit, and fails after ten
+such answers in a row. So consumers get the next batches with records. Followers get all batches.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from odradek.wire.errors import KafkaError
 
 _BYTES_MAX = 64 * HEADER_SIZE
 _READS_MAX = 200
-"""Reads for one partition of a request, which bounds its work on the loop."""
+"""The most reads for one partition of a request, to bound the work on the event loop."""
 
 
 def read_records(
     log: PartitionLog, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool
 ) -> LogRead:
-    """Read like `PartitionLog.read`, with the same errors, but skip batches without records if others follow them."""
+    """Read like `PartitionLog.read`, but skip batches without records if other batches follow.
+
+    It raises the same errors.
+    """
     found = log.read(offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
     for _ in range(_READS_MAX):
         if found.next_offset >= upper_bound or not _is_empty(found):
@@ -31,7 +34,7 @@ def read_records(
             behind = log.read(found.next_offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
         except (KafkaError, DiskError):
             reached("fetch.error_behind_empty_batches")
-            # The next request gets this error and reports it.
+            # The error is about later batches. The next request will get and report it.
             break
         if behind.file is None:
             break
@@ -41,7 +44,7 @@ def read_records(
 
 
 def _is_empty(found: LogRead) -> bool:
-    """True if the bytes lie in memory, and no batch in them has a record."""
+    """True if the bytes are in the page cache, and none of their batches has a record."""
     if found.file is None or found.count > _BYTES_MAX or found.count % HEADER_SIZE:
         return False
     data = found.file.read_warm(found.count, found.position)

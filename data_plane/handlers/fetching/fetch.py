@@ -1,11 +1,12 @@
-"""Fetch: plan by session, read file ranges, answer at once or when enough has come.
+"""Fetch: plan the partitions by the fetch session, read ranges of files, and answer at once or when there are
+enough bytes.
 
-Only small ranges are read when the answer is made: the usual case of a follower under a low rate (`cold_pages`). A
-fetch that finds less than `min_bytes` parks (`delayed_fetch`). The missing bytes are divided among its partitions
-(`replication/waiting_fetches.py`). The fetch is read again when one of them has its equal share. It is served at
-the end of the turn in which that append happened. With one partition a single read is enough. As in Kafka, a fetch
-is answered at once if its range cannot grow, because a later segment has begun. Bytes beyond a partition's limit do
-not count.
+Only small ranges are copied into the answer, as for a follower at a low rate (`cold_pages`); others are sent
+from their files. A fetch that finds less than `min_bytes` is parked (`delayed_fetch`). The missing bytes are
+divided equally among its partitions (`fetch_waits.py`). When an append gives one partition its share, the
+fetch reads again at the end of that turn. With one partition, this second read is always enough. As in Kafka,
+a fetch is answered at once if its range ends with a segment and so cannot grow. Bytes beyond a partition's
+limit do not count.
 """
 
 from __future__ import annotations
@@ -24,11 +25,16 @@ from odradek.wire.messages.fetch import FetchRequest, FetchResponse
 from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 
 PARTITIONS_AT_ONCE = 2_000
-"""The partitions that a fetch names or reads at once. A larger fetch goes in slices, but not a follower's session."""
+"""The most partitions that a fetch may name or read at once. A larger fetch is served in slices, except a
+follower's session.
+"""
 
 
 class FetchHandler:
-    """Handler of Fetch (API 1): reads at once, parks, or has a worker warm cold pages."""
+    """Handler of Fetch (API 1).
+
+    It answers at once, parks the request, or lets a worker read cold pages first.
+    """
 
     def __init__(
         self, desk: Desk, partitions: ServedPartitions, sessions: FetchSessions, replication: Replication
@@ -50,7 +56,8 @@ class FetchHandler:
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], [])
         if context.throttle_ms:
-            # The client has to wait: as in Kafka (KIP-219), its session goes on and it gets no records.
+            # The client is throttled. As in Kafka (KIP-219) it gets an answer without records, and keeps its
+            # session.
             return FetchResponse(0, 0, plan.session_id, [], [])
         job = FetchJob(desk, self._partitions, self._replication, plan, request, context)
         if len(plan.partitions) > PARTITIONS_AT_ONCE and not _is_followers(plan):
@@ -63,7 +70,9 @@ class FetchHandler:
         return job.respond(attempt)
 
     def _wait(self, job: FetchJob, attempt: FetchRound, wait_ms: int) -> Delayed | None:
-        """Make the waiting answer of a fetch that needs more bytes or cold pages; None if it can be answered now."""
+        """Make the delayed answer of a fetch that needs more bytes or has cold pages; None if it can be
+        answered now.
+        """
         plan = job.plan
         if wait_ms > 0 and not job.has_enough(attempt) and (plan.partitions or plan.session is not None):
             waits_for = what_to_wait_for(job, attempt)
@@ -79,7 +88,10 @@ class FetchHandler:
         return None
 
     def _answer_many(self, context: Context, request: FetchRequest) -> Work[Result]:
-        """Handle a request of many partitions. The session changes in one step, when all named partitions are collected."""
+        """Handle a request with many partitions, in slices.
+
+        The session is changed in one step, after all named partitions are collected.
+        """
         desk = self._desk
         by_id = context.api_version >= FETCH_TOPIC_IDS
         named = yield from self._sessions.name(request, by_id)

@@ -1,11 +1,11 @@
-"""The work of one fetch: its partitions are read within its limits, and the response is put together.
+"""The work of one fetch: read its partitions within its limits, and build the response.
 
-A response holds ranges of segment files, pinned, not bytes: the connection sends them with sendfile. A fetch that is
-parked keeps its job, and reads anew each time that it is woken.
+A response holds pinned ranges of segment files instead of bytes; the connection sends them with sendfile. A
+parked fetch keeps its job, and reads again each time that it is woken.
 
-A follower (a replica id that is not negative) reads up to the log's end. The offset at which it fetches is its promise
-to the leader (`Partition.note_fetch`), counted once, when the request comes. Consumers may read from followers since
-version 11 (KIP-392), up to what the follower has heard of the high watermark.
+A follower (replica id 0 or more) reads up to the log end offset. Its fetch offset promises the leader that it
+has all earlier records. `Partition.note_fetch` records this once, when the request arrives. Since version 11
+consumers may read from followers (KIP-392), up to the high watermark that the follower knows.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ from odradek.wire.structure import ZERO_UUID
 READ_COMMITTED = 1
 _READ, _TOPIC = int(Operation.READ), int(ResourceType.TOPIC)
 CHUNK = 64
-"""The number of partitions that are read and answered between two checks whether a slice is over."""
+"""The number of partitions that are read or answered before it is checked whether the slice is over."""
 READ_UNITS = 3
-"""The cost of reading a partition, measured in look-ups of a partition."""
+"""The cost of reading one partition, in units of work: to look up a partition costs 1."""
 
 _NOT_DIVERGING = shared(EpochEndOffset())
 _NO_LEADER = shared(LeaderIdAndEpoch())
@@ -69,7 +69,7 @@ _NONE_ABORTED: list[Any] = shared([])
 
 @structure
 class FileFetchResponse(FetchResponse, PinsFiles):
-    """A response whose records may be ranges of segment files."""
+    """A fetch response whose records may be ranges of segment files."""
 
     def release_files(self) -> None:
         for topic in self.responses:
@@ -80,7 +80,7 @@ class FileFetchResponse(FetchResponse, PinsFiles):
 
 
 class FetchRound:
-    """One attempt to serve a fetch: the answer for each partition, and its records."""
+    """One attempt to serve a fetch: the answers of all partitions, with the ranges of records that they hold."""
 
     __slots__ = ("answers", "bytes_cut_off", "bytes_read", "full", "must_answer", "ranges")
 
@@ -89,11 +89,11 @@ class FetchRound:
         self.ranges: list[FileRange] = []
         self.bytes_read = 0
         self.bytes_cut_off = 0
-        """Bytes that were left out because only whole batches are given, up to the limits. They count for
-        `min_bytes`.
+        """Bytes that were left out, because only whole batches are returned within the limits. They count
+        towards `min_bytes`.
         """
         self.full: list[FetchedPartition] = []
-        """Partitions whose records were cut off by a limit: this round reads no more from them."""
+        """Partitions in which a limit cut off further records, so that they have nothing to wait for."""
         self.must_answer = False
 
     def release(self) -> None:
@@ -102,7 +102,10 @@ class FetchRound:
 
 
 class FetchJob:
-    """A fetch's request, kept while it is parked (no part of it is a view of the receive buffer)."""
+    """One fetch request, which is kept while it is parked.
+
+    None of its data is a view of the receive buffer.
+    """
 
     __slots__ = (
         "api_version",
@@ -167,16 +170,18 @@ class FetchJob:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def hosted(self, fetched: FetchedPartition) -> Partition | None:
-        """Find the partition that a key names, if it is served here."""
+        """Return the partition of this broker that the request names; None if the broker has no replica of
+        it.
+        """
         name, index = fetched.key
         hosted = self.partitions.by_id.get(name) if self.by_id else self.partitions.by_name.get(name)  # type: ignore[arg-type]  # by_id says which
         return None if hosted is None else hosted.partitions.get(index)
 
     def read(self, *, is_first: bool = False) -> FetchRound:
-        """Read every partition of the plan, in order, within the limits. The first read (`is_first`) counts as a
-        follower's promise.
+        """Read every partition of the plan, in order, within the limits. The first read (`is_first`) also
+        records the follower's fetch offsets.
 
-        In a follower's session only the dirty partitions are read.
+        In a follower's session, only the partitions marked dirty are read.
         """
         attempt = FetchRound()
         session = self.plan.session
@@ -185,10 +190,10 @@ class FetchJob:
         return attempt
 
     def reading(self) -> Work[FetchRound]:
-        """Do the first `read` in pieces; for consumers.
+        """Read all partitions of a consumer's fetch for the first time, in slices.
 
-        A wait that begins after the last piece would miss events of partitions that were read in the first pieces.
-        So if too little was found and any event came, all is read again at once.
+        If the fetch waited after the last slice, it would miss changes of partitions that were read earlier.
+        So if there are too few bytes and any partition has changed, all are read again without a pause.
         """
         attempt = FetchRound()
         seen: list[tuple[Partition, int, int]] = []
@@ -233,7 +238,10 @@ class FetchJob:
             self.rights.log_denials(ApiKey.FETCH)
 
     def _may_read(self, rights: ClientRights, fetched: FetchedPartition) -> bool:
-        """True if the client may read the topic now. A follower may, as long as it has CLUSTER_ACTION."""
+        """True if the client may read this topic now.
+
+        A follower needs CLUSTER_ACTION instead of a right on the topic.
+        """
         if self.is_follower:
             return rights.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
         name: Any = fetched.key[0]
@@ -252,7 +260,7 @@ class FetchJob:
         room: int,
         is_first: bool,
     ) -> PartitionData:
-        """Make one partition's answer: an error, the end of common history, another replica to ask, or records."""
+        """Build one partition's answer: an error, the offset where logs diverge, a nearer replica, or records."""
         epoch = fetched.current_leader_epoch
         code = partition.leader_error(epoch) if self.needs_leader else partition.reader_error(epoch)
         if code:
@@ -306,7 +314,9 @@ class FetchJob:
         )
 
     def _nearer_replica(self, partition: Partition, fetched: FetchedPartition) -> int:
-        """Choose the replica in the consumer's rack from which it should read; -1 if it should read from this one."""
+        """Return the id of the replica in the consumer's rack from which it should read; -1 if it should read
+        from this one.
+        """
         desk = self.desk
         return preferred_read_replica(
             partition, desk.image, desk.settings.node_id, self.listener, self.rack, fetched.fetch_offset
@@ -315,7 +325,7 @@ class FetchJob:
     def _not_read(
         self, fetched: FetchedPartition, partition: Partition, error: KafkaError | DiskError
     ) -> PartitionData:
-        """Make the answer for a log that has nothing at this offset, or that cannot be read."""
+        """Build the answer for a partition whose log cannot be read, or has no records at this offset."""
         log = partition.log
         if isinstance(error, DiskError):
             self.desk.disk_errors.note(
@@ -327,14 +337,14 @@ class FetchJob:
         return self._error(fetched, partition, error.code)
 
     def _note_sent(self, partition: Partition, count: int, throttle: ReplicationThrottle | None) -> None:
-        """Count the bytes sent to a follower."""
+        """Count bytes that are sent to a follower, for the throttle and for the metric of reassignments."""
         if partition.is_adding(self.replica_id):
             self.replication.reassignment_bytes_out += count
         if throttle is not None:
             throttle.note(count)
 
     def _throttle_of(self, partition: Partition) -> ReplicationThrottle | None:
-        """Find the throttle that slows this follower at this partition; None if it goes at full speed."""
+        """Return the throttle that applies to this follower and partition; None if there is none."""
         throttle = self.replication.leader_throttle
         if (
             throttle.is_set
@@ -347,10 +357,11 @@ class FetchJob:
     def _note_follower(
         self, fetched: FetchedPartition, partition: Partition, is_first: bool
     ) -> ReplicationThrottle | None:
-        """Count the follower's promise in the first attempt, unless its offset is outside the log. Return the
-        follower's throttle, if it has one.
+        """Record the follower's fetch offset if this is the first read and the offset is inside the log.
 
-        Raises `KafkaError`. No disk is needed, so promises count even while this log cannot be read.
+        Returns the follower's throttle, if there is one.
+
+        Raises `KafkaError`. This needs no disk, so the offset is recorded even while the log cannot be read.
         """
         if is_first:
             self._count_promise(fetched, partition)
@@ -393,20 +404,22 @@ class FetchJob:
         )
 
     def has_enough(self, attempt: FetchRound) -> bool:
-        """True if this round may be the answer: it has `min_bytes`, or the fetch must not wait."""
+        """True if this round may be answered: it has `min_bytes`, or an error or another result that must not
+        wait.
+        """
         return attempt.must_answer or attempt.bytes_read + attempt.bytes_cut_off >= self.min_bytes
 
     @property
     def bounded_by(self) -> Until:
-        """The offset of a log that bounds this fetch: its end for followers, its high watermark or last stable
-        offset for clients.
+        """The kind of offset that bounds this fetch: the log end for followers, the high watermark or the
+        last stable offset for clients.
         """
         if self.is_follower:
             return Until.LOG_END
         return Until.STABLE if self.committed else Until.HIGH_WATERMARK
 
     def upper_bound(self, log: PartitionLog) -> int:
-        """Return the offset up to which this fetch may read."""
+        """Return the offset in this log up to which the fetch may read."""
         if self.is_follower:
             return log.log_end_offset
         return log.last_stable_offset if self.committed else log.high_watermark
@@ -414,7 +427,7 @@ class FetchJob:
     # -- answering ------------------------------------------------------------------------------------------------
 
     def respond(self, attempt: FetchRound) -> FetchResponse:
-        """Make the response; incremental sessions omit partitions without news."""
+        """Build the response. In an incremental session, partitions without changes are left out."""
         plan = self.plan
         session = plan.session
         topics: dict[Any, FetchableTopicResponse] = {}
@@ -446,7 +459,7 @@ class FetchJob:
         return response
 
     def responding(self, attempt: FetchRound) -> Work[FetchResponse]:
-        """Respond in pieces: each is a response about some partitions."""
+        """Build the response of many partitions in slices."""
         topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
         endpoints: dict[int, NodeEndpoint] = {}
         try:
@@ -469,7 +482,9 @@ class FetchJob:
         )
 
     def _may_settle(self, fetched: FollowerCursor, answer: PartitionData) -> None:
-        """Stop reading a partition until it is marked dirty, if the follower has all its records and knows all its news."""
+        """Mark a follower's partition as not dirty, if the follower has all records and knows the present
+        offsets. It is then not read until it is marked dirty again.
+        """
         if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
             return
         partition = self.hosted(fetched)
@@ -481,16 +496,19 @@ class FetchJob:
             fetched.fetch_offset == log.log_end_offset
             and fetched.sent_high_watermark == log.high_watermark
             and fetched.sent_log_start_offset == log.log_start_offset
-            # Otherwise the next fetch may bring this replica into the ISR, so the partition must be read again.
+            # A follower outside the ISR may join it with its next fetch, so its partition must be read again.
             and self.replica_id in partition.isr_state.isr
-            # Otherwise no object would mark the partition dirty.
+            # Without this link from the replica, no object would mark the partition dirty again.
             and replica is not None
             and replica.cursor is fetched
         ):
             fetched.settle()
 
     def _note_answered(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
-        """Remember this partition's answer; true if it holds news for the session (KIP-227)."""
+        """Store in the session which offsets this answer reports.
+
+        Returns True if the answer must be sent: it has records, an error or changed offsets (KIP-227).
+        """
         news = bool(
             answer.records
             or answer.error_code
@@ -499,7 +517,8 @@ class FetchJob:
             or answer.high_watermark != fetched.sent_high_watermark
             or answer.log_start_offset != fetched.sent_log_start_offset
         )
-        # A fetcher that gets an error or a divergence ignores the other fields of the answer.
+        # A fetcher that gets an error or a divergence ignores the other fields, so do not count them as
+        # known.
         is_taken = not answer.error_code and answer.diverging_epoch is _NOT_DIVERGING
         fetched.sent_high_watermark = answer.high_watermark if is_taken else -1
         fetched.sent_log_start_offset = answer.log_start_offset
@@ -507,9 +526,11 @@ class FetchJob:
 
 
 def _aborted(log: PartitionLog, offset: int, got: LogRead) -> list[AbortedTransaction]:
-    """List the aborted transactions with records in the range read from `offset` on. Raises `DiskError`.
+    """List the aborted transactions with records in the range that was read from `offset` on.
 
-    Kafka searches up to the next entry of the segment's offset index, and may list some more.
+    Raises `DiskError`.
+
+    Kafka searches up to the next entry of the segment's offset index, so it may list a few more.
     """
     if got.file is None:
         return _NONE_ABORTED
@@ -530,7 +551,10 @@ def _without_records(
     diverging: EpochEndOffset = _NOT_DIVERGING,
     preferred_read_replica: int = -1,
 ) -> PartitionData:
-    """Make an answer without records, which sends the fetcher back in its log or to another replica."""
+    """Build an answer without records.
+
+    It makes the fetcher truncate its log, or read from another replica.
+    """
     return PartitionData(
         fetched.key[1],
         0,
@@ -547,10 +571,11 @@ def _without_records(
 
 
 def _divergence(partition: Partition, fetched: FetchedPartition) -> EpochEndOffset | None:
-    """Find the offset where the fetcher's log stops being a prefix of this one (KIP-595), if it does.
+    """Compare the last epoch of the fetcher's log with this log (KIP-595). Returns the epoch and offset where
+    they diverge; None if the fetcher's log is a prefix of this log.
 
-    Raises `KafkaError` OFFSET_OUT_OF_RANGE for an epoch later than all epochs of this log, or for records that are
-    gone.
+    Raises `KafkaError` OFFSET_OUT_OF_RANGE if the epoch is later than all epochs of this log, or the fetch
+    offset is below its start.
     """
     epoch, end_offset = partition.log.end_offset_for_epoch(fetched.last_fetched_epoch)
     if epoch < 0 or fetched.fetch_offset < partition.log.log_start_offset:

@@ -1,9 +1,9 @@
-"""Waits of a fetch that found too little, partition by partition.
+"""The log position in each partition for which a parked fetch waits.
 
-The fetch lacks a number of bytes over all its partitions. Before there are enough, at least one partition must give
-an equal share of that number. So each partition waits for its own share. The first that has it wakes the fetch, and
-the bytes still missing are divided again. With one partition the read after the wake finds enough. With many, each
-read leaves fewer bytes missing.
+A parked fetch still lacks some bytes over all its partitions. Divide this number by the number of partitions:
+at least one partition must grow by this share before there are enough bytes. So each partition waits for its
+share. The first one to have it wakes the fetch, and the bytes still missing are divided again. With one
+partition, the next read finds enough. With many, each read leaves fewer bytes missing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ Wait: TypeAlias = tuple[Partition, Until, Mark]
 
 
 def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
-    """Compute the mark of each partition; None if waiting is in vain, since a range ends with its segment (as in
-    Kafka's DelayedFetch).
+    """Compute for each partition the log position (mark) that wakes the fetch.
+
+    None if the fetch must be answered now, because a range ends with its segment (as in Kafka's
+    DelayedFetch).
     """
     found: list[tuple[FetchedPartition, Partition, Any]] = []
     for fetched, answer in attempt.answers:
@@ -43,14 +45,17 @@ def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
     full = {fetched.key for fetched in attempt.full}
     waits: list[Wait] = []
     for fetched, partition, records in found:
-        # A partition without further bytes still wakes the fetch when its leader changes.
+        # A partition that cannot give more bytes must still wake the fetch when its leader changes.
         bytes_wanted = share if fetched.key not in full else job.desk.settings.fetch_max_bytes
         waits.append((partition, *_mark(job, partition, records, bytes_wanted)))
     return waits
 
 
 def _range_is_cut(log: PartitionLog, offset: int, upper_bound: int, records: Any) -> bool:
-    """True if a range ends with its segment. In a gap that reaches up to the bound, the fetch waits for new records."""
+    """True if the records read from `offset` end with their segment, so that they cannot grow.
+
+    False in a gap without records up to the bound, since new records will follow there.
+    """
     if not log.passes_segment_end(offset, upper_bound):
         return False
     if records:
@@ -64,9 +69,10 @@ def _range_is_cut(log: PartitionLog, offset: int, upper_bound: int, records: Any
 
 
 def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) -> tuple[Until, Mark]:
-    """Compute the mark at which the partition may have `bytes_wanted` bytes more than these records.
+    """Compute the log position (mark) at which the partition may have `bytes_wanted` bytes more than
+    `records`.
 
-    If that cannot be computed, use the mark of the next record.
+    If it cannot be computed, return the position of the next record.
     """
     log = partition.log
     upper_bound = job.upper_bound(log)
@@ -81,6 +87,6 @@ def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) 
     else:
         return next_mark
     if end + bytes_wanted <= active.size:
-        # The bytes are in the log already; only the high watermark is missing.
+        # The log already has these bytes; only the high watermark is still below them.
         return next_mark
     return Until.SIZE, (active.base_offset, end + bytes_wanted)

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch."""
+"""Handlers of ListOffsets and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -43,30 +43,41 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 TIME_QUERIES_WAITING_MAX = 64
-"""Requests that wait for one disk; clients whose request is refused repeat it after a while."""
+"""The most requests that may wait for one disk. A further request is refused, and its client repeats it
+later.
+"""
 WALK_BYTES_MAX = 512 << 20
-"""The most bytes of records that one request walks over to check the timestamps in batch headers: about a second."""
+"""The most bytes of records that one request decompresses and walks to check timestamps in batch headers.
+This takes about a second.
+"""
 CONSUMER = -1
-"""The replica id of clients that are no replicas."""
+"""The replica id in requests of clients that are not replicas."""
 DEBUGGER = -2
-"""The replica id of clients that ask any replica about its own log, even a follower or one without a leader."""
+"""The replica id in requests of clients that ask any replica about its own log, even a follower, or while
+there is no leader.
+"""
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 class Turns:
-    """Queues of requests that search a disk for a timestamp: one search per disk runs, the rest wait in the order
-    of arrival. A search may decompress a whole batch and walk its records while it holds the interpreter's lock.
-    Two at once would only make all other threads wait longer.
+    """Queues of requests that search a log by timestamp.
+
+    On each disk one search runs at a time; others wait in the order of arrival. A search may decompress a
+    whole batch and walk its records while it holds the interpreter's lock. Two searches at once would only
+    delay all other threads.
     """
 
     def __init__(self, new_event: Callable[[], Event]) -> None:
         self._new_event = new_event
         self._waiting: dict[Workers, deque[Event]] = {}
-        """Waiting look-ups, by disks on which one is running."""
+        """The requests that wait, by the worker threads of a disk. An entry exists while a search runs on
+        that disk.
+        """
 
     async def wait(self, workers: Workers) -> None:
-        """Wait for a turn. Raises `KafkaError` if too many wait already. After this returns, the caller must call
-        `pass_on` once.
+        """Wait until the caller may search this disk.
+
+        Afterwards it must call `pass_on` exactly once. Raises `KafkaError` if too many requests wait already.
         """
         waiting = self._waiting.get(workers)
         if waiting is None:
@@ -86,7 +97,7 @@ class Turns:
             raise
 
     def pass_on(self, workers: Workers) -> None:
-        """End the turn and wake the next request that waits."""
+        """End the caller's search, and let the next waiting request search."""
         waiting = self._waiting[workers]
         if waiting:
             waiting.popleft().set()
@@ -95,8 +106,9 @@ class Turns:
 
 
 class ListOffsetsHandler:
-    """Handler of ListOffsets (API 2). Queries by time read segments, so they run off the loop; all other queries
-    are answered at once.
+    """Handler of ListOffsets (API 2).
+
+    Queries by timestamp read segments, so they run in worker threads. All other queries are answered at once.
     """
 
     def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
@@ -136,7 +148,7 @@ class ListOffsetsHandler:
         )
 
     def _workers(self, request: ListOffsetsRequest) -> Workers:
-        """Return the threads of the first disk in the request."""
+        """Return the worker threads for the disk of the first known partition in the request."""
         partitions = self._partitions
         for topic in request.topics:
             hosted = partitions.by_name.get(topic.name)
@@ -196,7 +208,7 @@ class ListOffsetsHandler:
             return _failed(asked, error.code)
         except FileClosed:
             reached("offsets.log_went_while_searched")
-            # While the worker read the log, it was deleted or moved, or its directory has failed.
+            # While the worker searched the log, it was deleted or moved, or its directory failed.
             return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
             self._desk.disk_errors.note("list_offsets.disk_error", topic=topic, error=str(error))
@@ -212,16 +224,18 @@ def find_offset(
     to_end: bool,
     budget: WalkBudget | None = None,
 ) -> tuple[int, int, int]:
-    """Find (timestamp, offset, leader epoch) of the first record that a query asks for; each is -1 if there is
-    none.
+    """Answer a query about one partition. Returns (timestamp, offset, leader epoch) of the first matching
+    record, or (-1, -1, -1) if there is none. Queries for the start or end of the log return no timestamp
+    (-1).
 
-    `to_end`: a replica or a debugger asks, which sees the log up to its end. `budget` bounds the records that are
-    read only to check the timestamps in batch headers.
+    With `to_end`, the query is from a replica or a debugger, which may see the log up to its end. `budget`
+    bounds the bytes of records that are read only to check timestamps in batch headers.
 
     Raises:
         KafkaError: UNSUPPORTED_VERSION for a special timestamp that this version or node does not know.
-            OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE to older clients) where the answer lies behind a new leader's
-            late high watermark. So the end of the log is never seen to fall back (KIP-207).
+            OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE to older clients) while the high watermark of a new
+            leader is behind the start of its epoch. So clients never see the log's end go backwards
+            (KIP-207).
     """
     log = partition.log
     bound = log.last_stable_offset_in_worker() if committed and not to_end else log.high_watermark
@@ -241,7 +255,8 @@ def find_offset(
     if timestamp == EARLIEST_PENDING_UPLOAD and version >= LIST_OFFSETS_PENDING_UPLOAD:
         return -1, -1, -1
     if timestamp == MAX_TIMESTAMP and version >= LIST_OFFSETS_MAX_TIMESTAMP:
-        # A newer record behind a late high watermark may have been acknowledged by the leader before.
+        # The previous leader may have acknowledged a newer record above the high watermark that this leader
+        # knows.
         found = log.offset_of_max_timestamp(upper_bound=log.log_end_offset if lags else bound, budget=budget)
         if lags and found is not None and found[1] >= bound:
             raise _not_available(version)
@@ -267,7 +282,10 @@ def _failed(asked: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitio
 
 
 class OffsetForLeaderEpochHandler:
-    """API 23 (KIP-320): the end of an epoch, so that a client can detect a truncation of its position."""
+    """Handler of OffsetForLeaderEpoch (API 23, KIP-320): the end offset of an epoch.
+
+    Clients use it to detect that the log was truncated below their position.
+    """
 
     def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
         self._desk = desk

@@ -1,8 +1,6 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848): the checks that need no group."""
+"""Handlers of ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848), with the checks that need no group."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from odradek.data_plane.groups.consumers.consumer_group import (
     JOINING_EPOCH,
@@ -12,6 +10,7 @@ from odradek.data_plane.groups.consumers.consumer_group import (
 )
 from odradek.data_plane.groups.consumers.consumer_membership import heartbeat_refused
 from odradek.data_plane.groups.consumers.describing import describe_group
+from odradek.data_plane.groups.consumers.patterns import MaySee, check_pattern
 from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.listing import DescribeConsumerGroup
@@ -22,14 +21,17 @@ from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation, ResourceType
 from odradek.security.doors.door import rights_of
 from odradek.serving.contract import Context, Result
-from odradek.serving.steps import Steps
+from odradek.serving.steps import Answers, Steps, in_turn
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
-from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from odradek.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from odradek.wire.schema.anatomy import refuse
 from odradek.wire.schema.versions import CONSUMER_GROUP_HEARTBEAT_MEMBER_ID
 
@@ -37,7 +39,7 @@ __all__ = ["ConsumerGroupDescribeHandler", "ConsumerGroupHeartbeatHandler", "ser
 
 CONSUMER_PROTOCOL = "consumer"
 TOPIC_NAMES_MAX = 5_000
-"""The topics that a member may name. Each costs its coordinator some microseconds, in one decision."""
+"""The most topics that a member may name. Each costs the coordinator some microseconds in one decision."""
 GROUP_BYTES, MEMBER_BYTES, PARTITION_BYTES, TOPIC_BYTES = 40, 60, 4, 24
 
 
@@ -49,7 +51,7 @@ def serves_consumer_groups(desk: Desk, settings: GroupSettings) -> bool:
 
 
 class ConsumerGroupHeartbeatHandler:
-    """API 68."""
+    """Handler of ConsumerGroupHeartbeat (API 68)."""
 
     def __init__(self, desk: Desk, groups: GroupCoordinator, authorizer: Authorizer | None) -> None:
         self._desk = desk
@@ -62,20 +64,52 @@ class ConsumerGroupHeartbeatHandler:
         error = _fault_of(request, context.api_version, self._groups.settings.consumer_assignors)
         if error is not None:
             return heartbeat_refused(error)
-        may_see = None if self._authorizer is None else _sight_of(context, self._authorizer)
-        return self._groups.answer(context, request.group_id, request, may_see)
+        if request.subscribed_topic_regex:
+            return self._desk.steps.begin(self._with_pattern(context.for_later(), request))
+        return self._groups.answer(context, request.group_id, request, self._sight_of(context))
+
+    def _sight_of(self, context: Context) -> MaySee | None:
+        """Return a function that returns True for a topic that the client may DESCRIBE. Workers may call it."""
+        if self._authorizer is None:
+            return None
+        rights = rights_of(context, self._authorizer)
+        return lambda name: rights.would_allow(Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+    def _with_pattern(
+        self, context: Context, request: ConsumerGroupHeartbeatRequest
+    ) -> Steps[ConsumerGroupHeartbeatResponse]:
+        """Let a worker check the pattern. The coordinator raises its error after other checks, as Kafka does."""
+        pattern = request.subscribed_topic_regex
+        error: KafkaError | None = yield in_turn(self._desk.long_work, _error_of, pattern)
+
+        def check(checked: str) -> None:
+            assert checked == pattern, "the coordinator asks about the pattern of this request"
+            if error is not None:
+                raise error
+
+        answers = Answers()
+        ask = self._groups.ask_of(context, request, answers.receiver(), self._sight_of(context), check)
+        self._groups.submit(request.group_id, ask)
+        responses: list[ConsumerGroupHeartbeatResponse] = yield answers
+        return responses[0]
 
 
-def _sight_of(context: Context, authorizer: Authorizer) -> Callable[[str], bool]:
-    """Return a function that is true for a topic that the client may DESCRIBE; a worker may call it."""
-    rights = rights_of(context, authorizer)
-    return lambda name: rights.would_allow(Operation.DESCRIBE, ResourceType.TOPIC, name)
+def _error_of(pattern: str) -> KafkaError | None:
+    """Check a pattern in a worker. Returns the error; None for a valid pattern."""
+    try:
+        check_pattern(pattern)
+    except KafkaError as error:
+        return error
+    return None
 
 
 def _fault_of(
     request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]
 ) -> KafkaError | None:
-    """Find the fault of a heartbeat that is one in any group, in Kafka's order."""
+    """Return the error of a heartbeat that is invalid for any group, or None.
+
+    The order of checks is Kafka's.
+    """
     fault = _invalid_text(request) or _invalid_epoch(request) or _too_many_names(request)
     names_member = version >= CONSUMER_GROUP_HEARTBEAT_MEMBER_ID or request.member_epoch > 0
     if (names_member or request.member_epoch == LEAVING_EPOCH) and not request.member_id.strip():
@@ -125,7 +159,7 @@ def _invalid_epoch(request: ConsumerGroupHeartbeatRequest) -> str | None:
 
 
 class ConsumerGroupDescribeHandler:
-    """API 69."""
+    """Handler of ConsumerGroupDescribe (API 69)."""
 
     def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
         self._desk = desk

@@ -1,5 +1,6 @@
-"""FindCoordinator: names the broker that coordinates a group or a transactional id. It creates the internal topic
-when it is first needed.
+"""Handler of FindCoordinator: the broker that coordinates a group or a transactional id.
+
+It creates the internal topic when it is first needed.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from odradek.wire.schema.versions import FIND_COORDINATOR_BATCHED
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 KEY_CHARACTERS_PER_UNIT = 30
-"""The key characters that cost one unit: a key's partition is computed from a sum over its characters."""
+"""The number of key characters that cost one unit of work, since the key's partition is computed from all its
+characters.
+"""
 
 
 class FindCoordinatorHandler:
-    """API 10. From version 4 on for many keys at once (KIP-699)."""
+    """Handler of FindCoordinator (API 10). From version 4 on, a request has many keys (KIP-699)."""
 
     def __init__(self, desk: Desk, controller: ControllerPort) -> None:
         self._desk = desk
@@ -49,7 +52,10 @@ class FindCoordinatorHandler:
         )
 
     def _find_all(self, listener: str, request: FindCoordinatorRequest) -> Work[FindCoordinatorResponse]:
-        """Look up each key once, and list it as often as it is named."""
+        """Find the coordinators of all keys, as work in slices.
+
+        A key that the request names several times is looked up once, and answered as often.
+        """
         found: dict[str, Coordinator] = {}
         for key in request.coordinator_keys:
             if key not in found:
@@ -76,7 +82,10 @@ class FindCoordinatorHandler:
         return Coordinator(key, partition.leader, endpoint.host, endpoint.port, ErrorCode.NONE, "")
 
     def _start_creation(self, name: str) -> None:
-        """Ask the controller once; clients ask again until the topic is there."""
+        """Ask the controller to create the internal topic, unless a request for it is under way.
+
+        Clients repeat their requests until the topic exists.
+        """
         if name not in self._creating:
             self._creating.add(name)
             self._desk.tasks.start_soon(self._create, name)

@@ -1,4 +1,7 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: names, ids and partitions are checked here, the rest by coordinators."""
+"""Handlers of OffsetCommit, OffsetFetch and OffsetDelete.
+
+They check names, ids and partitions; coordinators decide the rest.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +60,11 @@ from odradek.wire.structure import ZERO_UUID
 NO_OFFSET = -1
 PARTITION_BYTES = 24
 PARTITIONS_PER_DECISION = 500
-"""A request with more partitions is decided, written and answered in parts, each of which stands for itself."""
+"""The most partitions in one decision. A larger request is decided in independent parts of this size."""
 DECIDED_UNITS = 4
-"""The cost of deciding and writing one offset, in look-ups of a partition."""
+"""The cost of deciding and writing one offset, in units of work: to look up a partition costs 1."""
 SIZES_PER_UNIT = 10
-"""Offsets whose size is computed in the time of a look-up."""
+"""The number of offsets whose record sizes are computed in one unit of work."""
 
 P = TypeVar("P")
 
@@ -81,7 +84,7 @@ def _ask_in_parts(
 def commit_of(
     topic: TopicImage, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
 ) -> PartitionCommit:
-    """Return the offset that a request has for one partition of a topic."""
+    """Convert the offset of one partition in a request to a `PartitionCommit`."""
     return PartitionCommit(
         topic.name,
         topic.topic_id,
@@ -97,7 +100,7 @@ def _key_of(topic: TopicImage, asked: OffsetDeleteRequestPartition) -> OffsetKey
 
 
 class OffsetCommitHandler:
-    """API 8. Topics by id from version 10 on (KIP-848)."""
+    """Handler of OffsetCommit (API 8). From version 10 on, topics are named by id (KIP-848)."""
 
     def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
         self._desk = desk
@@ -137,7 +140,10 @@ class OffsetCommitHandler:
 
 
 class OffsetFetchHandler:
-    """API 9. Several groups at once from version 8 on (KIP-709), topics by id from version 10 on."""
+    """Handler of OffsetFetch (API 9).
+
+    From version 8 on, a request has several groups (KIP-709); from version 10 on, topics are named by id.
+    """
 
     def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
         self._desk = desk
@@ -174,7 +180,10 @@ class OffsetFetchHandler:
 
 
 class _Answering:
-    """The answer to one OffsetFetch. All offsets of a group are collected once, however often it is named."""
+    """The answer to one OffsetFetch while it is built.
+
+    All offsets of a group are collected once, also if the request names the group several times.
+    """
 
     __slots__ = (
         "_answered",
@@ -196,7 +205,7 @@ class _Answering:
         self._is_full = False
         self._whole: dict[str, list[OffsetFetchResponseTopics]] = {}
         self._answered: dict[tuple[str, str | bytes, int], None] = {}
-        """(group, name or id of a topic, partition) of the offsets in the answer."""
+        """The keys of all offsets in the answer: (group id, name or id of the topic, partition)."""
 
     def answer(
         self, group: OffsetFetchRequestGroup, fetched: FetchedOffsets
@@ -220,15 +229,19 @@ class _Answering:
     def _partition(
         self, name: str, topic_id: bytes, index: int, fetched: FetchedOffsets, missing: ErrorCode
     ) -> OffsetFetchResponsePartitions:
-        """Answer with the committed offset; with `require_stable`, an error if an open transaction may change it
-        (KIP-447).
+        """Return the result for one partition: its committed offset, or the error `missing`.
+
+        With `require_stable`, an offset that an open transaction may change gets an error (KIP-447).
         """
         if self._require_stable and not missing and (name, index) in fetched.pending:
             missing = ErrorCode.UNSTABLE_OFFSET_COMMIT
         return _fetched_partition(name, topic_id, index, fetched, missing)
 
     def _repeat(self, count: int) -> None:
-        """Count bytes of repeated answers; without room for them the rest of the answer is left out."""
+        """Count the bytes of a repeated answer.
+
+        If they exceed the limit, the rest of the answer gets an error instead of offsets.
+        """
         self._is_full = not self._repeated.has_room(count)
 
     def _all(self, fetched: FetchedOffsets) -> Work[list[OffsetFetchResponseTopics]]:
@@ -250,7 +263,10 @@ class _Answering:
     def _named(
         self, group_id: str, named: list[OffsetFetchRequestTopics], fetched: FetchedOffsets
     ) -> Work[list[OffsetFetchResponseTopics]]:
-        """List the named topics in the order of the request, with those without a known id at the end."""
+        """Build the results of the topics that the request names, in its order.
+
+        Topics whose id is unknown come last.
+        """
         topics: list[OffsetFetchResponseTopics] = []
         unknown: list[OffsetFetchResponseTopics] = []
         for asked in named:
@@ -297,7 +313,7 @@ def _fetched_partition(
     if value is None or (ZERO_UUID not in (topic_id, value.topic_id) and topic_id != value.topic_id):
         if value is not None:
             reached("groups.offset_of_earlier_topic_hidden")
-        # Also offsets that were committed for another topic of this name.
+        # This also hides an offset that was committed for an earlier topic of the same name.
         return OffsetFetchResponsePartitions(index, NO_OFFSET, -1, "", code)
     return OffsetFetchResponsePartitions(
         index, value.offset, value.leader_epoch, value.metadata, ErrorCode.NONE
@@ -305,7 +321,7 @@ def _fetched_partition(
 
 
 def _single(group: OffsetFetchResponseGroup) -> Work[OffsetFetchResponse]:
-    """Make the answer of versions before 8, which have one group in fields of their own."""
+    """Build the response of versions before 8, whose only group has no structure of its own."""
     topics = []
     for topic in group.topics:
         partitions = [
@@ -324,7 +340,7 @@ def _single(group: OffsetFetchResponseGroup) -> Work[OffsetFetchResponse]:
 
 
 class OffsetDeleteHandler:
-    """API 47 (KIP-496)."""
+    """Handler of OffsetDelete (API 47, KIP-496)."""
 
     def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
         self._desk = desk
@@ -341,7 +357,7 @@ class OffsetDeleteHandler:
         answers = yield from _ask_in_parts(self._groups, version, parts)
         if answers[0][0]:
             return OffsetDeleteResponse(answers[0][0])
-        # The error of a later part stands with each of its partitions.
+        # If a later part fails as a whole, each of its partitions gets the error.
         of_parts = (
             codes or (code,) * len(part.partitions)
             for part, (code, codes) in zip(parts, answers, strict=True)

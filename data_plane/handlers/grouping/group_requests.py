@@ -1,4 +1,7 @@
-"""Group APIs: requests of members go to the group's coordinator as they are; administrators' are split by group."""
+"""Handlers of group requests.
+
+Members' requests are passed to the group's coordinator; administrators' requests are split by group.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ from odradek.wire.schema.versions import LEAVE_GROUP_MEMBERS, SYNC_GROUP_PROTOCO
 
 GROUP_BYTES = 20
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
-"""Read, delete, describe, describe configs, alter configs: all that a group has (KIP-430)."""
+"""The operations that exist for groups, as a bit field (KIP-430): read, delete, describe, describe configs,
+alter configs.
+"""
 
 
 D = TypeVar("D")
@@ -43,9 +48,11 @@ def as_asked(
     bytes_of: Callable[[D], int],
     refused: Callable[[int, str, str], D],
 ) -> Steps[list[D]]:
-    """Return a description for each id, in the order of the request; ids that come twice are described twice.
+    """Return a description for each id, in the order of the request. An id that occurs twice is described
+    twice.
 
-    Repeated descriptions beyond the bound of an answer are made by `refused`, of a code, its text and the id.
+    When repeated descriptions exceed the limit of an answer, `refused` makes an error of a code, its text and
+    the id instead.
     """
     repeated = RepeatedSize()
     results: list[D] = []
@@ -60,7 +67,7 @@ def as_asked(
 
 
 class MemberRequestHandler:
-    """JoinGroup and Heartbeat (APIs 11, 12)."""
+    """Handler of JoinGroup and Heartbeat (APIs 11, 12)."""
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
@@ -70,7 +77,7 @@ class MemberRequestHandler:
 
 
 class LeaveGroupHandler:
-    """API 13. Of many members from version 3 on (KIP-345)."""
+    """Handler of LeaveGroup (API 13). From version 3 on, a request may have many members (KIP-345)."""
 
     def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
         self._desk = desk
@@ -82,7 +89,7 @@ class LeaveGroupHandler:
         return self._desk.steps.begin(self._answer_many(context.api_version, request), is_long=True)
 
     def _answer_many(self, version: int, request: LeaveGroupRequest) -> Steps[LeaveGroupResponse]:
-        # One decision, so that members who leave together cause one rebalance.
+        # One decision for all members, so that they cause only one rebalance.
         asked = [(request.group_id, LeaveMembers(request.group_id, request.members))]
         ((code, codes),) = yield from self._groups.ask_all(version, asked, SLICE_UNITS)
         if code:
@@ -95,7 +102,7 @@ class LeaveGroupHandler:
 
 
 class SyncGroupHandler:
-    """API 14. From version 5 on a member names its protocol (KIP-559)."""
+    """Handler of SyncGroup (API 14). From version 5 on, a member must name its protocol (KIP-559)."""
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
@@ -109,11 +116,13 @@ class SyncGroupHandler:
 
 
 LISTED_PER_UNIT = 10
-"""Groups that are compared with the filters in the time in which a partition is described."""
+"""The number of groups that are compared with the filters in one unit of work, the time to describe a
+partition.
+"""
 
 
 class ListGroupsHandler:
-    """API 16: the groups that this broker coordinates."""
+    """Handler of ListGroups (API 16): lists the groups that this broker coordinates."""
 
     def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
         self._desk = desk

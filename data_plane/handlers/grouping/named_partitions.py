@@ -1,4 +1,7 @@
-"""The partitions that a request about offsets names: some are refused here, the others wait for the coordinator's codes."""
+"""The partitions that a request about offsets names.
+
+Unknown ones are refused here; the others get the codes of the coordinator.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ T = TypeVar("T")
 
 @attrs.frozen
 class NamedTopic:
-    """One topic of the request, with two lists of results: partitions refused here, and partitions that the
-    coordinator answers.
+    """One topic of the request with two results: `refused` has the partitions that are refused here,
+    `accepted` those that the coordinator answers.
     """
 
     name: str | bytes
-    """Its id where the version names topics by that."""
+    """The topic's name, or its id in versions that name topics by id."""
     is_known: bool
     refused: Any
     accepted: Any
@@ -32,24 +35,28 @@ class NamedTopic:
 
 @attrs.define(eq=False)
 class NamedPartitions(Generic[T]):
-    """All topics of a request in its order."""
+    """All topics that a request names, in its order."""
 
     topics: list[NamedTopic] = attrs.field(factory=list)
     kept: list[T] = attrs.field(factory=list)
-    """The partitions that exist, in the form that the coordinator gets."""
+    """The existing partitions, each in the form in which the coordinator gets it."""
     accepted: list[Any] = attrs.field(factory=list)
-    """One result for each item of `kept`, without an error so far."""
+    """For each item of `kept`, its result in the answer. The error code is NONE until `fill`."""
 
     def fill(self, codes: Iterable[ErrorCode]) -> Work[None]:
-        """Write the coordinator's codes into the results of the partitions that exist."""
+        """Write the coordinator's codes into the results of the existing partitions.
+
+        `codes` has the order of `kept`.
+        """
         for code, result in zip(codes, self.accepted, strict=False):
             result.error_code = code
             yield 1
 
     def merged(self) -> list[Any]:
-        """Return the topics of the answer in Kafka's order: first those refused here, one result for each topic.
+        """Return the topics of the answer in Kafka's order: topics with refused partitions first, one result
+        for each topic.
 
-        If nothing is refused here, a topic that is named twice has two results.
+        If nothing was refused, a topic that the request names twice has two results.
         """
         refused = [(topic.name, topic.refused) for topic in self.topics if topic.refused.partitions]
         accepted = [(topic.name, topic.accepted) for topic in self.topics if topic.accepted.partitions]
@@ -65,8 +72,9 @@ class NamedPartitions(Generic[T]):
 def sorted_out(
     image: MetadataImage, shape: Anatomy, request: Any, keep: Callable[[TopicImage, Any], T]
 ) -> Work[NamedPartitions[T]]:
-    """Look up each partition that a request names, and make its result. Partitions that exist are stored as `keep`
-    returns them.
+    """Look up each partition that the request names.
+
+    Unknown partitions get an error; an existing one is added to `kept` in the form that `keep` returns.
     """
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if shape.by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     named = NamedPartitions[T]()

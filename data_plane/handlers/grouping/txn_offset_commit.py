@@ -1,7 +1,8 @@
-"""TxnOffsetCommit: offsets that count when a transaction commits (KIP-98, KIP-447).
+"""Handler of TxnOffsetCommit: offsets that take effect when a transaction commits (KIP-98, KIP-447).
 
-Before the first offsets of a transaction, this broker asks its coordinator whether `__consumer_offsets` is a part of
-it. Since version 5 this request also adds the partition, because the client does not (KIP-890).
+Before the first offsets of a transaction, this broker asks the transaction's coordinator whether the
+partition of `__consumer_offsets` belongs to the transaction. From version 5 on, this broker also adds the
+partition, as the client does not add it (KIP-890).
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from odradek.wire.schema.versions import (
 
 @attrs.frozen
 class _Offsets:
-    """The contents of a request, and the response in the making."""
+    """The offsets of a request, and the response that is being built."""
 
     commits: list[PartitionCommit]
     accepted: list[TxnOffsetCommitResponsePartition]
-    """One result for each item of `commits`; the coordinator's code is written into it."""
+    """The result for each item of `commits`; the coordinator's code is written into it."""
     response: TxnOffsetCommitResponse
 
     def refuse(self, code: ErrorCode) -> TxnOffsetCommitResponse:
-        """Return the response with one error for all partitions that were not refused before."""
+        """Set this error for all partitions that were not refused before, and return the response."""
         for partition in self.accepted:
             partition.error_code = code
         return self.response
 
 
 class TxnOffsetCommitHandler:
-    """API 28."""
+    """Handler of TxnOffsetCommit (API 28)."""
 
     def __init__(self, desk: VerifyingDesk, groups: GroupCoordinator) -> None:
         self._desk = desk
@@ -98,7 +99,10 @@ class TxnOffsetCommitHandler:
     def _guard(
         self, shard: Shard, version: int, request: TxnOffsetCommitRequest
     ) -> VerificationGuard | ErrorCode:
-        """Get the guard of a commit; `ONGOING` if the coordinator need not be asked."""
+        """Return the verification guard for a commit, or an error code.
+
+        `ONGOING` means that the coordinator need not be asked.
+        """
         log = shard.partition.log
         name = name_of(request.transactional_id)
         adds = version >= TXN_OFFSET_COMMIT_ADDS_GROUP
@@ -117,7 +121,10 @@ class TxnOffsetCommitHandler:
     def _verify(
         self, version: int, request: TxnOffsetCommitRequest, guard: VerificationGuard, shard: Shard
     ) -> Steps[VerificationGuard | ErrorCode]:
-        """Ask the transaction's coordinator. Returns the newest guard, or the error for all offsets."""
+        """Ask the transaction's coordinator about the partition.
+
+        Returns the newest guard, or an error code for all offsets.
+        """
         partition = (OFFSETS_TOPIC, shard.partition.log.partition)
         newest: VerificationGuard | ErrorCode = guard
 
@@ -143,14 +150,14 @@ class TxnOffsetCommitHandler:
         return _refusal(code, version) if code else newest
 
     def _sorted_out(self, version: int, request: TxnOffsetCommitRequest) -> Work[_Offsets]:
-        """Look up the offsets that may be committed, and make an answer for each partition that is named."""
+        """Look up the partitions of the request, and build a response with a result for each of them."""
         shape = anatomy_of(request, version)
         named = yield from sorted_out(self._desk.image, shape, request, commit_of)
         answered = []
         for topic in named.topics:
             topic.refused.partitions += topic.accepted.partitions
-            # As in Kafka, the answer names an unknown topic even without partitions, but leaves out a known
-            # topic without any.
+            # As in Kafka, an unknown topic is in the answer even without partitions; a known topic without
+            # partitions is not.
             if topic.refused.partitions or not topic.is_known:
                 answered.append(topic.refused)
             yield 1
@@ -158,13 +165,13 @@ class TxnOffsetCommitHandler:
 
 
 def _refusal(code: ErrorCode, version: int) -> ErrorCode:
-    """Translate the error of a transaction's coordinator to the producer's, as in Kafka."""
+    """Translate the error of the transaction's coordinator into an error for the producer, as in Kafka."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < TXN_OFFSET_COMMIT_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     if code is ErrorCode.NETWORK_EXCEPTION:
-        # After this error older clients ask again, without a search for another coordinator.
+        # After this error an older client retries without looking up the coordinator again.
         return _code_at_version(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, version)
     return _code_at_version(code, version)
 

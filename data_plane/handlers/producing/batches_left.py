@@ -1,20 +1,21 @@
-"""The batches of a Produce request that are left at its first wait, and what workers find out about them. PORTED.
+"""The batches of a Produce request that were not appended before its first wait, with the results of workers
+about them. PORTED.
 
 Theory of operation
 ===================
 
-`ProduceHandler` appends partition by partition. It waits where an append raises `OffLoop`, and after
-`PARTITIONS_PER_TURN` appends in one turn. Before its first wait it makes `BatchesLeft`, which copies the rest, since
-the receive buffer is used again. Only then it begins a generator. `ready` lets a worker decompress the next batch and
-some behind it. Then the handler goes on with that batch. Anything may have happened in between: leadership, log, topic, limits and checksum are
-checked again. Only what the bytes themselves decide is kept: what they decompress to, and whether their records keep
-the rules.
+`ProduceHandler` appends partition by partition. It waits if an append raises `OffLoop`, and after
+`PARTITIONS_PER_TURN` appends in one turn. Before its first wait it makes a `BatchesLeft`, which copies the
+remaining batches, since the receive buffer will be reused. From then on the handler runs as a generator.
+`ready` lets a worker decompress the next batch and some after it. Then the handler continues with that batch.
+Meanwhile anything may have changed, so leadership, log, topic, limits and checksum are checked again. Only
+facts about the bytes themselves are kept: their decompressed size, and whether the records are valid.
 
-These workers have threads of their own (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most
-batches are done by those for `small` ones, with little room each. A batch that turns out larger begins anew in the
-`large` workers. So do the batches behind it, when a request has decompressed to unusually many bytes. One `large`
-batch is done at a time, with pauses between (`odradek.serving.long_work`). That bounds memory and time, and large
-batches delay only large batches.
+These workers have their own threads (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most
+batches are handled by the `small` workers, with a small memory limit each. A batch that exceeds the limit is
+started again by the `large` workers. So are later batches of a request that has decompressed to unusually
+many bytes. Only one `large` batch is handled at a time, with pauses between (`odradek.serving.long_work`).
+This bounds memory and time, and large batches delay only large batches.
 """
 
 from __future__ import annotations
@@ -31,26 +32,29 @@ from odradek.serving.steps import TURN, Steps, in_turn, in_worker, until
 from odradek.wire.messages.produce import PartitionProduceResponse, ProduceRequest, TopicProduceResponse
 
 PARTITIONS_PER_TURN = 256
-"""Appends of one request between two turns of the loop: about 4 ms of small batches."""
+"""The most appends of one request in one turn of the event loop. For small batches they take about 4 ms."""
 TURNS_AT_ONCE = 2
-"""The partitions that one request appends to in its first turns. Producers write to hundreds of partitions in one
-request; the rest is appended in turns of long work.
+"""The number of further turns that a request gets at once. Later turns are taken as long work, in competition
+with other requests. Producers may write to hundreds of partitions in one request.
 """
 SLICE_BYTES = 4 << 20
-"""The bytes that a worker decompresses for one request before appends go on."""
+"""The number of bytes that a worker decompresses for one request before appends continue."""
 ANY_SIZE = 1 << 62
 _OF_NO_TOPIC = LogConfig()
 
 Begun: TypeAlias = tuple[
     list[TopicProduceResponse], list[PartitionProduceResponse], DelayedProduce | None, bool
 ]
-"""The answers of complete topics, the answers of the current topic, the delayed answer, and whether any batch was
-refused.
+"""The results so far: the answers of complete topics and of the current topic, the delayed answer, and True
+if any batch was refused.
 """
 
 
 class BatchesLeft:
-    """The batches from one place of a request on. A place is the number of a topic, and of a partition in it."""
+    """The batches of a request from one place on.
+
+    A place is the index of a topic, and the index of a partition in it.
+    """
 
     __slots__ = (
         "_batches",
@@ -72,18 +76,21 @@ class BatchesLeft:
         first_topic: int = 0,
         first_partition: int = 0,
     ) -> None:
-        """Copy the records from this place on, also in the request itself."""
+        """Copy the records from this place on, and let the request refer to the copies."""
         self.begun: Begun | None = None
-        """The answers so far, while the loop of appends waits."""
+        """The results so far, while the loop of appends waits."""
         self._loop_work = desk.loop_work
         self._workers = desk.produce_workers
         self._turns_at_once = TURNS_AT_ONCE
         self._left: list[tuple[memoryview, LogConfig]] = []
-        """The batches, each with the configuration of its topic's log."""
+        """The remaining batches, each with the configuration of its topic's log."""
         self._batches: dict[int, HandedOff] = {}
-        """The work on each batch that workers have begun or done, by its number."""
+        """For each batch that workers have started or done, by its index in `_left`, their work and its
+        results.
+        """
         self._starts: dict[int, int] = {}
-        """The number of each topic's first partition among the remaining ones."""
+        """For each topic, the number to be added to a partition's index to get the batch's index in `_left`.
+        """
         size = 0
         for at, topic in enumerate(request.topic_data[first_topic:], first_topic):
             hosted = partitions.by_id.get(topic.topic_id) if by_id else partitions.by_name.get(topic.name)
@@ -99,12 +106,12 @@ class BatchesLeft:
         self.budget = RequestBudget(size, desk.produce_workers.inflated)
 
     def take_begun(self) -> Begun:
-        """Return the answers so far, and forget them: the loop of appends continues with them."""
+        """Return the results so far, and clear them, because the loop of appends continues with them."""
         begun, self.begun = self.begun, None
         return ([], [], None, False) if begun is None else begun
 
     def work_at(self, topic: int, partition: int) -> HandedOff:
-        """Return the work on one batch."""
+        """Return the workers' results for the batch at this place; empty results if they have not started it."""
         return self._batch(self._starts[topic] + partition)
 
     def _batch(self, index: int) -> HandedOff:
@@ -114,7 +121,7 @@ class BatchesLeft:
         return batch
 
     def recompress(self, batches: list[Batch]) -> Steps[None]:
-        """Give batches their topics' codec, and note the new batches."""
+        """Let workers compress batches with their topics' codecs. The results replace the batches."""
         workers = self._workers
         for batch in batches:
             handed_off = self.work_at(*batch.place)
@@ -124,9 +131,9 @@ class BatchesLeft:
                 yield in_turn(workers.large, batch.recompress, handed_off, ANY_SIZE)
 
     def ready(self, topic: int, partition: int) -> Steps[None]:
-        """Let workers prepare this batch for its append, and maybe some of the batches behind it.
+        """Let workers prepare the batch at this place for its append, and maybe some batches after it.
 
-        For a batch that needs no preparation, only let other requests have a turn.
+        If it needs no preparation, only let other requests have a turn.
         """
         workers = self._workers
         at = self._starts[topic] + partition
@@ -150,9 +157,10 @@ class BatchesLeft:
 
 
 def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:
-    """Decompress the first of the batches, and as many of the next ones as fit into the slice.
+    """Decompress the first batch, and as many of the next ones as fit into `SLICE_BYTES`. It runs in a
+    worker.
 
-    Returns True if the first batch is a large one, which was not decompressed.
+    Returns True if the first batch is large, and so was not decompressed.
     """
     before = budget.bytes_inflated
     for batch in batches:

@@ -1,4 +1,4 @@
-"""A Produce response that is delayed: its batches are appended, and wait for replicas or for a flush."""
+"""A delayed Produce response: its batches are appended, and it waits for replicas or for a flush."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACKS_ALL = -1
 
 
 class _Unacknowledged:
-    """One partition's batch that waits for the in-sync replicas (an `AckWaiter`)."""
+    """One appended batch that waits for the in-sync replicas (an `AckWaiter`)."""
 
     __slots__ = ("answer", "last_offset", "partition", "produce")
 
@@ -49,7 +49,10 @@ class _Unacknowledged:
 
 
 class DelayedProduce(Delayed):
-    """Appended batches that wait until enough replicas have them, or until they are flushed."""
+    """The delayed answer of a Produce request.
+
+    It waits until the replicas have all batches, or until they are flushed.
+    """
 
     __slots__ = (
         "desk",
@@ -74,8 +77,8 @@ class DelayedProduce(Delayed):
         timeout_ms: int,
         listener: str | None = None,
     ) -> None:
-        """`listener` names the listener of the leaders' addresses in the answer; None where the version has no such
-        field.
+        """`listener` is the listener whose addresses the answer has for leaders; None in versions without
+        this field.
         """
         super().__init__()
         self.desk = desk
@@ -85,20 +88,22 @@ class DelayedProduce(Delayed):
         self.pending: list[_Unacknowledged] = []
         self.unsynced: list[tuple[Partition, PartitionProduceResponse]] = []
         self.is_queued = False
-        """True once all batches were passed to `wait_for`: from then on the last one to be settled completes the
-        request.
+        """True once `wait_for` was called for all batches. From then on, settling the last batch completes
+        the request.
         """
         self.timeout_ms = timeout_ms
         self.names_leaders = False
-        """True if a partition's refusal names its leader; the answer then has the leader's address (KIP-951)."""
+        """True if the answer for some partition names its leader. The response must then have the leader's
+        address (KIP-951).
+        """
         self.timer: Timer | None = None
-        """Set once all batches are appended: as in Kafka, the timeout begins after the last append."""
+        """The timer of the request's timeout. As in Kafka, it starts after the last append."""
 
     def wait_for(
         self, partition: Partition, last_offset: int, answer: PartitionProduceResponse, acks: int
     ) -> None:
-        """Wait for this batch, too: with acks=all for the high watermark; with acks=1 for the leader's sync, if one
-        is due.
+        """Wait for one more appended batch: with acks=all for the high watermark, with acks=1 for a flush if
+        one is needed.
         """
         if acks != ACKS_ALL:
             if partition.log.needs_flush:
@@ -132,13 +137,13 @@ class DelayedProduce(Delayed):
         self.desk.sync_partition(partition, done)
 
     def settle(self, waiter: _Unacknowledged) -> None:
-        """Remove one batch from those that the request waits for."""
+        """Remove one batch that is committed or has failed. The last one completes the request."""
         self.pending.remove(waiter)
         if not self.pending and self.is_queued:
             self.check()
 
     def check(self) -> None:
-        """Answer if nothing is left to wait for."""
+        """Complete the request if no batch waits any more. Otherwise start the timer of the timeout."""
         self.is_queued = True
         if self.pending or self.unsynced:
             if self.timer is None:
@@ -150,7 +155,9 @@ class DelayedProduce(Delayed):
             self._answer()
 
     def fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
-        """Fail a batch whose partition was deleted, is on a failed disk, or has another leader."""
+        """Set the error for a batch whose partition was deleted, has another leader, or is in a failed
+        directory.
+        """
         reached("produce.leadership_lost_while_waiting")
         code = self.partitions.lost_error(partition)
         set_error(answer, code, None)
@@ -185,8 +192,9 @@ class DelayedProduce(Delayed):
 
 
 def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
-    """Set an error, unless there is one. A failed flush also ends the leadership, so the first error explains more
-    than later errors.
+    """Set an error, unless there already is one.
+
+    A failed flush also ends the leadership, so the first error explains more than later ones.
     """
     if answer.error_code:
         return
@@ -198,13 +206,13 @@ def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | 
 
 
 def name_leader(answer: PartitionProduceResponse, partition: Partition) -> None:
-    """Name the partition's leader in a refusal, if it is known (KIP-951)."""
+    """Write the partition's leader, if it is known, into an answer with an error (KIP-951)."""
     if partition.image is not None:
         answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
 
 
 def add_leader_endpoints(desk: Desk, listener: str, response: ProduceResponse) -> None:
-    """Add the addresses of the leaders that the answers name."""
+    """Add the addresses of all leaders that the answers name to the response."""
     leaders = (
         answer.current_leader.leader_id
         for topic in response.responses

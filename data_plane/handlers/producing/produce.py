@@ -1,4 +1,6 @@
-"""Produce: refuse acks=all below `min.insync.replicas`, validate and append the batches, answer when the acks are there."""
+"""Handler of Produce: checks `min.insync.replicas` for acks=all, validates and appends the batches, and
+answers when they are acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,10 @@ class ProduceHandler:
         self._refusals = ProducerRefusals(desk.clock, desk.log)
 
     def handle(self, context: Context, request: ProduceRequest) -> Result:
-        """Append each batch, after verification and recompression where a batch needs them."""
+        """Append all batches.
+
+        First verify transactional batches, and recompress batches with another codec than their topic's.
+        """
         partitions, transaction = self._partitions, None
         if request.transactional_id is not None:
             transaction = TransactionalBatches(self._desk, partitions, request, context.api_version)
@@ -96,7 +101,9 @@ class ProduceHandler:
         transaction: Transaction,
         looks: Iterable[None] = (),
     ) -> Steps[Result]:
-        """Verify transactional batches with their coordinator, give batches their topics' codec, and append them."""
+        """Verify transactional batches with their coordinator, recompress batches with their topics' codecs,
+        then append all. Each turn resumes `looks`, the collection of the batches to verify.
+        """
         context, left = context.for_later(), self._left(context, request)
         for _ in looks:
             yield TURN
@@ -120,7 +127,7 @@ class ProduceHandler:
     def _append(
         self, context: Context, request: ProduceRequest, transaction: Transaction, left: BatchesLeft | None
     ) -> Result:
-        """Append batch by batch, up to a wait or the answer. `left` is set from the first wait on."""
+        """Append batches until all are done or the request must wait. `left` is None before the first wait."""
         desk, partitions, acks = self._desk, self._partitions, request.acks
         connection, now_ms = context.note_append(), desk.clock.wall_ms()
         by_id, are_acks_valid = context.api_version >= PRODUCE_TOPIC_IDS, -1 <= acks <= 1
@@ -170,7 +177,7 @@ class ProduceHandler:
                 if log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes:
                     if delayed is None:
                         delayed = self._delayed(context, request, responses)
-                    # Wait from now on, so that a leadership that is lost and won again during a wait is noticed.
+                    # Wait from now on, so that a leadership that is lost and won again is noticed.
                     delayed.wait_for(partition, result.last_offset, answer, acks)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
             answers = []
@@ -186,7 +193,11 @@ class ProduceHandler:
         left: BatchesLeft | None,
         begun: Begun,
     ) -> Result:
-        """End a turn of the request. The first turn suspends the connection; later turns return to `_append_rest`."""
+        """Stop appending until a later turn.
+
+        In the first turn, suspend the request and return that; in later turns, save the state for
+        `_append_rest`.
+        """
         if left is not None:
             left.begun = begun
             return None
@@ -203,7 +214,7 @@ class ProduceHandler:
         left: BatchesLeft,
         result: Result = None,
     ) -> Steps[Result]:
-        """Continue the loop after each of its waits. Return its last result."""
+        """Continue to append after each wait, until all batches are done. Returns the final result."""
         while left.begun is not None:
             responses, answers, _, _ = left.begun
             yield from left.ready(len(responses), len(answers))
@@ -213,7 +224,7 @@ class ProduceHandler:
     def _delayed(
         self, context: Context, request: ProduceRequest, responses: list[TopicProduceResponse]
     ) -> DelayedProduce:
-        """Make the answer that waits for replicas, or for the leader's sync."""
+        """Make the delayed answer, to wait for replicas or for flushes."""
         listener = context.listener if context.api_version >= PRODUCE_LEADER_HINTS else None
         response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
         return DelayedProduce(self._desk, self._partitions, response, request.timeout_ms, listener)
@@ -226,7 +237,9 @@ class ProduceHandler:
         delayed: DelayedProduce | None,
         failed: bool,
     ) -> Result:
-        """Answer after the last append, or wait first for replicas and flushes."""
+        """Return the result after the last append: the response, the delayed answer, or with acks=0 no
+        answer.
+        """
         if request.acks == 0:
             return CLOSE if failed else None
         if delayed is not None:
@@ -239,7 +252,7 @@ class ProduceHandler:
         return response
 
     def _refuse_all(self, request: ProduceRequest, code: ErrorCode) -> Result:
-        """Answer the same error for each partition of the request."""
+        """Build a response with the same error for each partition of the request."""
         if request.acks == 0:
             return CLOSE
         responses = [
@@ -259,8 +272,8 @@ class ProduceHandler:
         partition: Partition,
         error: Exception,
     ) -> PartitionProduceResponse:
-        """Make the answer for a batch that was refused, or not written, or whose append met a bug. Other partitions
-        are not affected.
+        """Build the answer for a batch that was refused or could not be written, or whose append failed by a
+        bug.
         """
         log = partition.log
         if isinstance(error, DiskError):
@@ -284,8 +297,8 @@ class ProduceHandler:
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
             self._refusals.note(context, log, data.records, error)
-        # A batch may keep its error, whose frames refer to the whole request: a cycle until the next
-        # collection.
+        # A batch may keep this error. Its traceback refers to the whole request, which would stay in memory
+        # until the next garbage collection.
         error.__traceback__ = None
         return _refused_batch(data, partition, error)
 
@@ -297,9 +310,9 @@ class ProduceHandler:
         index: int,
         acks: int,
     ) -> PartitionProduceResponse:
-        """Choose the error for a partition to which nothing may be appended.
+        """Build the error answer for a partition to which this request may not append.
 
-        In Kafka's order: acks, topic, leadership, replicas in sync.
+        The order of checks is Kafka's: acks, topic, leadership, in-sync replicas.
         """
         if not -1 <= acks <= 1:
             return _error_answer(index, ErrorCode.INVALID_REQUIRED_ACKS, None)
@@ -315,7 +328,7 @@ class ProduceHandler:
             answer = _error_answer(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
             name_leader(answer, partition)
             return answer
-        # Only coordinators may write to their topics.
+        # Only coordinators may append to internal topics.
         code = ErrorCode.INVALID_TOPIC_EXCEPTION if name in INTERNAL_TOPICS else ErrorCode.NOT_ENOUGH_REPLICAS
         return _error_answer(index, code, None)
 
@@ -323,9 +336,9 @@ class ProduceHandler:
 def _refused_batch(
     data: PartitionProduceData, partition: Partition, error: KafkaError
 ) -> PartitionProduceResponse:
-    """Make the answer for a refused batch.
+    """Build the answer for a batch that the log refused.
 
-    As in Kafka, the answer has the log start offset if the batch's framing was found good.
+    As in Kafka, it has the log start offset if the batch's header is valid.
     """
     answer = _error_answer(data.index, error.code, error.message)
     if isinstance(error, RecordsRefused):

@@ -1,9 +1,10 @@
 """Log lines for operators about batches that were refused for their producer's sequence or epoch. PURE.
 
-Such a refusal has one of four causes. A client has a bug, a second writer has the same producer id, or records were
-lost here. Or it is harmless: the first batch of a transaction got a retriable error, and this one was under way
-behind it. Only both sides' numbers and the client's address show which. Lines are bounded
-(`odradek.data_plane.line_budget`), because a client may go on sending.
+A refusal has one of four causes. The client has a bug, a second writer uses the same producer id, or this log
+has lost records. The fourth is harmless: the first batch of a transaction got a retriable error, and this
+batch had already been sent. To find the cause, an operator needs the numbers of both sides and the client's
+address. The number of lines is limited (`odradek.data_plane.line_budget`), because a client may send refused
+batches all the time.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ PRODUCER_ERRORS = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.I
 
 
 class ProducerRefusals:
-    """The log lines about refused batches, for all connections of a broker."""
+    """The writer of log lines about refused batches, for all connections of a broker."""
 
     def __init__(self, clock: Clock, log: Log) -> None:
         self._budget = LineBudget(clock)
         self._log = log
 
     def note(self, context: Context, log: PartitionLog, batch: Buffer, error: KafkaError) -> None:
-        """Log a `batch` that `log` refused with one of `PRODUCER_ERRORS`, so its header was found good."""
+        """Log that `log` refused this batch with one of `PRODUCER_ERRORS`. The batch has a valid header."""
         held_back = self._budget.take()
         if held_back is None:
             return

@@ -1,6 +1,6 @@
 """DescribeProducers: the idempotent producers of a partition, as the replica on this broker knows them (KIP-664).
 
-Any replica answers, as in Kafka. An operator who looks for a hanging transaction asks each replica for its view.
+As in Kafka, any replica answers. An operator who looks for a hanging transaction asks each replica.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from odradek.wire.messages.describe_producers import (
 
 PRODUCER_BYTES = 40
 Answered = dict[tuple[str, int], PartitionResponse]
-"""The answers by topic and partition. Plain tuples: a request may repeat a partition a million times."""
+"""The answers by topic and partition. The key is a plain tuple, since a request may repeat a partition a
+million times.
+"""
 
 
 class DescribeProducersHandler:

@@ -1,4 +1,4 @@
-"""The desk of a leader to whose partitions clients write. PORTED."""
+"""The desk of handlers that append clients' batches: the objects that appends need. PORTED."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ class ProducingDesk(VerifyingDesk, Protocol):
 
     @property
     def loop_work(self) -> LoopWork:
-        """The checks of clients' batches that run on the event loop, with their limit per turn."""
+        """The checks of clients' batches that run on the event loop, and their limit in one turn."""
 
     @property
     def produce_workers(self) -> ProduceWorkers: ...
 
     @property
     def on_produced(self) -> OnProduced | None:
-        """A callback within the process: called with each batch that a client's request has appended."""
+        """A function that is called with each batch that a client's request has appended; None if there is
+        none.
+        """
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
-        """Call `done` after a flush of the log that begins from now on."""
+        """Flush the partition's log, and call `done` afterwards: with None, or with the error."""

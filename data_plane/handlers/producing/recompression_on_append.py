@@ -1,4 +1,4 @@
-"""Batches of a Produce request whose codec differs from their topic's (`compression.type`)."""
+"""Recompression of batches in a Produce request whose codec is not their topic's `compression.type`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from odradek.wire.record_batch import parse_produced, validate_for_append
 from odradek.wire.schema.versions import PRODUCE_TOPIC_IDS
 
 QUICK_BYTES_MAX = 2048
-"""Any codec compresses this many bytes in less time than a worker takes to start."""
+"""The most bytes that the loop recompresses itself. With any codec, this takes less time than a worker needs
+to start.
+"""
 
 
 class Batch:
@@ -25,7 +27,7 @@ class Batch:
     def __init__(
         self, data: PartitionProduceData, config: LogConfig, api_version: int, place: tuple[int, int]
     ) -> None:
-        """`place` counts topics, and partitions of the topic."""
+        """`place` is the index of the topic in the request, and the index of the partition in the topic."""
         self.data = data
         self.config = config
         self.api_version = api_version
@@ -36,10 +38,11 @@ class Batch:
         return len(self.data.records or b"")
 
     def recompress(self, handed_off: HandedOff | None = None, at_once_max: int = 0) -> None:
-        """Replace the records in the request by recompressed ones. The append reports any errors in them.
+        """Replace the records in the request by recompressed ones. Invalid records are left as they are; the
+        append will report the error.
 
-        `handed_off` receives the decompressed size. It is required if the records are compressed. Raises
-        `LargerThanThought` if they decompress to more than `at_once_max` bytes.
+        `handed_off` receives the decompressed size; it is required if the records are compressed. Raises
+        `LargerThanThought` if the records decompress to more than `at_once_max` bytes.
         """
         records = memoryview(self.data.records or b"")
         config = self.config
@@ -66,7 +69,7 @@ class Batch:
 
 
 class _Within:
-    """Decompresses within the budget of the request, and notes the size for the later append (an `Inflation`)."""
+    """An `Inflation` that keeps to the request's budget, and stores the decompressed size for the later append."""
 
     __slots__ = ("_at_once_max", "_handed_off")
 
@@ -80,14 +83,14 @@ class _Within:
 
 
 def are_quick(batches: list[Batch]) -> bool:
-    """True if all batches are small and uncompressed, so that the loop may recompress them at once."""
+    """True if all batches together are small and uncompressed, so that the loop may recompress them itself."""
     return sum(batch.size for batch in batches) <= QUICK_BYTES_MAX and not any(
         codec_of(batch.data.records or b"") for batch in batches
     )
 
 
 def find_batches(partitions: ServedPartitions, context: Context, request: ProduceRequest) -> list[Batch]:
-    """Find the batches of partitions led here whose codec differs from that of their topics."""
+    """Find the batches whose codec differs from that of their topic, in partitions that this broker leads."""
     by_id = context.api_version >= PRODUCE_TOPIC_IDS
     found = []
     for topic_at, topic in enumerate(request.topic_data):

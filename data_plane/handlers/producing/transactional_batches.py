@@ -1,11 +1,13 @@
-"""The transactional batches of one Produce request: verified with their coordinator before they are appended (KIP-890).
+"""The transactional batches of one Produce request, which their coordinator must verify before they are
+appended (KIP-890).
 
-A batch whose transaction is open in its log, and was verified for this transactional id, needs no question. For the
-others, the leader asks the coordinator once for all partitions of the request, and its connection waits. From version 12
-on, the question also adds the partitions to the transaction: the client does not add them itself.
+A batch whose transaction is open in its log, and was verified for this transactional id, needs no
+verification. For the other batches, the leader asks the coordinator once about all partitions of the request,
+and the connection waits. From version 12 on, this request also adds the partitions to the transaction,
+because the client does not add them.
 
-An answer that refuses is translated for the producer, as Kafka does. Older clients do not expect errors of a
-coordinator in answers to Produce. They get NOT_ENOUGH_REPLICAS, after which they try again.
+As in Kafka, the coordinator's errors are translated for the producer. Older clients do not expect errors of a
+coordinator in answers to Produce. They get NOT_ENOUGH_REPLICAS, after which they retry.
 """
 
 from __future__ import annotations
@@ -38,15 +40,17 @@ _COORDINATOR_ERRORS = frozenset(
 )
 
 Place: TypeAlias = tuple[int, int]
-"""The number of a topic in the request, and of a partition in it."""
+"""The index of a topic in the request, and the index of a partition in it."""
 
 
 class NotVerified(KafkaError):
-    """Raised if the partition is not part of the transaction, or its coordinator is out of reach."""
+    """Raised for a batch that failed its verification: its partition is not in the transaction, or the
+    coordinator is unreachable.
+    """
 
 
 class TransactionalBatches:
-    """The needs of one request's transactional batches, and the results of verification."""
+    """The transactional batches of one request, and the results of their verification by the coordinator."""
 
     __slots__ = (
         "_asked",
@@ -77,7 +81,7 @@ class TransactionalBatches:
         self._producers: set[tuple[int, int]] = set()
         self._places: dict[Place, VerifiedPartition] = {}
         self._batches: dict[Place, tuple[PartitionLog, BatchHeader]] = {}
-        """The log and the first batch of each partition to verify."""
+        """For each partition to verify, its log and the header of its batch."""
         self._guards: dict[Place, VerificationGuard] = {}
         self._asked: list[Place] = []
         self._refused: dict[Place, NotVerified] = {}
@@ -86,7 +90,7 @@ class TransactionalBatches:
     def error(self) -> ErrorCode:
         """The error for the whole request, after `collect`; NONE if its batches may be appended.
 
-        A transaction's records need acks of all in-sync replicas: otherwise it may commit lost ones.
+        Transactional records need acks=all. Otherwise a transaction could commit although records are lost.
         """
         if len(self._producers) > 1:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -96,12 +100,13 @@ class TransactionalBatches:
 
     @property
     def must_ask(self) -> bool:
-        """True if the coordinator is to be asked before the append."""
+        """True if the coordinator must verify some batches before the append. Valid after `collect`."""
         return bool(self._asked)
 
     def collect(self, by_id: bool, partitions_per_turn: int) -> Iterator[None]:
-        """Read each partition of the request, and begin the verifications. Yields after `partitions_per_turn` of
-        them.
+        """Find the transactional batches of the request, and begin their verifications.
+
+        Yields after each `partitions_per_turn` partitions, so that other requests have a turn.
         """
         served = self._partitions
         now_ms, looks = int(self._desk.clock.monotonic() * 1000), partitions_per_turn
@@ -123,7 +128,7 @@ class TransactionalBatches:
                 place = (topic_at, partition_at)
                 if partition is None or hosted is None or not partition.is_leader:
                     reached("produce.leader_went_before_verification")
-                    # The append fails with this error, unless this broker becomes the leader before.
+                    # The append fails with this error, unless this broker has become the leader by then.
                     self._refused[place] = NotVerified(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     continue
                 log = partition.log
@@ -137,7 +142,10 @@ class TransactionalBatches:
                     self._asked.append(place)
 
     def _guard(self, place: Place, now_ms: int) -> VerificationGuard | None:
-        """Get the guard for the batch there; `ONGOING` if it needs no question, None if it is refused."""
+        """Return the verification guard for the batch at this place.
+
+        `ONGOING` means that it needs no verification, None that it is refused.
+        """
         log, header = self._batches[place]
         try:
             return log.begin_verification(
@@ -155,7 +163,7 @@ class TransactionalBatches:
         return None
 
     def verify(self) -> Steps[None]:
-        """Ask the coordinator."""
+        """Ask the transaction's coordinator to verify all collected partitions, and store the results."""
         ((producer_id, epoch),) = self._producers
         codes = yield from verified(
             self._desk,
@@ -175,7 +183,10 @@ class TransactionalBatches:
                 log.producers.refuse_verification(producer_id, self._name)
 
     def _renew_guards(self) -> bool:
-        """Renew void guards; true if there were any, so that the coordinator must be asked again."""
+        """Replace guards that have become invalid.
+
+        Returns True if there were any, so that the coordinator must be asked again.
+        """
         now_ms = int(self._desk.clock.monotonic() * 1000)
         is_void = False
         for place in self._asked:
@@ -186,7 +197,7 @@ class TransactionalBatches:
         return is_void
 
     def _translated(self, code: ErrorCode) -> NotVerified:
-        """Translate a coordinator's error to the producer's."""
+        """Translate a coordinator's error into an error for the producer."""
         if code == ErrorCode.PRODUCER_FENCED:
             return NotVerified(ErrorCode.INVALID_PRODUCER_EPOCH)
         if code == ErrorCode.TRANSACTION_ABORTABLE and not self._is_abortable_known:
@@ -201,7 +212,10 @@ class TransactionalBatches:
         return NotVerified(code)
 
     def guard_at(self, topic_at: int, partition_at: int) -> VerificationGuard:
-        """Get the guard for the append of this batch. Raises `NotVerified`."""
+        """Return the guard for the append of the batch at this place.
+
+        Raises `NotVerified` if the batch may not be appended.
+        """
         place = (topic_at, partition_at)
         refused = self._refused.get(place)
         if refused is not None:
@@ -211,4 +225,4 @@ class TransactionalBatches:
 
 
 Transaction: TypeAlias = TransactionalBatches | None
-"""None for a request that names no transactional id."""
+"""The transactional batches of a request; None if the request has no transactional id."""

@@ -1,6 +1,7 @@
-"""WriteTxnMarkers: end transactions on the partitions that are led here, as a coordinator requests (KIP-98).
+"""Handler of WriteTxnMarkers: end transactions in partitions that this broker leads, as a coordinator
+requests (KIP-98).
 
-Operators send markers too, to abort a transaction that hangs (KIP-664).
+Operators send such requests, too, to abort a hanging transaction (KIP-664).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from odradek.serving.steps import in_slices
 from odradek.wire.messages.write_txn_markers import WritableTxnMarker, WriteTxnMarkersRequest
 
 BROKERS = "broker-"
-"""The beginning of brokers' client ids. It only decides whether a line is logged."""
+"""The prefix of brokers' client ids. It only decides whether a request is logged."""
 
 
 class WriteTxnMarkersHandler:
@@ -31,7 +32,7 @@ class WriteTxnMarkersHandler:
         return in_slices(self._desk.long_work, self._writer.write_all(request))
 
     def _log_marker(self, context: Context, marker: WritableTxnMarker) -> None:
-        """Log that a client that is no broker ends a transaction, because an operator needs its address."""
+        """Log that a client which is no broker ends a transaction. An operator needs the client's address."""
         held_back = self._budget.take()
         if held_back is not None:
             self._desk.log.info(

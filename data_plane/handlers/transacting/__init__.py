@@ -1,1 +1,1 @@
-"""Handlers of transactional producers' requests, and of descriptions of transactions."""
+"""Handlers of requests of transactional producers, and of requests that describe transactions."""

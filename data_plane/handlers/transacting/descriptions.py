@@ -1,8 +1,8 @@
-"""DescribeTransactions and ListTransactions (KIP-664): the transactional ids that this broker coordinates."""
+"""Handlers of DescribeTransactions and ListTransactions (KIP-664), for the transactional ids that this broker
+coordinates.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.coordination.shards import DECISION_UNITS
@@ -12,7 +12,8 @@ from odradek.data_plane.transactions.requests import DescribeTransaction, ListTr
 from odradek.data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
 from odradek.serving.answer_size import TOO_LARGE, RepeatedSize
 from odradek.serving.contract import Context, Result
-from odradek.serving.steps import Answers, Steps
+from odradek.serving.patterns import is_pattern, matching_names
+from odradek.serving.steps import Answers, Steps, in_turn
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -24,12 +25,12 @@ from odradek.wire.messages.list_transactions import ListTransactionsRequest, Lis
 from odradek.wire.messages.list_transactions import TransactionState as ListedState
 
 DESCRIBED_BYTES = 100
-"""The approximate bytes of a described transaction without partitions."""
+"""The approximate size of a transaction's description in bytes, without its partitions."""
 STATUSES = {status.shown: status for status in TransactionStatus}
 
 
 class DescribeTransactionsHandler:
-    """API 65."""
+    """Handler of DescribeTransactions (API 65)."""
 
     def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
         self._desk = desk
@@ -84,32 +85,24 @@ def _described(transactional_id: str, answer: Transaction | ErrorCode) -> Descri
 
 
 class ListTransactionsHandler:
-    """API 66. Filters by duration since version 1 (KIP-994), by a pattern since version 2 (KIP-1152)."""
+    """Handler of ListTransactions (API 66).
+
+    Filters by duration since version 1 (KIP-994), by a pattern since version 2 (KIP-1152).
+    """
 
     def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
         self._desk = desk
         self._transactions = transactions
 
     def handle(self, context: Context, request: ListTransactionsRequest) -> Result:
-        matches: Callable[[str], bool] | None = None
-        if request.transactional_id_pattern:
-            # Imported at the first need: few nodes ever need it. RE2 takes linear time for any pattern.
-            import re2
+        return self._desk.steps.begin(self._answer(request), is_long=True)
 
-            try:
-                pattern = re2.compile(request.transactional_id_pattern)
-            except re2.error:
+    def _answer(self, request: ListTransactionsRequest) -> Steps[ListTransactionsResponse]:
+        pattern = request.transactional_id_pattern
+        if pattern:
+            is_valid: bool = yield in_turn(self._desk.long_work, is_pattern, pattern)
+            if not is_valid:
                 return ListTransactionsResponse(0, ErrorCode.INVALID_REGULAR_EXPRESSION)
-
-            def fits(name: str) -> bool:
-                return pattern.fullmatch(name) is not None
-
-            matches = fits
-        return self._desk.steps.begin(self._answer(request, matches), is_long=True)
-
-    def _answer(
-        self, request: ListTransactionsRequest, matches: Callable[[str], bool] | None
-    ) -> Steps[ListTransactionsResponse]:
         unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATUSES]
         statuses = {STATUSES[name] for name in request.state_filters if name in STATUSES}
         producer_ids = set(request.producer_id_filters)
@@ -120,7 +113,6 @@ class ListTransactionsHandler:
                 (not request.state_filters or each.status in statuses)
                 and (not producer_ids or each.producer_id in producer_ids)
                 and (request.duration_filter < 0 or now_ms - each.start_ms > request.duration_filter)
-                and (matches is None or matches(each.transactional_id))
             )
 
         answers = Answers()
@@ -139,4 +131,8 @@ class ListTransactionsHandler:
                 if is_listed(each):
                     responses.append(ListedState(transactional_id, each.producer_id, each.status.shown))
                 yield 1
+        if pattern:
+            names = [each.transactional_id for each in responses]
+            matching: set[str] = yield in_turn(self._desk.long_work, matching_names, pattern, names)
+            responses = [each for each in responses if each.transactional_id in matching]
         return ListTransactionsResponse(0, ErrorCode.NONE, unknown, responses)

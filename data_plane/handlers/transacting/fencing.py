@@ -1,4 +1,4 @@
-"""The error of a fenced producer, as clients of each version know it."""
+"""The error code of a fenced producer, as clients of each version expect it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from odradek.wire.errors import ErrorCode
 
 
 def fenced_code(code: ErrorCode, version: int, known_since: int) -> ErrorCode:
-    """Return the error in the form for clients of this version, which know PRODUCER_FENCED since `known_since`
-    (KIP-588).
+    """Return the error code for clients of this version.
+
+    From version `known_since` on they know PRODUCER_FENCED (KIP-588).
     """
     if code is ErrorCode.PRODUCER_FENCED and version < known_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH

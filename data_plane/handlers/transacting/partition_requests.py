@@ -1,7 +1,8 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn: they name the partitions that a transaction is about to write to.
+"""Handlers of AddPartitionsToTxn and AddOffsetsToTxn, which add partitions to a transaction before it writes
+to them.
 
-Up to version 3, producers name their partitions. From version 4 on, brokers ask, for many transactions at once
-(KIP-890). They verify that a partition is in the transaction, or add it (transaction version 2).
+Up to version 3, producers send AddPartitionsToTxn. From version 4 on, brokers send it, for many transactions
+at once (KIP-890). They verify that a partition belongs to the transaction, or add it (transaction version 2).
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ from odradek.wire.schema.versions import (
 )
 
 ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
-"""The client version of a transaction, by who adds its partitions: the client, or brokers for the client."""
+"""The client version of a transaction whose partitions are added by the client, or by brokers."""
 
 
 class AddPartitionsToTxnHandler:
-    """API 24. A request adds all of its partitions. It adds none if one of them is unknown."""
+    """Handler of AddPartitionsToTxn (API 24).
+
+    A request adds all of its partitions, or none if one of them is unknown.
+    """
 
     def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
         self._desk = desk
@@ -103,8 +107,9 @@ class AddPartitionsToTxnHandler:
     def _refused(
         self, topics: list[AddPartitionsToTxnTopic], closed: frozenset[str]
     ) -> Work[list[AddPartitionsToTxnTopicResult] | None]:
-        """Refuse all partitions if some do not exist, or belong to topics in `closed`, which the client may not
-        write to.
+        """Check that all partitions exist, and that no topic is in `closed`.
+
+        Returns None if so, otherwise an error for every partition.
         """
         image = self._desk.image
         is_refused = False
@@ -151,7 +156,7 @@ def _to_add(transaction: AddPartitionsToTxnTransaction, client_version: int) -> 
 
 
 def _verified(transaction: AddPartitionsToTxnTransaction, answer: Verified) -> AddPartitionsToTxnResult:
-    # As in Kafka: each partition once, and no topic without any.
+    # As in Kafka, each partition is answered once, and a topic without partitions is left out.
     topics = [
         AddPartitionsToTxnTopicResult(
             topic.name,
@@ -167,7 +172,10 @@ def _verified(transaction: AddPartitionsToTxnTransaction, answer: Verified) -> A
 
 
 class AddOffsetsToTxnHandler:
-    """API 25. The offsets of a group are in one partition of `__consumer_offsets`."""
+    """Handler of AddOffsetsToTxn (API 25).
+
+    It adds the partition of `__consumer_offsets` that has the group's offsets.
+    """
 
     def __init__(self, desk: Desk, groups: GroupCoordinator, transactions: TransactionCoordinator) -> None:
         self._desk = desk

@@ -1,4 +1,4 @@
-"""InitProducerId and EndTxn: the begin of a transactional producer, and the end of its transactions."""
+"""Handlers of InitProducerId and EndTxn, which start a producer and end its transactions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ class InitProducerIdHandler:
 
 
 class EndTxnHandler:
-    """Handler of EndTxn (API 26). It answers when the outcome is committed; markers are written after that."""
+    """Handler of EndTxn (API 26).
+
+    It answers when the outcome is committed; markers are written after that.
+    """
 
     def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
         self._desk = desk
@@ -89,7 +92,7 @@ class EndTxnHandler:
         if not request.transactional_id:
             return EndTxnResponse(0, ErrorCode.INVALID_REQUEST)
         if self._ids.is_empty:
-            # Fetch a new block of producer ids in advance, for the next transaction.
+            # Fetch a block of producer ids in advance, so that the next transaction finds one.
             self._desk.tasks.start_soon(self._ids.fill)
         end = EndTransaction(
             request.transactional_id,

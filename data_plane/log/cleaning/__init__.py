@@ -1,1 +1,1 @@
-"""The cleaner: it keeps the latest record of every key of compacted logs."""
+"""The log cleaner: it compacts logs, keeping the latest record of every key."""

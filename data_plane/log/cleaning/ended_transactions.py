@@ -1,8 +1,10 @@
-"""The choice of the transactional batches that a pass removes, as Kafka's `CleanedTransactionMetadata` has it. PURE.
+"""Decides which transactional batches a cleaning pass removes, as Kafka's `CleanedTransactionMetadata` does.
+PURE.
 
-The first pass removes the records of an aborted transaction, and their keys do not count. A marker stays as long as
-its transaction has batches. The first pass that finds none gives the marker a delete horizon, as for a tombstone; a
-pass behind the horizon removes it. So a reader within `delete.retention.ms` knows how each transaction ended.
+The first pass removes the records of an aborted transaction, and their keys do not count. A marker stays as
+long as its transaction has batches. The first pass that finds none gives the marker a delete horizon, as for
+a tombstone; a pass behind the horizon removes it. So a reader within `delete.retention.ms` knows how each
+transaction ended.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ Aborted: TypeAlias = tuple[int, int, int]
 
 
 class EndedTransactions:
-    """The transactions of one pass. All of them have ended: a pass cleans below the last stable offset."""
+    """The transactions in the log of one pass. All have ended, because a pass cleans below the last stable
+    offset.
+    """
 
     def __init__(self, aborted: Iterable[Aborted]) -> None:
         self._aborted: dict[int, tuple[list[int], list[int]]] = {}
@@ -28,14 +32,16 @@ class EndedTransactions:
             firsts.append(first_offset)
             lasts.append(last_offset)
         self._seen: set[int] = set()
-        """Producers with an unfinished transaction of which the pass has read a batch."""
+        """The producers of whose current transaction the pass has already read a batch, but not yet the
+        marker.
+        """
 
     def begin_rewriting(self) -> None:
-        """Begin another reading of the batches, from the start of the log."""
+        """Prepare for a second reading of the batches, from the start of the log."""
         self._seen.clear()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """True if a batch's transaction was aborted."""
+        """True if this batch belongs to an aborted transaction."""
         found = self._aborted.get(header.producer_id)
         if found is None or not header.is_transactional:
             return False
@@ -44,11 +50,13 @@ class EndedTransactions:
         return at >= 0 and header.base_offset < lasts[at]
 
     def note_batch(self, header: BatchHeader) -> None:
-        """Note a data batch of a transaction."""
+        """Record that the pass has read a data batch of a transaction."""
         self._seen.add(header.producer_id)
 
     def is_needless(self, header: BatchHeader, marker: EndMarker | None) -> bool:
-        """True if the marked transaction has no batch left. `marker` is None if its record is gone."""
+        """True if the transaction of this marker has no batch left in the log. `marker` is None if the
+        marker's record is gone.
+        """
         had_batches = header.producer_id in self._seen
         self._seen.discard(header.producer_id)
         if marker is None:

@@ -5,8 +5,8 @@ Theory of operation
 Kafka hashes keys with MD5, one by one. Here a hash is four sums of products modulo 2**64, of which the upper 32 bits
 count. The factors are random and secret, and the summands are the key's pieces of 32 bits, behind its length. Such a
 sum is strongly universal (Lemire and Kaser, "Strongly universal string hashing is fast", 2014, theorem 3.1). So
-two different keys have one hash with a chance of 2**-128. An enemy who chooses the keys gains nothing: the factors are
-drawn for each map.
+two different keys have the same hash with a probability of 2**-128. An attacker who chooses the keys cannot raise it,
+because the factors are drawn anew for each map.
 
 numpy multiplies all keys of similar length as one matrix. A key is padded with zeros to a width, and its length is
 hashed with it. Keys that are longer than the widest matrix go through keyed BLAKE2b, one by one.
@@ -26,14 +26,16 @@ _WIDTHS = (8, 16, 32, 64, 128, 256)
 _PIECE = 4
 _LANES = 4
 _AT_ONCE_BYTES = 4 << 20
-"""The bytes of the matrix that is computed at once: few enough to bound memory and to fit into caches."""
+"""The size in bytes of the matrix that is computed at once: small enough to bound memory and to fit into
+caches.
+"""
 
 Hashes = npt.NDArray[np.uint64]
-"""Two columns: the upper and the lower half of each hash."""
+"""An array of hashes, in two columns: the upper and the lower half of each hash."""
 
 
 class KeyHash:
-    """The hash function of one secret of `SECRET_BYTES` bytes."""
+    """A hash function of keys, made from a secret of `SECRET_BYTES` bytes."""
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != SECRET_BYTES:
@@ -47,7 +49,9 @@ class KeyHash:
         self._offset, self._of_length, self._factors = factors[0], factors[1], factors[2:]
 
     def of(self, data: Bytes, places: Int64s, lengths: Int64s) -> Hashes:
-        """Compute the hashes of the keys at `places` of `data`. At least 64 bytes must follow the last key."""
+        """Compute the hashes of the keys at `places` of `data`, with these lengths in bytes. At least 64
+        bytes must follow the last key.
+        """
         hashes = np.empty((len(places), 2), np.uint64)
         width_before = -1
         for width in _WIDTHS:
@@ -66,7 +70,7 @@ class KeyHash:
     def _of_similar(self, data: Bytes, places: Int64s, lengths: Int64s, width: int) -> Hashes:
         columns = np.arange(width, dtype=np.int64)
         at = places[:, None] + columns
-        # Positions behind a short key may lie outside of the data; these bytes are masked out below.
+        # Positions behind a short key may lie outside of the data. The bytes read there are masked out below.
         np.minimum(at, len(data) - 1, out=at)
         padded = data.take(at)
         if int(lengths.min()) < width:

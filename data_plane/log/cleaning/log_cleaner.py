@@ -1,12 +1,13 @@
-"""The cleaner of a broker: it looks for the dirtiest log of each free disk, and cleans it. PORTED.
+"""The cleaner of a broker: repeatedly chooses the dirtiest log of each free disk, and cleans it. PORTED.
 
-Each of `log.cleaner.threads` tasks has a companion process with an offset map of its own. It begins with the first pass
-and ends `LINGER_SECONDS` after the last: an idle broker spends nothing on cleaning. A disk has one pass at a time, unless `odradek.log.cleaner.threads.per.disk` allows more.
+Each of `log.cleaner.threads` tasks has a companion process with an offset map of its own. It begins with the
+first pass and ends `LINGER_SECONDS` after the last: an idle broker spends nothing on cleaning. A disk has one
+pass at a time, unless `odradek.log.cleaner.threads.per.disk` allows more.
 
-A log that cannot be cleaned is set aside with the reason, and tried again after a restart. Reasons are damage, an
-unknown format, or a batch with more keys than the map can hold. After an error that may pass (a full disk, a
-companion that died), the log is tried again after `log.cleaner.backoff.ms`, then after ever longer waits. Other
-logs are cleaned meanwhile.
+A log that cannot be cleaned is skipped, with the reason logged, until a restart. Reasons are damage, an
+unknown format, or a batch with more keys than the map can hold. Some errors may be temporary (a full disk, a
+companion that died). Then the log is tried again after `log.cleaner.backoff.ms`, then after ever longer
+waits. Other logs are cleaned meanwhile.
 """
 
 from __future__ import annotations
@@ -45,33 +46,39 @@ from odradek.wire.errors import KafkaError
 
 FACTORY = "odradek.data_plane.log.cleaning.record_loop:RecordLoop"
 _LOAD_FACTORS = 0.01, 0.99
-"""Bounds of the load factor: a map with fewer keys is useless, and a full one is searched without end."""
+"""The bounds of the load factor of the map: with fewer keys it is useless, and the search in a full map never
+ends.
+"""
 RETRY_SECONDS_MAX = 300.0
-"""The longest wait before a log is tried again."""
+"""The longest wait, in seconds, before a log is tried again."""
 _DOUBLINGS_MAX = 30
 _BACKOFF_SECONDS_MIN = 0.01
-"""The shortest backoff: with `log.cleaner.backoff.ms=0`, looking for dirty logs would take the whole loop."""
+"""The shortest backoff in seconds: with `log.cleaner.backoff.ms=0`, looking for dirty logs would occupy the
+loop completely.
+"""
 _UNCLEANABLE = (CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall, CompanionFailed)
-"""Errors that make a log uncleanable. As in Kafka, an unexpected error does so, too: the next pass would raise it
-again.
+"""The errors that make a log uncleanable. As in Kafka, an unexpected error does so, too: the next pass would
+raise it again.
 """
 LINGER_SECONDS = 60.0
-"""The time that a companion is kept after a pass: starting one costs as much CPU as 40 MiB of records."""
+"""The time in seconds for which a companion is kept after a pass: starting one costs as much CPU as cleaning
+40 MiB of records.
+"""
 _THREAD_BYTES_MAX = (1 << 31) - 1
 _IO_BYTES_MIN = 64 << 10
 
 
 @attrs.frozen(kw_only=True)
 class CleanerSettings:
-    """`log.cleaner.*`. All but `enable` may change while the broker runs."""
+    """The settings `log.cleaner.*`. All but `enable` may change while the broker runs."""
 
     enable: bool = setting("log.cleaner.enable")
     threads: int = setting("log.cleaner.threads")
     dedupe_buffer_bytes: int = setting("log.cleaner.dedupe.buffer.size")
-    """The bytes of the offset maps of all threads together."""
+    """The size in bytes of the offset maps of all threads together."""
     load_factor: float = setting("log.cleaner.io.buffer.load.factor")
     io_buffer_bytes: int = setting("log.cleaner.io.buffer.size")
-    """The bytes of the IO buffers of all threads together."""
+    """The size in bytes of the IO buffers of all threads together."""
     io_bytes_per_second_max: float = setting("log.cleaner.io.max.bytes.per.second")
     backoff_ms: int = setting("log.cleaner.backoff.ms")
     threads_per_disk: int = 1
@@ -79,31 +86,31 @@ class CleanerSettings:
 
 @attrs.define
 class CleanerFigures:
-    """Figures of the cleaner since the start."""
+    """Figures of the cleaner since the start, for metrics."""
 
     passes: int = 0
     passes_failed: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     seconds_max: float = 0.0
-    """The duration of the longest among the last passes of all threads."""
+    """The longest duration in seconds among the last passes of all threads."""
     recopy_percent: float = 0.0
-    """The bytes that the last pass has rewritten, as a percentage of the bytes that it has read."""
+    """The bytes that the last pass has written, as a percentage of the bytes that it has read."""
 
 
 @attrs.define
 class _Thread:
-    """One of the cleaner's tasks."""
+    """One of the cleaner's tasks, with its companion process."""
 
     number: int
     companion: Companion | None = None
     idle_since: float = 0.0
-    """The monotonic time of the companion's last pass."""
+    """The monotonic time in seconds at which the companion ended its last pass."""
     last_seconds: float = 0.0
 
 
 class LogCleaner:
-    """All cleaning of one broker. `run` once, `stop` before the directories are closed."""
+    """Cleans all compacted logs of one broker. Call `run` once, and `stop` before the directories are closed."""
 
     def __init__(
         self,
@@ -122,23 +129,23 @@ class LogCleaner:
         self._workers = env.new_workers()
         self._threads: list[_Thread] = []
         self._busy: dict[str, list[PartitionLog]] = {log_dir.path: [] for log_dir in log_dirs}
-        """The logs of each disk that a thread has chosen and not finished. A pass begins with a flush, and appears
-        in `log.cleaning` only after that.
+        """The logs on each disk, by its path, that a thread has chosen and not yet finished. A pass begins
+        with a flush, and appears in `log.cleaning` only after that.
         """
         self._wake: Event = env.event()
         self._throttle = Throttle(env.clock, self.settings.io_bytes_per_second_max)
         self._is_stopped = False
         self.figures = CleanerFigures()
         self.max_dirty_ratio = 0.0
-        """The dirtiest log's ratio at the last look."""
+        """The highest dirty ratio of any log, when logs were last compared."""
         self.max_compaction_delay_ms = 0
 
-    # -- its life
+    # -- start and stop
 
     def run(self) -> None:
-        """Start as many threads as the settings name."""
+        """Start as many cleaner tasks as the settings require."""
         if self.settings.enable:
-            # Threads end in any order, so numbers may have gaps.
+            # Tasks end in any order, so their numbers may have gaps.
             known = {thread.number for thread in self._threads}
             for number in range(self.settings.threads):
                 if number not in known:
@@ -147,7 +154,7 @@ class LogCleaner:
                     self._tasks.start_soon(self._run_thread, thread)
 
     def config_changed(self) -> None:
-        """Apply the broker's configuration at once. A running pass keeps its buffers."""
+        """Apply the broker's changed configuration at once. A running pass keeps its buffers."""
         self.settings = self._settings_now()
         self._throttle.change_rate(self.settings.io_bytes_per_second_max)
         if self._threads:
@@ -155,12 +162,12 @@ class LogCleaner:
         self.look_now()
 
     def look_now(self) -> None:
-        """Look for dirty logs before the backoff is over."""
+        """Search for dirty logs now, without waiting until the backoff ends."""
         self._wake.set()
         self._wake = self._env.event()
 
     def stop(self) -> None:
-        """End all passes: the directories are about to be closed."""
+        """End all passes, because the directories are about to be closed."""
         self._is_stopped = True
         for log_dir in self._log_dirs:
             for log in log_dir.logs.values():
@@ -193,7 +200,9 @@ class LogCleaner:
         return max(self.settings.backoff_ms / 1000, _BACKOFF_SECONDS_MIN)
 
     async def _rest(self, thread: _Thread) -> None:
-        """Wait for the next look. A companion that has been idle for long ends meanwhile."""
+        """Wait until the next search for dirty logs. If the companion has been idle for long, end it
+        meanwhile.
+        """
         clock, wake = self._env.clock, self._wake
         look_at = clock.monotonic() + self._backoff_seconds
         while not self._is_stopped and wake is self._wake and clock.monotonic() < look_at:
@@ -206,7 +215,9 @@ class LogCleaner:
                 await wake.wait()
 
     async def _clean_one(self, thread: _Thread) -> bool:
-        """Clean the dirtiest log; False if there is none, or if it has to wait."""
+        """Clean the dirtiest log. Returns False if there is none, or if the thread should wait before the
+        next search.
+        """
         found = await self._choose()
         if found is None or self._is_stopped:
             return False
@@ -229,7 +240,9 @@ class LogCleaner:
         )
 
     async def _choose(self) -> tuple[LogDir, PartitionLog, LogPlan] | None:
-        """Choose the dirtiest log that may be cleaned now, on a disk that has room for a pass."""
+        """Return the dirtiest log that may be cleaned now, on a disk that may have another pass; None if
+        there is none.
+        """
         await self._learn_ages()
         now_ms = self._env.agreed_clock.earliest_ms()
         candidates: list[tuple[LogDir, PartitionLog]] = []
@@ -253,7 +266,7 @@ class LogCleaner:
         return None if index is None else (*candidates[index], plans[index][1])
 
     async def _learn_ages(self) -> None:
-        """Read the ages of segments, if the rules of logs need them."""
+        """Read the ages of segments of those logs whose configuration depends on them."""
         for log_dir in self._log_dirs:
             for log in list(log_dir.logs.values()):
                 if self._is_free(log_dir) and _is_candidate(log) and needs_timestamps(log.config):
@@ -270,7 +283,7 @@ class LogCleaner:
     # -- one pass
 
     async def _clean(self, thread: _Thread, log_dir: LogDir, log: PartitionLog, plan: LogPlan) -> bool:
-        """Make a whole pass over a log; False if the thread is to wait before the next one."""
+        """Make a whole pass over a log. Returns False if the thread should wait before the next one."""
         where = {"topic": log.topic, "partition": log.partition}
         self._log.info(
             "log.cleaning_began",
@@ -353,7 +366,7 @@ class LogCleaner:
     def _failed(self, thread: _Thread, log: PartitionLog, error: Exception) -> None:
         where = {"topic": log.topic, "partition": log.partition}
         if isinstance(error, CompanionLost) and self._is_stopped:
-            # `stop` has closed it.
+            # `stop` has closed the companion.
             self._log.info("log.cleaning_aborted", **where, reason="the broker stops")
             return
         self.figures.passes_failed += 1
@@ -387,7 +400,7 @@ class LogCleaner:
 
 
 def _usable(load_factor: float) -> float:
-    """Clip the load factor to the range that a map can have. Kafka sets no limits, and accepts NaN."""
+    """Limit the load factor to the range that a map supports. Kafka sets no limits, and accepts NaN."""
     low, high = _LOAD_FACTORS
     return min(max(low, load_factor), high)
 

@@ -1,4 +1,4 @@
-"""The facts about logs that planning needs, taken from them on the loop."""
+"""Collects the facts about logs that the planning of passes needs, on the loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header
 
 
 def needs_timestamps(config: LogConfig) -> bool:
-    """True if a rule depends on the ages of segments."""
+    """True if the configuration has a rule that depends on the ages of segments."""
     return config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < LONG_MAX
 
 
 def view_of(log: PartitionLog) -> LogView:
-    """Describe the present log."""
+    """Describe the present state of a log for planning."""
     interval = max(log.config.index_interval_bytes, HEADER_SIZE)
     committed = min(log.high_watermark, log.last_stable_offset)
     return LogView(
@@ -34,7 +34,7 @@ def view_of(log: PartitionLog) -> LogView:
             SegmentView(
                 each.base_offset,
                 each.size,
-                # An upper bound. An idle index is not in memory.
+                # An upper bound, because an idle index is not in memory.
                 (each.size // interval + 1) * TIME_ENTRY_BYTES,
                 each.max_timestamp_ms,
                 each.first_timestamp_ms,
@@ -45,12 +45,12 @@ def view_of(log: PartitionLog) -> LogView:
 
 
 def read_timestamps(log: PartitionLog, now_ms: int) -> None:
-    """Read the missing ages of finished segments (blocking, in a worker).
+    """Read the ages of finished segments that are not known yet (blocking, in a worker).
 
-    A dirty segment is walked if its headers claim enough age for `min.compaction.lag.ms`, but its file has changed
-    since. Clean segments are not walked: passes rewrite them, so their files are always young.
+    A dirty segment is walked if its headers claim enough age for `min.compaction.lag.ms`, but its file has
+    changed since. Clean segments are not walked: passes rewrite them, so their files are always young.
 
-    Raises `FileClosed` when segments, or the log, were removed meanwhile, `DiskError`, `CorruptBatch`.
+    Raises `FileClosed` if segments, or the log, were removed meanwhile, `DiskError`, `CorruptBatch`.
     """
     config = log.config
     limit_ms = now_ms - config.min_compaction_lag_ms
@@ -69,7 +69,9 @@ def read_timestamps(log: PartitionLog, now_ms: int) -> None:
 
 
 def _first_timestamp(segment: Segment, config: LogConfig) -> int:
-    """Read the newest timestamp of the first batch from its records, or from its header if the records cannot be read."""
+    """Return the newest timestamp of the records in the first batch; its header's timestamp if the records
+    cannot be read.
+    """
     file: File = segment.pinned_file()
     try:
         header = parse_header(file.pread(HEADER_SIZE, 0))

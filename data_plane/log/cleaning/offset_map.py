@@ -2,13 +2,13 @@
 
 Theory of operation
 -------------------
-One numpy array of slots: 16 bytes of hash, and 8 of an offset plus one (zero: the slot is empty). Addressing is open:
-a hash names its first slot and its step. The number of slots is prime, so each step visits all of them. All keys of a
-call take their steps together. Keys are distinguished by their hashes alone (as in Kafka); the hash is secret, see
-`key_hash`.
+One numpy array of slots: 16 bytes of hash, and 8 of an offset plus one (zero: the slot is empty). Addressing
+is open: a hash determines its first slot and its step. The number of slots is prime, so each step visits all
+of them. All keys of a call take their steps together. Keys are distinguished by their hashes alone (as in
+Kafka); the hash is secret, see `key_hash`.
 
-Where two keys of one call want one empty slot, the later write wins, and the other one goes on. numpy writes equal
-indexes in order, so of two records of one key the later one stays.
+If two keys of one call choose the same empty slot, the later write wins, and the other key continues with its
+next slot. numpy writes equal indexes in order, so of two records of one key the later one stays.
 """
 
 from __future__ import annotations
@@ -24,28 +24,32 @@ SLOT_BYTES = 24
 _SLOTS_MIN = 2
 _NONE = -1
 _PRIME_GAP_MAX = 1_000
-"""More than the distance between neighbouring primes up to 2**40 (at most 540 there; the largest known gaps)."""
+"""More than the largest distance between successive primes below 2**40, which is 540."""
 
 
 class OffsetMap:
-    """A map of a fixed number of slots. Offsets are put in ascending order."""
+    """A map from keys' hashes to offsets, with a fixed number of slots. Offsets must be put in ascending
+    order.
+    """
 
     def __init__(self, buffer_bytes: int, load_factor: float) -> None:
-        """Make a map of as many slots as fit into the buffer, of which `load_factor` may be used."""
+        """Make a map of as many slots as fit into `buffer_bytes`. At most the fraction `load_factor` of them
+        may be used.
+        """
         self.slots = _prime_at_most(max(buffer_bytes // SLOT_BYTES, _SLOTS_MIN))
         self.keys_max = max(1, int(self.slots * load_factor))
-        # The kernel gives zeroed pages at the first write: the unused part for a small log costs nothing.
+        # The kernel allocates zeroed pages at the first write, so a part that a small log does not use costs nothing.
         self._table = np.zeros((self.slots, 3), np.uint64)
         self.size = 0
 
     def clear(self) -> None:
-        """Forget all keys."""
+        """Remove all keys."""
         if self.size:
             self._table = np.zeros((self.slots, 3), np.uint64)
             self.size = 0
 
     def count_new(self, hashes: Hashes) -> int:
-        """Count the different hashes among these that the map does not have."""
+        """Return the number of different hashes among these that the map lacks."""
         missing = hashes[self.find(hashes) == _NONE]
         if len(missing) < 2:
             return len(missing)
@@ -54,7 +58,9 @@ class OffsetMap:
         return 1 + int((ordered[1:] != ordered[:-1]).any(axis=1).sum())
 
     def put(self, hashes: Hashes, offsets: Int64s) -> None:
-        """Set the offsets of these keys. The caller has made sure that there is room (`count_new`)."""
+        """Set the offsets of the keys with these hashes. The caller has checked that there is room
+        (`count_new`).
+        """
         table = self._table
         rows = np.empty((len(hashes), 3), np.uint64)
         rows[:, :2] = hashes
@@ -79,7 +85,7 @@ class OffsetMap:
             )
 
     def find(self, hashes: Hashes) -> Int64s:
-        """Find the offset of each key, -1 for missing ones."""
+        """Return the offset of each key; -1 for a key that the map lacks."""
         found = np.full(len(hashes), _NONE, np.int64)
         if not self.size:
             return found
@@ -97,18 +103,22 @@ class OffsetMap:
         return found
 
     def _begin(self, hashes: Hashes) -> tuple[Hashes, Hashes]:
-        """Compute the first slot of each key, and its step: between 1 and one less than the number of slots."""
+        """Compute the first slot of each key, and its step between slots: from 1 to one less than the number
+        of slots.
+        """
         slots = np.uint64(self.slots)
         return hashes[:, 0] % slots, hashes[:, 1] % (slots - np.uint64(1)) + np.uint64(1)
 
 
 def bytes_for(keys: int, load_factor: float) -> int:
-    """Compute the size of a map with room for this number of keys, and for the next smaller prime number of slots."""
+    """Return the size in bytes of a map with room for this number of keys. The map rounds its number of slots
+    down to a prime.
+    """
     return SLOT_BYTES * (math.ceil(keys / load_factor) + _PRIME_GAP_MAX)
 
 
 def _prime_at_most(number: int) -> int:
-    """Find the greatest prime that is no larger."""
+    """Return the greatest prime that is at most `number`."""
     while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
         number -= 1
     return number

@@ -1,7 +1,7 @@
 """One cleaning pass over one log, from building the map to the last swap. PORTED.
 
-The loop plans and swaps; workers read, write and wait for the companion, in which the record loop runs. The order of the
-steps is the contract in `data_plane/log/parts/README.md`.
+The loop plans and swaps; workers read, write and wait for the companion, in which the record loop runs. The
+order of the steps is the contract in `data_plane/log/parts/README.md`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from odradek.wire.batches.batch_header import BatchHeader
 from odradek.wire.errors import KafkaError
 
 ROOM_SPARE_BYTES = 16 << 20
-"""The room that a pass leaves free on a disk, beyond the size of its next segment."""
+"""The space in bytes that a pass leaves free on a disk, beyond the size of its next segment."""
 _EXPECTED = (
     CorruptBatch,
     InvalidRecord,
@@ -45,11 +45,11 @@ _EXPECTED = (
     MemoryError,
     AssertionError,
 )
-"""The errors that a call of the record loop is known to raise."""
+"""The errors that a call of the record loop is expected to raise."""
 
 
 class Loop(Protocol):
-    """`RecordLoop`, in a companion."""
+    """The interface of a `RecordLoop` that runs in a companion process."""
 
     def call(self, method: str, *args: Any) -> Any: ...
 
@@ -65,12 +65,12 @@ class PassSettings:
 
 
 class NoRoom(Exception):
-    """Raised if the disk has less room than the next cleaned segment may take."""
+    """Raised if the disk has less free space than the next cleaned segment may take."""
 
 
 @attrs.define
 class PassRun:
-    """A pass over one log; call `run` once."""
+    """The run of one pass over one log; call `run` once."""
 
     log: PartitionLog
     plan: LogPlan
@@ -80,27 +80,31 @@ class PassRun:
     clock: Clock
     agreed_clock: AgreedClock
     throttle: Callable[[int, Callable[[], bool]], Awaitable[None]]
-    """Waits until this many bytes may be read or written, unless the pass is over."""
+    """Waits until this many bytes may be read or written, or until the given function says that the pass is
+    over.
+    """
     free_bytes: Callable[[], int]
-    """The room on the disk, as of the last look."""
+    """Returns the free space of the disk in bytes, when last measured."""
     _mapped: Mapped = attrs.field(factory=Mapped, init=False)
     _records_read: int = attrs.field(default=0, init=False)
     _records_kept: int = attrs.field(default=0, init=False)
     _keyless: int = attrs.field(default=0, init=False)
     _is_changed: bool = attrs.field(default=False, init=False)
-    """True if the segment that is being written differs from its source."""
+    """True if the cleaned segment that is being written differs from its source."""
     _aborted: dict[int, AbortedTransaction] = attrs.field(factory=dict, init=False)
     """The log's aborted transactions, by the offsets of their markers."""
     _abort_markers: list[int] = attrs.field(factory=list, init=False)
-    """The offsets of markers in the segment being written, of aborted transactions that readers may still meet."""
+    """The offsets of abort markers in the segment being written, whose transactions readers may still find.
+    """
 
     async def run(self) -> PassReport | None:
-        """Clean the log as planned; None if the pass was aborted, or if nothing could be cleaned.
+        """Clean the log as planned. Returns None if the pass was aborted, or if nothing could be cleaned.
 
         Raises:
             NoRoom: the disk is too full; some groups may have been cleaned.
-            CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall, CompanionFailed: the log cannot be cleaned.
-            CleaningAborted, FileClosed: the log was cut, closed or given another policy meanwhile.
+            CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall, CompanionFailed: the log cannot be
+                cleaned.
+            CleaningAborted, FileClosed: the log was truncated, closed or given another policy meanwhile.
             DiskError, CompanionLost, MemoryError
         """
         log, run = self.log, self.workers.run
@@ -110,7 +114,7 @@ class PassRun:
             await run(log.flush)
         if log.durability.truncations != truncations:
             reached("cleaner.plan_outdated")
-            # The plan's end may lie within a segment now.
+            # Segments may have changed since the plan was made, so its end may lie within a segment now.
             return None
         end_offset = min(self.plan.end_offset, cleanable_end(log))
         if log.home.is_closed or not log.config.is_compacted or end_offset <= self.plan.first_dirty_offset:
@@ -136,7 +140,9 @@ class PassRun:
     # -- the map
 
     async def _map(self, cleaning: Cleaning) -> PassRules | None:
-        """Fill the map with the dirty part; None if it has nothing, or if the pass was aborted."""
+        """Fill the map with the keys of the dirty part. Returns None if there are no records, or if the pass
+        was aborted.
+        """
         log, settings = self.log, self.settings
         first = self.plan.first_dirty_offset
         self._aborted = {
@@ -164,7 +170,7 @@ class PassRun:
             if self._mapped.is_full:
                 reached("cleaner.map_full")
                 break
-            # Cleaning may remove the last records of a segment. Their offsets are clean as well.
+            # Compaction may have removed a segment's last records. Their offsets count as clean as well.
             map_end = max(map_end, end_offset)
         if map_end <= first or cleaning.abort_reason is not None:
             return None
@@ -190,7 +196,9 @@ class PassRun:
         return [each for each in view_of(self.log).segments if each.base_offset < end_offset]
 
     async def _map_segment(self, cleaning: Cleaning, group: Group, end_offset: int, map_end: int) -> int:
-        """Put one segment's batches, which end at `end_offset`, into the map; returns the new end of the map."""
+        """Put the keys of one segment, which ends at `end_offset`, into the map. Returns the new end of the
+        mapped offsets.
+        """
         source, first = group.sources[0], self.plan.first_dirty_offset
         offsets = range(source.base_offset, end_offset)
         position = await self._begin_of(group, first) if source.base_offset < first else 0
@@ -215,7 +223,7 @@ class PassRun:
         return map_end
 
     async def _begin_of(self, group: Group, offset: int) -> int:
-        """Find the position of an offset within a segment."""
+        """Return the position of an offset in the first segment of a group."""
         segment, file = group.segments[0], group.sources[0].file
         interval = self.log.config.index_interval_bytes
         position, _ = await self.workers.run(segment.position_of, offset, file, interval)
@@ -224,7 +232,7 @@ class PassRun:
     # -- the groups
 
     async def _clean(self, cleaning: Cleaning, rules: PassRules) -> bool:
-        """Clean all groups; False if the pass was aborted before the last one."""
+        """Clean all groups of segments. Returns False if the pass was aborted before the last one."""
         log = self.log
         await self._call("rewrite_by", rules)
         views = self._segments(cleaning.end_offset)
@@ -247,7 +255,9 @@ class PassRun:
         return cleaning.abort_reason is None
 
     async def _clean_group(self, cleaning: Cleaning, group: Group, group_end: int) -> bool:
-        """Rewrite one group, which ends at `group_end`, and swap it in; False if the pass is over."""
+        """Clean one group, which ends at `group_end`, and swap the new segment in. Returns False if the pass
+        is over.
+        """
         run = self.workers.run
         size = sum(source.size for source in group.sources)
         if self.free_bytes() < size + ROOM_SPARE_BYTES:
@@ -286,8 +296,8 @@ class PassRun:
     async def _clean_source(
         self, cleaning: Cleaning, cleaned: CleanedSegment, source: Source, end_offset: int
     ) -> BatchHeader | None:
-        """Append the remaining records of one segment, which ends at `end_offset`; returns the header of its last
-        batch.
+        """Append the remaining records of one segment, which ends at `end_offset`, to the cleaned segment.
+        Returns the header of the last batch read.
         """
         position, last = 0, None
         offsets = range(source.base_offset, end_offset)
@@ -308,12 +318,12 @@ class PassRun:
         return last
 
     async def _discard(self, cleaned: CleanedSegment) -> None:
-        """Remove the written files; a cancelled pass leaves that to the next start."""
+        """Remove the cleaned files that were written. If the pass is cancelled, the next start removes them."""
         await self.workers.run(cleaned.discard)
 
     async def _call(self, method: str, *args: Any) -> Any:
-        """Call the record loop. Errors in stored batches must not end the node, because they would come again after
-        each start.
+        """Call a method of the record loop. Errors in stored batches must not end the node, because they
+        would occur again after each start.
         """
         try:
             return await self.workers.run(self.loop.call, method, *args)

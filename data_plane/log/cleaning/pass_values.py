@@ -1,4 +1,4 @@
-"""Values that a pass and its record loop exchange, between processes. PURE."""
+"""Values that a pass and its record loop exchange between processes. PURE."""
 
 from __future__ import annotations
 
@@ -15,62 +15,65 @@ SECRET_BYTES = 32
 
 
 class OffsetMapTooSmall(Exception):
-    """Raised if the keys of one batch do not fit into an empty map."""
+    """Raised if the keys of a single batch do not fit into an empty map."""
 
 
 @attrs.define
 class Mapped:
-    """The outcome of `RecordLoop.map_records`."""
+    """The result of putting some batches into the offset map (`RecordLoop.map_records`)."""
 
     bytes_read: int = 0
-    """Bytes of the batches that are in the map now."""
+    """The number of bytes of the batches that were put into the map."""
     next_offset: int = -1
-    """The offset behind these batches; -1 if there were none."""
+    """The offset behind the batches that were put into the map; -1 if there were none."""
     records: int = 0
     keyless: int = 0
-    """Records that have no key: a pass removes them."""
+    """The number of records without a key, which a pass removes."""
     keys: int = 0
-    """Different keys in the map, from all calls."""
+    """The number of different keys in the map, from all calls so far."""
     is_full: bool = False
     """True if the next batch does not fit into the map."""
 
 
 @attrs.define
 class Cleaned:
-    """The outcome of `RecordLoop.clean` for some batches."""
+    """The result of cleaning some batches (`RecordLoop.clean`)."""
 
     data: bytes | bytearray = b""
-    """The batches that stay."""
+    """The bytes of the batches that stay."""
     bytes_read: int = 0
     records_read: int = 0
     records_kept: int = 0
     is_changed: bool = False
-    """False if all batches stay as they are."""
+    """False if all batches stay unchanged."""
     abort_markers: list[int] = attrs.field(factory=list)
-    """The offsets of markers whose aborted transactions may still be read: their index entries stay."""
+    """The offsets of abort markers whose transactions may still be read, so that their index entries must
+    stay.
+    """
     last_header: tuple[Any, ...] = ()
-    """The fields of the last batch's header, as it was."""
+    """The fields of the last batch's header, as read."""
 
 
 @attrs.frozen
 class LastBatches:
-    """The last committed data batch of each known producer, which stays even without records.
+    """The last committed data batch of each known producer. Such a batch stays in the log even if all its
+    records are removed.
 
-    Uncommitted batches may be cut off again. Kafka keeps a producer's very last batch, committed or not.
+    Uncommitted batches may be truncated again. Kafka keeps a producer's very last batch, committed or not.
     """
 
     offsets: dict[int, int]
-    """By producer id: the last offset of that batch."""
+    """The last offset of each producer's last committed batch, by producer id."""
     next_sequences: dict[int, int]
-    """By producer id: the sequence number behind that batch, if the log's state has only later batches of the
-    producer.
+    """The sequence number behind the last committed batch, by producer id. Only for producers of which the
+    log's state has kept only later batches.
     """
     epochs: dict[int, int] = attrs.field(factory=dict)
-    """The epochs of producers whose last batch is a marker."""
+    """The epoch of each producer whose last batch is a marker, by producer id."""
 
     @classmethod
     def of(cls, producers: ProducerState, high_watermark: int) -> LastBatches:
-        """Collect the last batches below the high watermark."""
+        """Collect the producers' last batches below the high watermark."""
         offsets: dict[int, int] = {}
         next_sequences: dict[int, int] = {}
         epochs: dict[int, int] = {}
@@ -85,7 +88,7 @@ class LastBatches:
         return cls(offsets, next_sequences, epochs)
 
     def has(self, header: BatchHeader) -> bool:
-        """True if it is the last batch of its producer."""
+        """True if the batch with this header is the last batch of its producer."""
         producer_id = header.producer_id
         if header.is_control:
             return self.epochs.get(producer_id) == header.producer_epoch
@@ -100,16 +103,16 @@ class PassRules:
     """The rules that hold for all batches of a pass."""
 
     earliest_ms: int
-    """Delete horizons up to this time are over, in milliseconds since 1970."""
+    """The time, in milliseconds since 1970, up to which delete horizons have passed."""
     latest_ms: int
-    """New delete horizons count from this time."""
+    """The time, in milliseconds since 1970, from which new delete horizons count."""
     delete_retention_ms: int
     map_end: int
-    """The offset behind the last batch in the map. Batches from there on stay as they are."""
+    """The offset behind the last batch in the map. Batches from there on stay unchanged."""
     last_batches: LastBatches
 
     def stays_empty(self, header: BatchHeader) -> bool:
-        """True if the batch stays although all its records are removed: it keeps its producer's last sequence
-        number.
+        """True if the batch stays even if all its records are removed, because it keeps its producer's last
+        sequence number.
         """
         return header.producer_id >= 0 and self.last_batches.has(header)

@@ -1,7 +1,8 @@
-"""The plan of a pass: the dirtiest log, the offset where it ends, and the segments that become one. PURE.
+"""Plans a pass: chooses the dirtiest log, the offset where the pass ends, and the segments that are joined.
+PURE.
 
-The rules are those of Kafka's `LogCleanerManager` and `Cleaner.groupSegmentsBySize`. Sizes are in bytes, times in
-milliseconds.
+The rules are those of Kafka's `LogCleanerManager` and `Cleaner.groupSegmentsBySize`. Sizes are in bytes,
+times in milliseconds.
 """
 
 from __future__ import annotations
@@ -19,21 +20,23 @@ GROUP_SEGMENTS_MAX = 100
 
 @attrs.frozen
 class SegmentView:
-    """Facts about one segment for planning."""
+    """The facts about one segment that planning needs."""
 
     base_offset: int
     size: int
     index_bytes: int = 0
-    """The size of the larger of its indexes."""
+    """The size of the larger of the segment's two indexes."""
     max_timestamp_ms: int = -1
-    """The segment's newest timestamp; read only if `min.compaction.lag.ms` needs it."""
+    """The segment's newest timestamp. It is read only if `min.compaction.lag.ms` needs it."""
     first_timestamp_ms: int = -1
-    """The timestamp of the segment's first batch, -1 if unknown. It is read only if `max.compaction.lag.ms` needs it."""
+    """The timestamp of the segment's first batch; -1 if unknown. It is read only if `max.compaction.lag.ms`
+    needs it.
+    """
 
 
 @attrs.frozen
 class LogView:
-    """Facts about one log for planning."""
+    """The facts about one log that planning needs."""
 
     config: LogConfig
     log_start_offset: int
@@ -41,22 +44,24 @@ class LogView:
     first_dirty_offset: int
     """The first dirty offset in the checkpoint; -1 if there is none."""
     committed_end: int
-    """The lower of high watermark and last stable offset."""
+    """The lower of the high watermark and the last stable offset."""
     segments: Sequence[SegmentView]
     """All segments, the active one last."""
 
 
 @attrs.frozen
 class LogPlan:
-    """The present plan of a pass over one log."""
+    """A plan of a pass over one log, as the log is now."""
 
     first_dirty_offset: int
     end_offset: int
-    """The begin of a segment: records before it may be cleaned."""
+    """The base offset of a segment: records below it may be cleaned."""
     clean_bytes: int
     dirty_bytes: int
     compaction_delay_ms: int
-    """The time for which the oldest dirty record has been overdue by `max.compaction.lag.ms`; 0 if it is not overdue."""
+    """The time for which the oldest dirty record has been overdue by `max.compaction.lag.ms`; 0 if it is not
+    overdue.
+    """
 
     @property
     def dirty_ratio(self) -> float:
@@ -71,7 +76,9 @@ class LogPlan:
 
 
 def first_dirty_offset(view: LogView) -> int:
-    """Find the begin of the dirty part: the checkpoint, unless it lies outside of the log (Kafka's rule)."""
+    """Return the start of the dirty part: the checkpoint's offset, or the log's start if the checkpoint lies
+    outside of the log (Kafka's rule).
+    """
     checkpoint = view.first_dirty_offset
     if checkpoint < view.log_start_offset or checkpoint > view.log_end_offset:
         return view.log_start_offset
@@ -79,7 +86,7 @@ def first_dirty_offset(view: LogView) -> int:
 
 
 def plan_log(view: LogView, now_ms: int) -> LogPlan:
-    """Plan a pass over this log now."""
+    """Plan a pass over this log, as of now."""
     dirty = first_dirty_offset(view)
     finished = view.segments[:-1]
     end = _end(view, dirty, now_ms)
@@ -90,7 +97,9 @@ def plan_log(view: LogView, now_ms: int) -> LogPlan:
 
 
 def _end(view: LogView, dirty: int, now_ms: int) -> int:
-    """Find the last segment start before which all records are finished, committed and old enough."""
+    """Return the greatest base offset of a segment below which all records are in finished segments,
+    committed and old enough.
+    """
     lag_ms = view.config.min_compaction_lag_ms
     end = view.segments[0].base_offset
     for segment, after in zip(view.segments, view.segments[1:], strict=False):
@@ -118,7 +127,9 @@ def _overdue_ms(view: LogView, dirty: int, now_ms: int) -> int:
 
 
 def dirtiest(plans: Iterable[tuple[LogConfig, LogPlan]]) -> int | None:
-    """Choose the plan with the highest dirty ratio among those that are due; None if no plan is due."""
+    """Return the index of the plan with the highest dirty ratio among those that are due; None if no plan is
+    due.
+    """
     best = None
     ratio = -1.0
     for index, (config, plan) in enumerate(plans):
@@ -130,12 +141,12 @@ def dirtiest(plans: Iterable[tuple[LogConfig, LogPlan]]) -> int | None:
 def group_segments(
     segments: Sequence[SegmentView], end_offset: int, segment_bytes: int, index_bytes: int
 ) -> list[tuple[int, int]]:
-    """Collect neighbouring segments that become one: pairs of the first one's base offset and the offset behind the
-    last one.
+    """Divide segments into groups, each of which becomes one segment. Returns (base offset of the first,
+    offset behind the last) for each group.
 
-    `segments` are those to clean, in order; `end_offset` is the begin of the segment behind them. A group has at
-    most `segment_bytes` and `index_bytes`, unless a single segment has more. An index must be able to hold its
-    range of offsets. It has at most `GROUP_SEGMENTS_MAX` segments.
+    `segments` are those to clean, in order; `end_offset` is the base offset of the segment behind them. A
+    group has at most `segment_bytes` and `index_bytes`, unless a single segment has more. An index must be
+    able to hold its range of offsets. It has at most `GROUP_SEGMENTS_MAX` segments.
     """
     groups: list[tuple[int, int]] = []
     ends = [*(each.base_offset for each in segments[1:]), end_offset]

@@ -1,16 +1,16 @@
-"""The cleaner's work on records: it fills the offset map, and rewrites batches with the records that stay. PURE.
+"""The cleaner's work on records: fills the offset map, and rewrites batches with the records that stay. PURE.
 
-A `RecordLoop` lives in a companion process (`Env.new_companion`), which alone imports numpy. Files come as arguments.
-The rules are those of Kafka's `Cleaner` and of `MemoryRecords.filterTo`:
+A `RecordLoop` lives in a companion process (`Env.new_companion`), which alone imports numpy. Files are passed
+as arguments. The rules are those of Kafka's `Cleaner` and of `MemoryRecords.filterTo`:
 
-* A record behind the end of the map stays. Below it, a record stays if it has a key that no later record of the map
-  has. A tombstone stays only until the delete horizon of its batch (KIP-534). A batch gets its horizon,
-  `delete.retention.ms` from now, from the first pass that keeps a tombstone in it.
-* A batch keeps its range of offsets, its producer's numbers, its leader epoch and its timestamp type. If it loses
-  no record, it stays as it is. If it loses all, it is removed, unless it is the last batch of a producer that may
-  still send.
-* The base timestamp stays (Kafka takes that of the first record that stays): the records' bytes can then be copied. A
-  delete horizon takes its place, and the deltas are counted from it.
+* A record behind the end of the map stays. Below it, a record stays if it has a key that no later record of
+  the map has. A tombstone stays only until the delete horizon of its batch (KIP-534). A batch gets its
+  horizon, `delete.retention.ms` from now, from the first pass that keeps a tombstone in it.
+* A batch keeps its range of offsets, its producer's numbers, its leader epoch and its timestamp type. If it
+  loses no record, it stays as it is. If it loses all, it is removed, unless it is the last batch of a
+  producer that may still send.
+* The base timestamp stays (Kafka takes that of the first record that stays): the records' bytes can then be
+  copied. A delete horizon replaces it, and the deltas are counted from the horizon.
 * `ended_transactions` decides which batches and markers of transactions are removed.
 """
 
@@ -58,7 +58,9 @@ from odradek.wire.batches.records import RecordBatchBuilder, empty_batch, record
 from odradek.wire.batches.transaction_markers import parse_marker
 
 _GROUP_BYTES = 4 << 20
-"""Batches are decompressed together up to this: it bounds memory, and is enough for numpy to be fast."""
+"""The number of bytes up to which batches are decompressed together: it bounds memory, and is enough for
+numpy to be fast.
+"""
 _SMALLEST = np.iinfo(np.int64).min
 LONG_MAX = (1 << 63) - 1
 
@@ -66,13 +68,15 @@ _Bools = npt.NDArray[np.bool_]
 
 
 class Source(Protocol):
-    """A file of batches, as a companion sees it."""
+    """The interface of a file of batches in the companion process."""
 
     def pread(self, count: int, offset: int) -> bytes: ...
 
 
 class RecordLoop:
-    """The record loop of one cleaner thread. A pass is `begin`, `map_records` to the end, `rewrite_by`, then `clean`."""
+    """The record loop of one cleaner task. For a pass, call `begin`, `map_records` until all is mapped,
+    `rewrite_by`, then `clean` for all batches.
+    """
 
     def __init__(self) -> None:
         self._map: OffsetMap | None = None
@@ -91,10 +95,10 @@ class RecordLoop:
         records_max: int,
         aborted: tuple[Aborted, ...] = (),
     ) -> int:
-        """Begin a pass with an empty map. Return the number of keys that it may hold.
+        """Begin a pass with an empty map. Returns the number of keys that the map may hold.
 
-        The dirty part has at most `records_max` records, and the map gets no more room than these need. `aborted`
-        are the transactions of the log that were aborted.
+        The dirty part has at most `records_max` records, and the map gets no more room than these need.
+        `aborted` are the aborted transactions of the log.
         """
         shape = buffer_bytes, _size_class(records_max), load_factor
         if self._map is None or self._shape != shape:
@@ -112,11 +116,12 @@ class RecordLoop:
     def map_records(
         self, source: Source, position: int, end: int, bytes_max: int, offsets: range, from_offset: int
     ) -> Mapped:
-        """Put the keys of some whole batches, from a position of a file on, into the map.
+        """Put the keys of some whole batches of a file into the map. The first batch begins at `position`,
+        the last ends at or below `end`.
 
         It reads about `bytes_max` bytes, at least one batch. The batches lie within `offsets`. Records below
-        `from_offset` are skipped, and so are aborted ones and markers. It stops before a batch that does not fit into
-        the map.
+        `from_offset` are skipped, and so are aborted ones and markers. It stops before a batch that does not
+        fit into the map.
 
         Raises:
             CorruptBatch, InvalidRecord, KafkaError: the log cannot be cleaned.
@@ -143,8 +148,8 @@ class RecordLoop:
     def _map_group(
         self, data: bytes, group: RecordPlaces, start: int, from_offset: int, mapped: Mapped
     ) -> bool:
-        """Put a group of batches into the map; False if only its first batches fit. The group begins at the first
-        batch at or behind `start`.
+        """Put a group of batches into the map. Returns False if only its first batches fit. The group begins
+        at the first batch at or behind `start`.
         """
         if not len(group) or self._put(group, from_offset, mapped):
             return True
@@ -153,7 +158,7 @@ class RecordLoop:
             if header.next_offset > from_offset and self._counts(header):
                 single.add(data, at, header, self._bytes_max)
             if len(single) and not self._put(single, from_offset, mapped):
-                # The caller has advanced to the end of the bytes read.
+                # The caller has set `next_offset` for all bytes read, so set it back to the first batch that does not fit.
                 mapped.next_offset = header.base_offset
                 break
             mapped.bytes_read = at + header.size
@@ -186,7 +191,7 @@ class RecordLoop:
         return True
 
     def _counts(self, header: BatchHeader) -> bool:
-        """True if the records of a batch count: no marker, and no batch of an aborted transaction."""
+        """True if the keys of this batch count: it is neither a marker nor a batch of an aborted transaction."""
         return not header.is_control and not self._transactions.is_aborted(header)
 
     @property
@@ -198,12 +203,13 @@ class RecordLoop:
     # -- the cleaned batches
 
     def rewrite_by(self, rules: PassRules) -> None:
-        """Set the rules for all `clean` calls, since the map is complete."""
+        """Set the rules for the calls of `clean` that follow, because the map is complete now."""
         self._rules = rules
         self._transactions.begin_rewriting()
 
     def clean(self, source: Source, position: int, end: int, bytes_max: int, offsets: range) -> Cleaned:
-        """Clean some whole batches, all within `offsets`, from a position of a file on; returns the rest of them.
+        """Clean some whole batches of a file, from `position` on and within `offsets`. Returns the batches
+        that stay.
 
         Raises:
             CorruptBatch, InvalidRecord, KafkaError: the log cannot be cleaned.
@@ -254,7 +260,7 @@ class RecordLoop:
     def _rewritten(
         self, data: bytes, batches: list[tuple[int, BatchHeader]], cleaned: Cleaned
     ) -> list[bytes | bytearray | memoryview]:
-        """Rewrite neighbouring batches with their remaining records."""
+        """Rewrite successive batches with the records that stay. Returns their bytes."""
         if not batches:
             return []
         assert self._rules is not None
@@ -296,7 +302,9 @@ class RecordLoop:
     def _end_or_abort(
         self, data: bytes, at: int, header: BatchHeader, cleaned: Cleaned
     ) -> list[bytes | bytearray | memoryview]:
-        """Rewrite a marker, or a batch of an aborted transaction."""
+        """Rewrite a marker, or a batch of an aborted transaction. Returns its bytes; an empty list if it is
+        removed.
+        """
         assert self._rules is not None
         rules = self._rules
         if not check_crc(data, at, header.size):
@@ -324,7 +332,7 @@ class RecordLoop:
         return [empty_batch(header)]
 
     def _judge(self, group: RecordPlaces) -> _Verdict:
-        """Judge which records of a group of batches stay."""
+        """Decide which records of a group of batches stay."""
         assert self._rules is not None
         rules = self._rules
         columns = record_columns(group)
@@ -345,7 +353,7 @@ class RecordLoop:
         return _Verdict.of(columns, headers, counts, keep, keep & is_tombstone)
 
     def _dated(self, data: bytes, at: int, header: BatchHeader, keep: Sequence[bool]) -> bytearray:
-        """Rebuild the batch with a delete horizon, and with the records that stay."""
+        """Rebuild a batch with a delete horizon, and with the records for which `keep` is true."""
         assert self._rules is not None
         horizon_ms = min(self._rules.latest_ms + self._rules.delete_retention_ms, LONG_MAX)
         builder = RecordBatchBuilder.like(
@@ -362,20 +370,22 @@ class RecordLoop:
 
 @attrs.frozen
 class _Verdict:
-    """The records that stay, for each of several batches that are cleaned together."""
+    """The decision which records stay, for several batches that are cleaned together."""
 
     kept: list[int]
-    """The number of records of each batch that stay."""
+    """The number of records that stay, for each batch."""
     needs_horizon: list[bool]
     max_timestamps: list[int]
-    """The largest timestamp of the records that stay, of each batch."""
+    """The largest timestamp of the records that stay, for each batch."""
     _keep: _Bools
     _first: list[int]
-    """The index of the first record of each batch; the last element is the number of records."""
+    """The index of the first record of each batch among all records; the last element is the number of
+    records.
+    """
     _bytes: memoryview
-    """The bytes of all records that stay, in one piece."""
+    """The bytes of all records that stay, one after the other."""
     _ends: list[int]
-    """Where the bytes of each batch end; the first element is 0."""
+    """The position in `_bytes` at which each batch ends; the first element is 0."""
 
     @classmethod
     def of(
@@ -407,7 +417,7 @@ class _Verdict:
         )
 
     def of_batch(self, index: int) -> list[bool]:
-        """List which records of a batch stay."""
+        """Return, for each record of a batch, whether it stays."""
         stays: list[bool] = self._keep[self._first[index] : self._first[index + 1]].tolist()
         return stays
 
@@ -423,7 +433,7 @@ def _kept_bytes(data: Bytes, keep: _Bools, lengths: Int64s) -> memoryview:
 
 
 def _rebuilt(header: BatchHeader, verdict: _Verdict, index: int) -> bytearray:
-    """Rebuild the batch with the records that stay, unchanged."""
+    """Rebuild a batch with the records that stay, whose bytes are copied unchanged."""
     payload: bytes | memoryview = verdict.bytes_of(index)
     if header.compression_type:
         payload = compress(header.compression_type, payload)
@@ -441,12 +451,16 @@ def _rebuilt(header: BatchHeader, verdict: _Verdict, index: int) -> bytearray:
 
 
 def _size_class(records: int) -> int:
-    """Round up to the next power of two: maps of equal size serve several passes."""
+    """Round a number of records up to the next power of two, so that several passes can use maps of equal
+    size.
+    """
     return 1 << max(records - 1, 1).bit_length()
 
 
 def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> bytes:
-    """Read bytes of a file, from a batch on and below `end`: at least that whole batch."""
+    """Read bytes of a file from `position`, where a batch begins, up to `end`: about `bytes_max`, but at
+    least the first batch.
+    """
     wanted = min(max(bytes_max, HEADER_SIZE), end - position)
     data = source.pread(wanted, position)
     if len(data) < wanted:
@@ -461,10 +475,10 @@ def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> by
 
 
 def _batches(data: bytes, offsets: range) -> list[tuple[int, BatchHeader]]:
-    """Parse the whole batches of some bytes; at least one.
+    """Parse the whole batches at the start of `data`, at least one. Returns (position, header) of each.
 
-    No checksum covers a base offset. With a wrong, too high offset, a record would count as the latest of its key. So
-    all batches must lie within `offsets`, in order. Raises `CorruptBatch`, `InvalidRecord`.
+    No checksum covers a base offset. With a wrong, too high offset, a record would count as the latest of its
+    key. So all batches must lie within `offsets`, in order. Raises `CorruptBatch`, `InvalidRecord`.
     """
     found = list(iter_batches(data))
     if not found:
@@ -473,8 +487,7 @@ def _batches(data: bytes, offsets: range) -> list[tuple[int, BatchHeader]]:
     for _, header in found:
         if not lowest <= header.base_offset < header.next_offset <= offsets.stop:
             raise CorruptBatch(
-                f"a batch has the offsets {header.base_offset} to {header.last_offset}, where offsets "
-                f"{lowest} to {offsets.stop - 1} belong"
+                f"a batch has the offsets {header.base_offset} to {header.last_offset}, but only offsets {lowest} to {offsets.stop - 1} are expected here"
             )
         lowest = header.next_offset
     return found

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from odradek.env.ports import Clock
 
 LOOK_SECONDS = 1.0
-"""The interval at which a wait checks whether its pass is over."""
+"""The interval in seconds at which a wait checks whether its pass is over."""
 
 
 class Throttle:
-    """Counts the bytes that passes have requested, and the bytes that the rate has allowed. Passes wait in the
-    order of their requests.
+    """Limits the bytes that all passes together read and write per second. Passes wait in the order of their
+    requests.
     """
 
     def __init__(self, clock: Clock, bytes_per_second: float) -> None:
@@ -23,11 +23,13 @@ class Throttle:
         self._rate = bytes_per_second
         self._asked_bytes = 0.0
         self._allowed_bytes = 0.0
-        """The bytes allowed until `_counted_at`. At most the requested bytes, so that a pause allows no burst."""
+        """The number of bytes that the rate has allowed until `_counted_at`. It is at most the requested
+        bytes, so that a pause allows no burst.
+        """
         self._counted_at = clock.monotonic()
 
     def change_rate(self, bytes_per_second: float) -> None:
-        """Change the rate at once: waits under way see it within `LOOK_SECONDS`."""
+        """Change the rate at once. Running waits use it within `LOOK_SECONDS`."""
         self._count()
         self._rate = bytes_per_second
 
@@ -47,7 +49,7 @@ class Throttle:
             self._count()
 
     def _count(self) -> None:
-        """Add the bytes that the rate has allowed since the last time."""
+        """Add the bytes that the rate has allowed since the last call."""
         now = self._clock.monotonic()
         if self._is_unlimited:
             self._allowed_bytes = self._asked_bytes
@@ -58,7 +60,7 @@ class Throttle:
 
     @property
     def _is_unlimited(self) -> bool:
-        """True if Kafka's throttler would never wait at this rate."""
+        """True if the rate sets no limit: Kafka's throttler would never wait at this rate."""
         return not 0 <= self._rate < math.inf
 
     def _seconds_until(self, wanted_bytes: float) -> float:

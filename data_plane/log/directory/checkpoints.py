@@ -34,7 +34,9 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> Offsets:
-    """Decode a checkpoint. Raises `MalformedCheckpoint`. An empty file is an empty checkpoint."""
+    """Decode the text of an offset checkpoint. An empty file is an empty checkpoint. Raises
+    `MalformedCheckpoint`.
+    """
     offsets: Offsets = {}
     for fields in checkpoint_lines(data):
         try:
@@ -48,7 +50,9 @@ def decode_offsets(data: bytes) -> Offsets:
 
 
 def read_offsets(directory: Dir, name: str) -> Offsets:
-    """Read a checkpoint; an absent one is empty. Raises `MalformedCheckpoint`, `DiskError`."""
+    """Read an offset checkpoint; a missing file is an empty checkpoint. Raises `MalformedCheckpoint`,
+    `DiskError`.
+    """
     try:
         return decode_offsets(directory.read_bytes(name))
     except FileMissing:
@@ -62,11 +66,11 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def take_clean_shutdown(directory: Dir) -> int | None:
-    """Remove the clean-shutdown marker, and return its broker epoch: -1 if the epoch is not valid, None if the
-    marker is missing.
+    """Remove the clean-shutdown marker. Returns the broker epoch in it: -1 if the epoch is not valid, None if
+    the marker is missing.
 
-    The marker is removed, durably, before the directory can change, because it is valid for one start only. Raises
-    `DiskError`.
+    The removal is synced before the directory can change, because the marker is valid for one start only.
+    Raises `DiskError`.
     """
     try:
         data = directory.read_bytes(CLEAN_SHUTDOWN_FILE)

@@ -1,27 +1,30 @@
-"""Future replicas of a log directory: logs that are copied here from another disk of the broker, and the swap (KIP-113).
+"""Future replicas of a log directory (logs that are copied here from another disk of the broker), and the
+swap with the live log (KIP-113).
 
 Theory of operation
 -------------------
-A future replica lies in `TOPIC-N.ID-future`, Kafka's name. Upkeep, checkpoints and readers know only the live log.
-When it has all records, it replaces the log on the other disk. The steps of a swap, in order:
+A future replica lies in `TOPIC-N.ID-future`, Kafka's name. Upkeep, checkpoints and readers know only the live
+log. When the future replica has all records, it replaces the log on the other disk. The steps of a swap, in
+order:
 
 1. The future log is closed: everything in it is on the device.
 2. The checkpoints of its directory have its start, its first dirty offset, and its recovery point.
-3. A file `caught-up` (ours) is made in it, durably. From here on it is complete, until a record is appended to the
-   other log.
+3. A file `caught-up` (ours) is made in it, durably. From here on it is complete, until a record is appended
+   to the other log.
 4. The other log's directory is renamed to `-delete`, durably.
 5. The future log's directory gets the log's name, durably. The log is opened under it.
 
-The loop takes all steps in one turn, so both logs stay as they are meanwhile. `settle_moves` finishes or undoes them
-at a start, before any log is opened. If the other log is still there, it is the live one, and the mark is removed. If
-it is gone, step 5 is repeated. So at any time exactly one directory has the live log.
+The loop takes all steps in one turn, so both logs stay as they are meanwhile. `settle_moves` finishes or
+undoes them at a start, before any log is opened. If the other log is still there, it is the live one, and the
+file `caught-up` is removed. If it is gone, step 5 is repeated. So at any time exactly one directory has the
+live log.
 
-A mark may be out of date: its disk was offline when the swap was given up, and the other log has grown since. If
-the other log's disk is offline now, only the metadata shows that the mark is outdated. The metadata names the new
-directory before a swap, and the old directory again after a swap that was given up. So step 5 is repeated only if
-the metadata names this directory.
+A `caught-up` file may be out of date: its disk was offline when the swap was given up, and the other log has
+grown since. If the other log's disk is offline now, only the metadata shows that the file is outdated. The
+metadata names the new directory before a swap, and the old directory again after a swap that was given up. So
+step 5 is repeated only if the metadata names this directory.
 
-PORTED but for the files.
+PORTED except for the files.
 """
 
 from __future__ import annotations
@@ -49,20 +52,24 @@ _FUTURE_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})\.[0-9a-f]{32}-
 
 
 def future_name(topic: str, partition: int, number: int) -> str:
-    """Make the name of a future replica's directory; `number` is random, of 128 bits. It may be too long for a file
-    system.
+    """Return the name of a future replica's directory; `number` is a random number of 128 bits. The name may
+    be too long for a file system.
     """
     return f"{topic}-{partition}.{number:032x}{FUTURE_SUFFIX}"
 
 
 def parse_future_name(name: str) -> TopicPartition | None:
-    """Parse topic and partition of a future replica's directory; None for any other name."""
+    """Parse topic and partition from the name of a future replica's directory; returns None for any other
+    name.
+    """
     match = _FUTURE_NAME.fullmatch(name)
     return None if match is None else TopicPartition(match[1], int(match[2]))
 
 
 def begin_future(log_dir: LogDir, current: PartitionLog) -> str:
-    """Make the directory of a future replica of `current`, empty (blocking); return its name. Raises `DiskError`."""
+    """Make an empty directory for a future replica of the log `current` (blocking). Returns its name. Raises
+    `DiskError`.
+    """
     key = TopicPartition(current.topic, current.partition)
     log_dir.checkpoints.forget_gone(key)
     name = future_name(current.topic, current.partition, log_dir.context.random.getrandbits(128))
@@ -72,7 +79,9 @@ def begin_future(log_dir: LogDir, current: PartitionLog) -> str:
 
 
 def open_future(log_dir: LogDir, name: str, current: PartitionLog, start_offset: int) -> PartitionLog:
-    """Open a future replica, recovered as after a crash if it has records (blocking). Raises `DiskError`."""
+    """Open a future replica (blocking). If it has records, it is recovered as after a crash. Raises
+    `DiskError`.
+    """
     context = log_dir.context
     options = LoadOptions(
         is_clean=False,
@@ -97,11 +106,12 @@ def open_future(log_dir: LogDir, name: str, current: PartitionLog, start_offset:
 
 @attrs.frozen
 class Swap:
-    """One swap, as steps in order. The two logs have the same records. `remove_current` is the point of no return.
+    """The steps of one swap, in order. Both logs have the same records. `remove_current` is the point of no
+    return.
 
-    `copy_state` and `remove_current` run on the loop; `remove_current` waits a bounded time for the source. The steps
-    on the target run in the disk's thread: `close_future` to `mark_caught_up`, and then `rename_future` and
-    `open_moved`.
+    `copy_state` and `remove_current` run on the loop; `remove_current` waits a limited time for the source.
+    The steps on the target run in the disk's thread: `close_future` to `mark_caught_up`, and then
+    `rename_future` and `open_moved`.
     """
 
     current: PartitionLog
@@ -112,21 +122,23 @@ class Swap:
     """The name of the future replica's directory."""
 
     def prepare(self) -> None:
-        """Take the steps on the target that come before the point of no return (blocking). Raises `DiskError`."""
+        """Take the steps on the target disk that come before the point of no return (blocking). Raises
+        `DiskError`.
+        """
         self.close_future()
         self.save_checkpoints()
         self.mark_caught_up()
 
     def copy_state(self) -> None:
-        """Copy the live log's state that its records do not contain. Raises `DiskError`.
+        """Copy the part of the live log's state that its records do not contain. Raises `DiskError`.
 
-        A copy has the epochs and producers of its own records. The live log knows more: epochs that began without
-        a record, producers whose records were deleted.
+        A copy has the epochs and producers of its own records. The live log knows more: epochs that began
+        without a record, producers whose records were deleted.
         """
         current, future = self.current, self.future
         future.epochs = LeaderEpochs.decode(current.epochs.encode())
         future.epochs.is_dirty = True
-        # The live log may change its producers while the disk's thread closes the copy, so take a decoded copy.
+        # The live log may change its producers while the disk's thread closes the copy. So do not share the state.
         future.producers.take(ProducerState.decode(current.load_producers().encode()))
 
     def close_future(self) -> None:
@@ -148,10 +160,11 @@ class Swap:
         self.target.directory.subdir(self.name).write_atomic(CAUGHT_UP_FILE, b"")
 
     def remove_current(self) -> None:
-        """Take the live log out of service. If its own disk hangs or fails now, the copy serves all the same.
+        """Take the live log out of service. If its own disk hangs or fails now, the copy replaces it
+        nevertheless.
 
-        The source then has a second log of the name for a while. A start takes the one in the directory that the
-        metadata names.
+        The source disk then keeps a second log of the same name for a while. A start uses the log in the
+        directory that the metadata names.
         """
         source = self.source
         source.delete_log(self.current.topic, self.current.partition)
@@ -178,14 +191,14 @@ class Swap:
             self.target.directory.remove_tree(self.name)
 
     def move_in(self) -> PartitionLog:
-        """Take the steps behind the point of no return; returns the log under its own name (blocking). Raises
-        `DiskError`.
+        """Take the steps behind the point of no return (blocking). Returns the log under its final name.
+        Raises `DiskError`.
         """
         self.rename_future()
         return self.open_moved()
 
     def open_moved(self) -> PartitionLog:
-        """Open the log under its own name, not yet in service (blocking). Raises `DiskError`."""
+        """Open the log under its final name, not yet in service (blocking). Raises `DiskError`."""
         current, target = self.current, self.target
         context = target.context
         options = LoadOptions(
@@ -209,7 +222,7 @@ class Swap:
         return log
 
     def serve(self, moved: PartitionLog) -> None:
-        """Put the moved log into service on the loop, with state that has changed since the swap."""
+        """Put the moved log into service on the loop, with the state that has changed since the swap began."""
         current = self.current
         moved.set_config(current.config)
         moved.advance_high_watermark(current.high_watermark)
@@ -230,13 +243,13 @@ def _take_name(directory: Dir, future: str, name: str) -> None:
 
 
 Assigned: TypeAlias = Callable[[TopicPartition, bytes], bytes | None]
-"""Finds the directory in the metadata for a replica of this broker, by the topic's id; None if the metadata have no
-directory.
+"""A function (replica, topic id) -> id of the replica's directory by the metadata; None if the metadata has
+no directory for it.
 """
 
 
 def settle_moves(log_dirs: Sequence[LogDir], assigned: Assigned, log: Log) -> list[tuple[LogDir, DiskError]]:
-    """Finish or undo swaps that a crash has interrupted (blocking). To be called before the logs are opened.
+    """Finish or undo swaps that a crash has interrupted (blocking). Call it before the logs are opened.
 
     Returns the directories that failed, each with its first error.
     """
@@ -283,7 +296,9 @@ def _settle(
 
 
 def futures_of(log_dir: LogDir) -> dict[TopicPartition, tuple[str, bytes]]:
-    """Find the future replicas in a directory, by partition: name and topic id (blocking). Raises `DiskError`."""
+    """Find the future replicas in a directory (blocking). Returns partition -> (name of the replica's
+    directory, topic id). Raises `DiskError`.
+    """
     found = {}
     for name in log_dir.directory.list():
         key = parse_future_name(name)

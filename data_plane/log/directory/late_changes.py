@@ -1,11 +1,12 @@
-"""Changes of files below one log directory, for which the loop waits a bounded time (`Dir.in_time`). PORTED.
+"""Changes of files below one log directory, for which the loop waits only a limited time (`Dir.in_time`).
+PORTED.
 
     made -> answered in time -> ended
        '-> goes on ----------------------> answered late -> ended, or failed
 
-A change has two halves. The disk's thread does its work. The loop calls its end afterwards, so the state in memory
-never runs ahead of the files. While a change goes on, the device accepts no other change. So there is at most one,
-and changes end in order.
+A change has two halves. The disk's thread does its work. The loop calls its end afterwards, so the state in
+memory never runs ahead of the files. While a change goes on, the device accepts no other change. So there is
+at most one, and changes end in order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ __all__ = ["LateChanges"]
 
 @attrs.define
 class _Change(Generic[T]):
-    """One change. `failed` is called instead of `end` if the work fails after the loop has gone on."""
+    """One change of files. `failed` is called instead of `end` if the work fails after the loop has stopped
+    waiting.
+    """
 
     work: Callable[[], T]
     end: Callable[[T], None]
@@ -35,14 +38,14 @@ class _Change(Generic[T]):
     is_late: bool = False
 
     def do(self) -> None:
-        """Do the work, perhaps in another thread, and keep its result."""
+        """Do the work of the change, perhaps in another thread, and keep its result."""
         try:
             self.results.append(self.work())
         except Exception as error:  # noqa: BLE001 - the loop raises it, or reports it
             self.failure = error
 
     def finish(self) -> None:
-        """Call the end of the change on the loop. Raises the errors of its work."""
+        """Call the change's `end` with the result, on the loop. Raises the error of the work, if it failed."""
         if self.failure is None:
             self.end(self.results[0])
         elif self.is_late:
@@ -52,7 +55,7 @@ class _Change(Generic[T]):
 
 
 class LateChanges:
-    """The changes below one log directory."""
+    """Makes the changes below one log directory, and finishes those that the device answers late."""
 
     def __init__(self, directory: Dir) -> None:
         self._directory = directory
@@ -60,13 +63,13 @@ class LateChanges:
 
     @property
     def goes_on(self) -> bool:
-        """True while a change goes on that the loop no longer waits for."""
+        """True while a change continues for which the loop no longer waits."""
         return self._late is not None
 
     def make(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Make a change; see `LogOwner.change`."""
+        """Make a change of files; arguments and errors as for `LogOwner.change`."""
         change = _Change(work, end, failed)
         try:
             self._directory.in_time(change.do)
@@ -84,15 +87,15 @@ class LateChanges:
         change.finish()
 
     def finish(self) -> None:
-        """End the change that went on, if there is one, because the device has answered (`Dir.settle`). Raises
-        `DiskError`.
+        """End the change that has continued, if there is one, because the device has answered (`Dir.settle`).
+        Raises `DiskError`.
         """
         late, self._late = self._late, None
         if late is not None:
             late.finish()
 
     def give_up(self, error: DiskError) -> None:
-        """Give up the change under way, because the directory is offline."""
+        """Give up the change that continues, if there is one, because the directory is offline."""
         late, self._late = self._late, None
         if late is not None:
             late.failed(error)

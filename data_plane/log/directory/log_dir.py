@@ -1,20 +1,22 @@
-"""A log directory: the partition logs on one disk, and the tasks that keep it in order.
+"""A log directory: the partition logs on one disk, and the tasks that maintain it.
 
 Theory of operation
 -------------------
 Each directory has its own checkpoints and its own background loop, so a disk that hangs stalls only its own
-partitions. Work that waits for the device (syncs, loading, removing files) runs in workers. The loop changes logs in
-between, and bounds its waits for the device.
+partitions. Work that waits for the device (syncs, loading, removing files) runs in workers. The loop changes
+logs in between, and limits its waits for the device.
 
     served -> a call is not answered in time: suspected, all logs stalled -> answered: late changes end -> served
 
 Rules
-* While the directory is stalled, the loop makes no calls to the device. Removed logs get their new names when it
-  answers.
-* Late changes end first when the device answers, then come the names, then the logs serve again.
-* The recovery-point checkpoint never exceeds the synced offset. When a truncation lowers a recovery point, the
-  checkpoint is rewritten before anything is cut.
-* A failed operation other than a refused one is final: the directory goes offline, once, and nothing is retried.
+* While the directory is stalled, the loop makes no calls to the device. Removed logs get their new names when
+  it answers.
+* When the device answers, late changes end first. Then removed logs are renamed, and then the logs serve
+  again.
+* The recovery-point checkpoint never exceeds the synced offset. When a truncation lowers a recovery point,
+  the checkpoint is rewritten before any bytes are removed.
+* A failed operation other than a refused one is final: the directory goes offline, once, and nothing is
+  retried.
 * The clean-shutdown marker is removed as soon as it has been read.
 * A directory without a partition's name is left alone; so are `-stray` directories. `-delete` ones, left by a
   deletion that a restart interrupted, are removed. `-future` ones belong to `future_logs`.
@@ -83,7 +85,7 @@ _NAME_BYTES_MAX = 255
 
 
 class DiskSpace(NamedTuple):
-    """The device of a directory, in bytes: its size, and the room that is left to us."""
+    """The size of a directory's device, and the space on it that this process may use, both in bytes."""
 
     total_bytes: int
     free_bytes: int
@@ -95,13 +97,13 @@ class LogDirContext(UpkeepContext):
 
     on_offline: Callable[[LogDir, str], None] = lambda log_dir, reason: None
     on_start_stored: Callable[[PartitionLog], None] = lambda log: None
-    """Called on the loop when the log's start has come to its checkpoint."""
+    """Called on the loop when the log's start offset has been written to its checkpoint."""
     on_answer: Callable[[], None] = lambda: None
-    """Called on the loop when a device has answered at last, and late changes have ended."""
+    """Called on the loop when a late device has answered, and its late changes have ended."""
 
 
 class LogDir:
-    """One log directory and its logs. `open` makes it, and `load` opens its logs."""
+    """One log directory and its logs. `open` makes the object, and `load` opens its logs."""
 
     def __init__(
         self,
@@ -116,13 +118,13 @@ class LogDir:
         self.config_for = config_for
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.logs_being_made = 0
-        """The number of logs that workers make now. They count when new logs are spread over directories."""
+        """The number of logs that workers are making. They count when a new log's directory is chosen."""
         self.offline_reason: str | None = None
         self.is_released = False
         self._is_let_go = False
-        """True once the node has let go of the directory, because its disk is to be pulled."""
+        """True once no file of a released directory is open any more, so that its disk may be removed."""
         self.clean_shutdown_broker_epoch = take_clean_shutdown(directory)
-        """The broker epoch in the clean-shutdown marker: None after a crash, -1 if the marker has no valid one."""
+        """The broker epoch in the clean-shutdown marker: None after a crash, -1 if the epoch is not valid."""
         self.cluster_id = meta.cluster_id
         self.node_id = meta.node_id
         self.directory_id = meta.directory_id
@@ -133,29 +135,33 @@ class LogDir:
         """True once all logs are open."""
         self._is_closed = False
         self._entry_is_dirty = True
-        """Logs have been created since the directory was last synced."""
+        """True if logs have been created since the directory was last synced."""
         self.flush_failure: DiskError | None = None
         self.space = DiskSpace(-1, -1)
-        """The room as of the last look. To ask the device itself may block."""
+        """The device's size and free space when last measured. Measuring may block."""
         self.room = Room(context.reserve_bytes)
         self.latency = SyncLatency()
         self.errors = 0
-        """Failed or refused operations since the start."""
+        """The number of failed or refused operations since the start."""
         self._is_alarmed = False
         """True once the warning that the disk will soon be full was logged."""
         self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
         self.trouble: Trouble | None = None
-        """The reason for which its replicas should not lead, as `odradek.data_plane.disks.disk_watch` judges it."""
+        """Why replicas in this directory should not lead (`odradek.data_plane.disks.disk_watch`), or None."""
         self.trouble_since_ms = 0
-        """The beginning of the trouble, by the wall clock."""
+        """The wall-clock time in milliseconds at which the trouble began."""
         self.full_since: float | None = None
-        """Monotonic seconds at which a write found the disk full; None again once there is enough space."""
+        """The monotonic seconds at which a write first found the disk full; None while there is space."""
         self.refused_at = 0.0
-        """Monotonic seconds of the last write that found no room."""
+        """The monotonic time in seconds of the last write that found no room."""
         self.is_stalled = False
-        """True while the logs refuse appends and reads, until the device answers (`odradek.data_plane.disks.disk_watch`)."""
+        """True while the logs refuse appends and reads, until the device answers
+        (`odradek.data_plane.disks.disk_watch`).
+        """
         self.unanswered: tuple[float, str] | None = None
-        """The call that the device has not answered in time: since when, in monotonic seconds, and its name."""
+        """The late call to the device: (monotonic seconds since when it is late, name of the call); None if
+        there is none.
+        """
         self.background = Background(self)
         self._loader = self._new_loader()
 
@@ -189,9 +195,10 @@ class LogDir:
     # --- loading
 
     async def load(self) -> None:
-        """Open every log, recovering them unless the last shutdown was clean. An error takes the directory offline.
+        """Open every log. Recovers the logs unless the last shutdown was clean. An error takes the directory
+        offline.
 
-        Returns early after `stop_loading`. The directory can only be closed then.
+        Returns early after `stop_loading`. Then the directory can only be closed.
         """
         try:
             await self._loader.load(self.logs, lambda name: self.background.remove_tree_at(name, 0))
@@ -205,26 +212,30 @@ class LogDir:
         self.checkpoints.all_are_open(self._loader.unreadable)
 
     def stop_loading(self) -> None:
-        """Make `load` return soon, because the node stops. Only a device that hangs holds it up."""
+        """Make `load` return soon, because the node stops. Only a device that hangs can delay this."""
         self._loader.is_stopping = True
 
     # --- logs
 
     @property
     def unreadable(self) -> Mapping[TopicPartition, str]:
-        """Partitions whose logs are here, out of service; for each the file that should name its topic."""
+        """The partitions whose logs are out of service because their topic id cannot be read; each with the
+        file that should have the id.
+        """
         return self._loader.unreadable
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         return self.logs.get(TopicPartition(topic, partition))
 
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
-        """Make an empty log. Its directory becomes durable with its first flush.
+        """Make an empty log. The first flush of the log also syncs its directory.
 
-        If a log of that name exists with the same topic id, it is returned. With another id it is renamed to a stray.
+        If a log of that name exists with the same topic id, it is returned. With another id it is renamed to
+        a stray.
 
         Raises:
-            DiskError: the directory is offline; DiskRefused: the disk is full, or file descriptors are short.
+            DiskError: the directory is offline.
+            DiskRefused: the disk is full, or file descriptors are short.
         """
         if self.offline_reason is not None:
             raise DiskError(self.path, f"{topic}-{partition}", "create", 0, "the log directory is offline")
@@ -242,7 +253,7 @@ class LogDir:
             made = partial(self._make, topic, partition, topic_id, config, now_ms)
             log, _ = self.directory.in_time(made, self._unmake)
         except DiskHung as error:
-            # The name stays reserved until the device has answered: the files may come, and go, at any time.
+            # The name stays reserved until the device has answered: until then the files may appear and disappear.
             self.disk_refused(error)
             raise
         except DiskError as error:
@@ -266,7 +277,9 @@ class LogDir:
     def _make(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int
     ) -> tuple[PartitionLog, bool]:
-        """Make an empty log; also returns whether there was no directory of its name (blocking). Raises `DiskError`."""
+        """Make an empty log (blocking). Returns it, and whether its directory was created. Raises
+        `DiskError`.
+        """
         name = f"{topic}-{partition}"
         context = self.context
         options = LoadOptions(is_clean=True, now_ms=now_ms, random=context.random, log=context.log)
@@ -288,14 +301,16 @@ class LogDir:
         return log, begins
 
     def _unmake(self, made: tuple[PartitionLog, bool]) -> None:
-        """Remove a log that was made too late (blocking). The replica may have a log in another directory by now."""
+        """Remove a log that the device has made too late (blocking). Meanwhile the replica may have got a log
+        in another directory.
+        """
         log, begins = made
         log.abandon()
         if begins:
             self.directory.remove_tree(f"{log.topic}-{log.partition}")
 
     def adopt(self, log: PartitionLog) -> None:
-        """Take a log that `make_log` has made into service."""
+        """Put a log that `make_log` has made into service."""
         self._entry_is_dirty = True
         log.home.set_short(self.room.is_short)
         if self.is_stalled:
@@ -303,31 +318,36 @@ class LogDir:
         self.logs[log.home.key] = log
 
     def delete_log(self, topic: str, partition: int) -> None:
-        """Take a log out of service; its files go after `file.delete.delay.ms`."""
+        """Take a log out of service. Its files are removed after `file.delete.delay.ms`."""
         log = self.logs.pop(TopicPartition(topic, partition))
         self._set_aside(log, DELETE_SUFFIX, self._due_ms(log.config))
 
     def set_stray(self, topic: str, partition: int) -> None:
-        """Take a log out of service that the cluster does not know; its files stay, for an operator to judge."""
+        """Take a log out of service that the metadata does not know. Its files stay, so that an operator can
+        decide.
+        """
         self._set_aside(self.logs.pop(TopicPartition(topic, partition)), STRAY_SUFFIX)
 
     def set_rotten(self, topic: str, partition: int) -> str | None:
-        """Set a log aside as `set_stray` does; another log of the same name will follow. Returns the name under which
-        it is kept. The checkpoint must not give the old log's recovery point to the new one.
+        """Take a log out of service as `set_stray` does, so that a new log can have its name. Returns the new
+        name of its directory; None if the directory is offline.
+
+        The checkpoint is rewritten, because the new log must not inherit the old log's recovery point.
         """
         renamed = self._set_aside(self.logs.pop(TopicPartition(topic, partition)), STRAY_SUFFIX)
         if self.is_served and not self.is_stalled:
             try:
-                # If the name is late, or fails, the making of the new log writes it (`forget_gone`).
+                # If the rename is late, or fails, making the new log writes the checkpoint (`forget_gone`).
                 self.directory.in_time(self.checkpoints.write_recovery_points, lambda written: None)
             except DiskError as error:
                 self.disk_failed_unless_refused(error)
         return renamed
 
     def _set_aside(self, log: PartitionLog, suffix: str, remove_at_ms: int | None = None) -> str | None:
-        """Take a log out of service and rename its directory, now or when the device answers; its name then.
+        """Take a log out of service and rename its directory, now or when the device answers. Returns the new
+        name.
 
-        None where the directory is offline.
+        Returns None if the directory is offline.
         """
         self.checkpoints.note_gone(log)
         log.abandon()
@@ -341,7 +361,9 @@ class LogDir:
         return renamed if self.offline_reason is None else None
 
     def give_up_future(self, name: str) -> None:
-        """Remove the directory of a future replica. Rename it at once, so that no later start resumes the move."""
+        """Remove the directory of a future replica. It is renamed at once, so that no later start resumes the
+        move.
+        """
         self._rename(name, name.removesuffix(FUTURE_SUFFIX) + DELETE_SUFFIX, 0)
 
     def _rename(self, name: str, renamed: str, remove_at_ms: int | None) -> None:
@@ -379,7 +401,7 @@ class LogDir:
         self.go_offline(str(error))
 
     def disk_failed_unless_refused(self, error: DiskError) -> None:
-        """Take the directory offline, unless the error is a full disk or a lack of descriptors."""
+        """Take the directory offline, unless the error only means a full disk or too few descriptors."""
         if isinstance(error, DiskRefused):
             self.disk_refused(error)
         else:
@@ -397,7 +419,9 @@ class LogDir:
             self._suspect(error)
 
     def _suspect(self, error: DiskHung) -> None:
-        """Keep the loop away from a device that has not answered in time; `Background` waits until it does."""
+        """Let the loop make no calls to a device that has not answered in time. `Background` waits for the
+        answer.
+        """
         if not self.is_suspected:
             self.unanswered = self.context.clock.monotonic(), error.operation
             self.context.log.warning("directory.suspected", directory=self.path, call=error.operation)
@@ -405,12 +429,12 @@ class LogDir:
                 self.set_stalled(True)
 
     def device_answers(self) -> None:
-        """Settle the call that was late: it is undone, or completed. Raises `DiskError`."""
+        """Finish or undo the late call, because the device has answered. Raises `DiskError`."""
         self.unanswered = None
         self.changes.finish()
         self.names.settle()
         if self.is_suspected:
-            # The end of a late change has met another hang.
+            # Ending the late change has called the device, which hangs again.
             return
         if self.is_stalled and self.trouble is not Trouble.HUNG:
             self.set_stalled(False)
@@ -429,7 +453,9 @@ class LogDir:
         self.background.log_starts.want()
 
     def start_stored(self, log: PartitionLog, offset: int) -> None:
-        """Note that a log's start offset has been written to its checkpoint, unless the log is gone."""
+        """Record that a log's start offset has been written to its checkpoint, unless the log was removed
+        meanwhile.
+        """
         if self.logs.get(TopicPartition(log.topic, log.partition)) is log:
             log.store_start(offset)
             self.context.on_start_stored(log)
@@ -452,7 +478,7 @@ class LogDir:
     def sync_entry(self) -> None:
         with self.small_files:
             if self._entry_is_dirty:
-                # Cleared before the sync, which may miss later renames of the loop.
+                # Cleared before the sync, because the sync may miss renames that the loop makes meanwhile.
                 self._entry_is_dirty = False
                 try:
                     self.directory.sync()
@@ -460,11 +486,11 @@ class LogDir:
                     self._entry_is_dirty = True
                     raise
 
-    # --- life and death
+    # --- in and out of service
 
     @property
     def is_suspected(self) -> bool:
-        """True from a call that the device has not answered in time until it has. The logs are stalled meanwhile."""
+        """True while a call to the device is late. The logs are stalled until the device answers."""
         return self.unanswered is not None
 
     @property
@@ -473,15 +499,19 @@ class LogDir:
         return self.offline_reason is None and not self._is_closed
 
     async def run_background(self) -> None:
-        """Run flush, retention, checkpoints and removal of files, until cancelled or the directory is offline."""
+        """Run flush, retention, checkpoints and the removal of files, until cancelled or the directory is
+        offline.
+        """
         await self.background.run()
 
     async def run_log_starts(self, new_event: Callable[[], Event]) -> None:
-        """Write the checkpoint of log starts whenever records were deleted, until cancelled or offline."""
+        """Write the checkpoint of log start offsets whenever records were deleted, until cancelled or the
+        directory is offline.
+        """
         await self.background.log_starts.run(new_event)
 
     def go_offline(self, reason: str) -> None:
-        """Stop serving this directory's logs. Only the first reason counts."""
+        """Stop serving this directory's logs. Later calls change nothing: the first reason is kept."""
         if self.offline_reason is None:
             self.offline_reason = reason
             self.context.log.error("log_dir.offline", directory=self.path, reason=reason)
@@ -491,25 +521,29 @@ class LogDir:
             self.context.on_offline(self, reason)
 
     def release(self) -> None:
-        """Release a directory without logs, so that its disk may be unmounted. To other parts it is offline."""
+        """Release a directory without logs, so that its disk may be unmounted. Other parts of the node then
+        treat it as offline.
+        """
         if self.logs or self.logs_being_made or self.offline_reason is not None:
             raise AssertionError(f"{self.path} is in use or offline, so the node cannot release it")
         self.is_released = True
-        self.offline_reason = "an operator has released the directory: its disk may be pulled"
+        self.offline_reason = "an operator has retired the directory, so its disk may be pulled"
         self.context.log.info("log_dir.released", directory=self.path)
         self.context.on_offline(self, self.offline_reason)
         self.directory.unlock()
 
     @property
     def is_let_go(self) -> bool:
-        """True once nothing of a released directory is open: a worker may have been at work there."""
+        """True once no file of a released directory is open any more. Workers may have files open for a
+        while.
+        """
         if self.is_released and not self._is_let_go:
             self._is_let_go = not self.directory.is_open()
         return self._is_let_go
 
     def set_stalled(self, stalled: bool) -> None:
-        """Refuse all appends and reads; or allow them again for the logs that have neither failed nor been closed
-        meanwhile.
+        """Make all logs refuse appends and reads, or accept them again. Logs that have failed or been closed
+        continue to refuse.
         """
         self.is_stalled = stalled
         if stalled:
@@ -523,11 +557,11 @@ class LogDir:
                 log.home.resume()
 
     def close_clean(self, broker_epoch: int) -> None:
-        """Sync everything and leave the clean-shutdown marker (blocking, in a worker); the logs are closed then.
+        """Sync and close all logs, and write the clean-shutdown marker (blocking, in a worker).
 
-        If the logs of a directory were not all loaded, the marker that was there at the start is written again. A
-        directory that was recovering gets none. After this call the directory must not be used. A failure is raised
-        here; `on_offline` is not called.
+        If the logs of a directory were not all loaded, the marker that was there at the start is written
+        again. A directory that was recovering gets none. After this call the directory must not be used. A
+        failure is raised here; `on_offline` is not called.
 
         Raises:
             DiskError: no marker has been written.
@@ -553,11 +587,11 @@ class LogDir:
             raise
 
     def measure_space(self) -> None:
-        """Ask the device for its room (blocking). Raises `DiskError`."""
+        """Measure the device's size and free space (blocking). Raises `DiskError`."""
         self.space = DiskSpace(self.directory.total_bytes(), self.directory.free_bytes())
 
     def note_sync(self, seconds: float) -> None:
-        """Note the time of a sync: log for the operator when the disk gets slow, or is normal again."""
+        """Record the duration of a sync. Logs for the operator when the disk becomes slow, or normal again."""
         latency = self.latency
         if not latency.note(seconds):
             return
@@ -571,8 +605,8 @@ class LogDir:
             self.context.log.warning("directory.latency_normal", directory=self.path, **figures)
 
     def judge_room(self) -> None:
-        """Compare the measured free space with the limits (on the loop): refuse records, or accept them again, and
-        log the change.
+        """Compare the measured free space with the limits (on the loop). If a limit is crossed, logs the
+        change, and refuses records or accepts them again.
         """
         room, now = self.room, self.context.clock.monotonic()
         if room.note(now, *self.space):
@@ -600,7 +634,7 @@ class LogDir:
 
     @property
     def hours_left(self) -> float | None:
-        """Hours until only the reserve is left; None if the disk is out of service or does not fill."""
+        """The hours until only the reserve is left; None if the disk is out of service or does not fill up."""
         return None if self.offline_reason is not None else self.room.hours_left
 
     def statistics(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The upkeep of one log directory: a loop that runs due tasks once a second. PORTED.
 
-Work that waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: before a
-worker begins, while it works, before the loop gets the result. So the loop checks the log again after every wait. A
-worker that meets closed or removed files stops there. Values that are written for many logs are read within the
-worker (see `PartitionLog.flush`).
+Work that waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: before
+a worker begins, while it works, before the loop gets the result. So the loop checks the log again after every
+wait. A worker that finds closed or removed files stops there. Values that are written for many logs are read
+within the worker (see `PartitionLog.flush`).
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ from odradek.wire.topic_partition import TopicPartition
 
 _TICK_SECONDS = 1.0
 _SHORT_RETENTION_MS = 10_000
-"""The interval of retention while only the reserve of the disk is left."""
+"""The interval of retention, in milliseconds, while only the reserve of the disk is left."""
 _WALK_BYTES = 512 << 20
-"""The most bytes that one look reads to learn the ages of records: one or two seconds of a worker."""
+"""The most bytes that one upkeep turn reads to learn the ages of records: they take a worker one or two
+seconds.
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -62,19 +64,22 @@ class UpkeepContext:
     producer_id_expiration_check_interval_ms: int = setting("producer.id.expiration.check.interval.ms")
     retention_check_interval_ms: int = setting("log.retention.check.interval.ms")
     checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms")
-    """The interval in which recovery points and log start offsets are written."""
+    """The interval in milliseconds at which recovery points and log start offsets are written."""
     high_watermark_checkpoint_interval_ms: int = setting("replica.high.watermark.checkpoint.interval.ms")
     flush_cycle_ms: int = 60_000
-    """The time in which every log with unsynced data is flushed once, so that recovery stays short."""
+    """The time in milliseconds in which every log with unsynced data is flushed once, so that recovery stays
+    short.
+    """
     space_interval_ms: int = 10_000
-    """The interval in which the device's free space is measured."""
+    """The interval in milliseconds at which the device's free space is measured."""
     reserve_bytes: int = -1
-    """The room that records leave alone; negative: a hundredth of the device, at most 1 GiB."""
+    """The free space in bytes that records must not use; negative: a hundredth of the device, at most 1 GiB.
+    """
     buggify: Callable[[str], bool] = never
     index_idle_ms: int = 600_000
-    """The time after which indexes that nobody has used leave the memory."""
+    """The time in milliseconds after which unused indexes are dropped from memory."""
     agreed_clock: AgreedClock = attrs.field()
-    """The agreed clock of the node, from which ages of records are computed."""
+    """The clock that the nodes agree on, from which the ages of records are computed."""
 
     @agreed_clock.default
     def _own_clock(self) -> AgreedClock:
@@ -82,7 +87,7 @@ class UpkeepContext:
 
 
 class LookedAfter(Protocol):
-    """The part of a log directory that its upkeep uses."""
+    """The interface of the log directory that its upkeep uses."""
 
     directory: Dir
     logs: dict[TopicPartition, PartitionLog]
@@ -90,14 +95,14 @@ class LookedAfter(Protocol):
     names: LogNames
     workers: WatchedWorkers
     flush_failure: DiskError | None
-    """The error of a flush in a worker; the directory goes offline with it."""
+    """The error of a flush in a worker. The next turn takes the directory offline because of it."""
     full_since: float | None
     is_stalled: bool
     room: Room
 
     @property
     def is_suspected(self) -> bool:
-        """True if a call was not answered in time, so that the loop must wait for the device."""
+        """True while a call to the device is late, so that the loop must wait for the device."""
 
     @property
     def context(self) -> UpkeepContext: ...
@@ -121,7 +126,7 @@ class LookedAfter(Protocol):
 
 
 class Background:
-    """The upkeep that is due in one log directory. Times are monotonic milliseconds."""
+    """The tasks that maintain one log directory, and when each is due. Times are monotonic milliseconds."""
 
     def __init__(self, log_dir: LookedAfter) -> None:
         self._log_dir = log_dir
@@ -136,12 +141,12 @@ class Background:
         self.wants_descriptors = False
         """True if the process is out of descriptors.
 
-        At the next look all segments without readers give up theirs.
+        The next turn then closes the files of all segments that have no readers.
         """
         self._logged_postponed = False
-        """True once this look has logged that a flush was refused."""
+        """True once the current turn has logged that a flush was refused."""
         self._retention_is_unfinished = False
-        """True if retention had no time yet to learn the ages of all records; the next look goes on with them."""
+        """True if retention had too little time to learn the ages of all records; the next turn continues."""
         self.flush_count = 0
         self.segments_removed = 0
 
@@ -154,7 +159,7 @@ class Background:
         self._doomed_trees.append((due_ms, name))
 
     def flush_soon(self, topic: str, partition: int) -> None:
-        """Make a finished segment durable at the next look, as Kafka does behind every roll."""
+        """Flush a finished segment of this log in the next turn, as Kafka does after every roll."""
         self._rolled[TopicPartition(topic, partition)] = None
 
     # --- the loop
@@ -173,7 +178,7 @@ class Background:
             log_dir.disk_failed(error)
 
     async def look(self, now_ms: int) -> None:
-        """Run the due tasks. After a `DiskError` from here the directory goes offline."""
+        """Run all tasks that are due. If it raises `DiskError`, the caller takes the directory offline."""
         context, checkpoints = self._log_dir.context, self._log_dir.checkpoints
         if self._log_dir.flush_failure is not None:
             raise self._log_dir.flush_failure
@@ -230,7 +235,7 @@ class Background:
         return is_due or self._retention_is_unfinished or (often and self._log_dir.room.is_short)
 
     def _is_due(self, task: str, interval_ms: int, now_ms: int) -> bool:
-        """True if the task is due: once per interval, the first time an interval after the start."""
+        """True if the task is due: once per interval. Its first run is one interval after the start."""
         due = self._due.setdefault(task, now_ms + interval_ms)
         if now_ms < due:
             return False
@@ -240,7 +245,9 @@ class Background:
     # --- flushing
 
     async def _flush(self, now_ms: int) -> None:
-        """Flush rolled logs, logs that are due by `flush.ms`, and, in turn, a part of all others."""
+        """Flush the logs that have rolled, the logs that are due by `flush.ms`, and a share of all other logs
+        in turn.
+        """
         log_dir = self._log_dir
         rolled, self._rolled = self._rolled, {}
         for key in rolled:
@@ -258,7 +265,7 @@ class Background:
             due = log_dir.logs.get(self._round.popleft())
             if due is None or not due.has_unsynced:
                 continue
-            # A little less than a cycle, so that a late look does not cost a log its turn.
+            # A little less than a cycle. Otherwise a log would miss its turn if the upkeep runs late.
             if now_ms - due.durability.last_flush_ms >= cycle_ms * 3 // 4:
                 await self._flush_log(due, now_ms)
 
@@ -273,7 +280,7 @@ class Background:
             log.durability.check_end(log.log_end_offset)
         except DiskRefused as error:
             if error.operation == "sync":
-                # A sync that failed although space was reserved: its pages are lost, as after any failed sync.
+                # The sync failed although space was reserved. Its pages are lost, as after any failed sync.
                 raise
             reached("log.flush_postponed")
             self._log_dir.disk_refused(error)
@@ -330,13 +337,15 @@ class Background:
                     segment.grow_idle()
 
     async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> bool:
-        """Replace a checkpoint, unless the file is equal already. Returns True if the file has the present offsets
-        now. A disk that refuses keeps the old one, which is safe.
+        """Replace a checkpoint, unless the file has the same text already. Returns True if the file has the
+        present offsets now.
 
-        The writer reads the offsets itself, so that they are never those of a log that has been set aside since.
-        Only durable checkpoints are synced: a sync commits the file system's journal, and meanwhile the appends of
-        every log on it wait, on the loop. A file without sync survives the death of the process; a power failure
-        may leave an old one, a part, or none.
+        If the disk refuses, the old file stays, which is safe. The writer reads the offsets itself, so that
+        logs which were set aside meanwhile are left out.
+
+        Only durable checkpoints are synced: a sync commits the file system's journal. Meanwhile the appends
+        of every log on it wait, on the loop. A file without sync survives the death of the process; a power
+        failure may leave an old one, a part, or none.
         """
         try:
             return await self._log_dir.workers.run(self._replace, name, offsets, durable)
@@ -355,8 +364,8 @@ class Background:
             self._log_dir.disk_refused(error)
 
     async def _rename_refused(self) -> None:
-        """Repeat renames that a full disk has refused. Logs that may be removed are removed at once, which frees
-        space.
+        """Try again the renames that a full disk has refused. Logs that may be removed are removed at once,
+        which frees space.
         """
         log_dir = self._log_dir
         for refused in log_dir.names.refused:
@@ -384,7 +393,7 @@ class Background:
             self._doomed_files = deque(doomed for doomed in self._doomed_files if doomed[0] > now_ms)
             for doomed in files:
                 try:
-                    # Remove files one by one: each call should return soon; if it does not, the disk hangs.
+                    # Remove files one by one, so that each call returns soon. A call that takes long means that the disk hangs.
                     for file in doomed[2]:
                         await workers.run(remove_if_present, doomed[1], file)
                 except DiskRefused:
@@ -408,9 +417,9 @@ class Background:
 
 
 def _load_indexes(log: PartitionLog) -> None:
-    """Read the indexes of segments whose newest timestamp retention has to know.
+    """Read the indexes of segments whose newest timestamp retention needs.
 
-    Raises `FileClosed` when segments, or the log, were removed meanwhile, `DiskError`.
+    Raises `FileClosed` if segments, or the log, were removed meanwhile, and `DiskError`.
     """
     for segment in log.segments:
         segment.newest_timestamp_ms(log.config.index_interval_bytes)

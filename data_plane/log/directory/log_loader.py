@@ -43,24 +43,22 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
 METADATA_TOPIC = "__cluster_metadata"
-_WAY_OUT = (
-    "write the file anew with the two lines `version: 0` and `topic_id: ID`, or move the directory "
-    "away to do without its records; then restart the node"
-)
+_WAY_OUT = "write the file again with the two lines `version: 0` and `topic_id: ID`; or, if its records are not needed, move the directory away. Then restart the node"
 _LOGS_PER_LOAD = 32
 _LOAD_RETRY_SECONDS = 1.0
 _turn = threading.Lock()
-"""Only one worker of the process opens logs at a time, and it holds this lock. Workers side by side would wait for
-one another after each system call, because only one thread at a time runs Python."""
+"""The lock for opening logs: only one worker of the process opens logs at a time. Several at once would wait
+for one another after each system call, because only one thread at a time runs Python.
+"""
 _TURN_WAIT_SECONDS_MAX = 0.03
-"""A worker that has waited this long goes on without the lock: the other worker waits for a device or recovers a
-long log.
+"""The time in seconds after which a worker continues without the lock, because the worker that has it waits
+for a device or recovers a long log.
 """
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:
-    """Parse topic and partition of a partition directory's name; None for any other name."""
+    """Parse topic and partition from the name of a partition's directory; returns None for any other name."""
     if name.endswith((DELETE_SUFFIX, STRAY_SUFFIX)):
         return None
     match = _PARTITION_NAME.fullmatch(name)
@@ -69,7 +67,9 @@ def parse_partition_name(name: str) -> TopicPartition | None:
 
 @contextmanager
 def _one_after_the_other() -> Iterator[None]:
-    """Hold the lock for opening logs, unless another worker has held it for long."""
+    """Hold the lock for opening logs in the `with` block. Continues without it if another worker has held it
+    for too long.
+    """
     is_ours = _turn.acquire(timeout=_TURN_WAIT_SECONDS_MAX)
     try:
         yield
@@ -80,7 +80,7 @@ def _one_after_the_other() -> Iterator[None]:
 
 @attrs.define(eq=False)
 class LogLoader:
-    """Opens one directory's logs, for `owner`."""
+    """Opens all logs of one directory; `owner` becomes their owner."""
 
     directory: Dir
     context: UpkeepContext
@@ -92,12 +92,13 @@ class LogLoader:
     """True if the last shutdown was clean."""
     is_stopping: bool = False
     unreadable: dict[TopicPartition, str] = attrs.field(factory=dict)
-    """Partitions whose logs are left untouched because their topic id is unknown, each with the file that should
-    have it.
+    """The partitions whose logs are left untouched because their topic id cannot be read, each with the file
+    that should have the id.
     """
 
     async def load(self, logs: dict[TopicPartition, PartitionLog], deleted: Callable[[str], None]) -> None:
-        """Open every log and put it into `logs`; append the directories of deleted logs to `deleted`.
+        """Open every log and put it into `logs`. `deleted` is called with the name of each directory that is
+        to be removed.
 
         Raises `LoadingStopped`, `DiskError`.
         """
@@ -125,7 +126,9 @@ class LogLoader:
     async def _load_patiently(
         self, partitions: list[tuple[str, TopicPartition]], buffer: bytearray
     ) -> list[PartitionLog]:
-        """Open some logs; try again every second while the process is out of descriptors or memory."""
+        """Open the logs of these partitions. While the process is out of descriptors or memory, try again
+        every second.
+        """
         clock, path = self.context.clock, self.directory.path
         is_logged = False
         while True:
@@ -156,7 +159,7 @@ class LogLoader:
         return logs
 
     def _load_one(self, name: str, key: TopicPartition, buffer: bytearray) -> PartitionLog | None:
-        """Open one log. Return None if its topic id cannot be known."""
+        """Open the log of one partition. Returns None if its topic id cannot be read."""
         context, known = self.context, self.checkpoints
         options = LoadOptions(
             is_clean=self.is_clean,
@@ -165,7 +168,7 @@ class LogLoader:
             log_start_offset=known.starts.get(key, -1),
             first_dirty_offset=known.first_dirty.get(key, NEVER_CLEANED),
             high_watermark=known.high_watermarks.get(key, -1),
-            # The id is durable before any record is. Where nothing was synced, a loss of power may have torn it.
+            # The id is synced before any record is. If nothing was synced, a loss of power may have torn it.
             must_know_id=self.is_clean or known.recovery_points.get(key, 0) > 0,
             now_ms=context.clock.wall_ms(),
             random=context.random,

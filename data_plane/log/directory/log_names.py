@@ -1,11 +1,12 @@
-"""Names of logs' directories that are about to change: set aside, or reserved for a log in the making. PORTED.
+"""Names of logs' directories that cannot be given to a new log yet: a rename is pending, or a log is being
+made. PORTED.
 
-A removed log keeps its name until its directory is renamed, and a hung device delays that. A log that was given up
-while it was made keeps its name until its files are removed. No task may make a log of such a name meanwhile: it
-would get the records of another, or lose its files.
+A removed log keeps its name until its directory is renamed, and a hung device delays that. A log that was
+given up while it was made keeps its name until its files are removed. No task may make a log of such a name
+meanwhile. The new log would get the records of the old one, or lose its files.
 
-A disk that is full to the last byte may have no room for a longer name. `Background` then asks again, or removes a log
-that is to be deleted, which makes room.
+A disk that is full to the last byte may have no room for a longer name. `Background` then tries again, or
+removes a log that is to be deleted, which makes room.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ __all__ = ["LogNames", "Rename"]
 
 @attrs.frozen
 class Rename:
-    """A directory that is about to be renamed; `done` is called afterwards. On a full disk it may be removed
-    instead if `may_remove` returns True.
+    """A pending rename of a directory; `done` is called afterwards. If `may_remove` is true, a full disk lets
+    the directory be removed instead.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Rename:
 
 
 class LogNames:
-    """The names in one log directory that are in use without a log."""
+    """The names in one log directory that no new log may have yet."""
 
     def __init__(
         self,
@@ -44,7 +45,9 @@ class LogNames:
         failed: Callable[[DiskError], None],
         full: Callable[[DiskFull], None],
     ) -> None:
-        """`full` is called with the error of a rename on a full disk, `failed` with any other error of a rename."""
+        """Take the directory and two callbacks. `full` is called with the error of a rename on a full disk,
+        `failed` with any other error of a rename.
+        """
         self._directory = directory
         self._changes = changes
         self._failed = failed
@@ -56,7 +59,7 @@ class LogNames:
     # --- names that are in use
 
     def check_free(self, name: str) -> None:
-        """Raise `DiskHung` or `DiskFull` if no log may be made under this name yet."""
+        """Raise `DiskHung` or `DiskFull` if no new log may have this name yet."""
         if name in self._refused:
             reached("log.name_waits_for_room")
             path = self._directory.path
@@ -65,7 +68,7 @@ class LogNames:
                 f"{path}/{name}",
                 "create",
                 0,
-                "the disk has no room to rename the older log that has this name",
+                "the disk has no room to rename an older log of the same name",
             )
         if name in self._reserved or any(each.name == name for each in self._renames):
             reached("log.name_waits_for_disk")
@@ -73,26 +76,26 @@ class LogNames:
             raise DiskHung(path, f"{path}/{name}", "create", 0, "the disk does not answer")
 
     def reserve(self, name: str) -> None:
-        """Reserve a name, so that no log of this name is made until `free` is called, or until the device has answered."""
+        """Reserve a name: no log of this name may be made until `free` is called, or the device has answered."""
         self.check_free(name)
         self._reserved[name] = None
 
     def free(self, name: str) -> None:
-        """Release a name: its log is made, or has left no trace."""
+        """Release a name, because its log is made, or has been removed completely."""
         self._reserved.pop(name, None)
 
     def settle(self) -> None:
-        """Release all names: the device has answered, and the changes are undone."""
+        """Release all names, because the device has answered, and the late changes are undone."""
         self._reserved.clear()
 
     # --- directories that are set aside
 
     def set_aside(self, name: str, renamed: str, done: Callable[[], None], *, may_remove: bool) -> None:
-        """Rename a directory as soon as `carry_out` reaches it, then call `done`."""
+        """Queue the rename of a directory. `carry_out` makes the rename and calls `done`."""
         self._renames.append(Rename(name, renamed, may_remove, done))
 
     def carry_out(self) -> None:
-        """Make the waiting renames, in order. Raises `DiskHung`; the remaining renames keep waiting."""
+        """Make the queued renames, in order. Raises `DiskHung`; then the remaining renames stay in the queue."""
         while self._renames:
             first = self._renames[0]
 
@@ -123,10 +126,10 @@ class LogNames:
 
     @property
     def refused(self) -> tuple[Rename, ...]:
-        """The renames that wait for room, oldest first."""
+        """The renames that a full disk has refused, oldest first."""
         return tuple(self._refused.values())
 
     def end_refused(self, rename: Rename) -> None:
-        """End a refused rename: its directory has its new name, or is gone."""
+        """Remove a refused rename from the list: its directory has its new name now, or is gone."""
         del self._refused[rename.name]
         rename.done()

@@ -1,10 +1,11 @@
-"""The checkpoint of log start offsets, written as soon as records were deleted on request. PORTED.
+"""Writes the checkpoint of log start offsets as soon as records were deleted on request. PORTED.
 
-DeleteRecords is acknowledged when the new start is in the checkpoints of all replicas that live. So a restart of all
-of them does not bring back what was deleted. Apache Kafka 4.3 acknowledges at once, and writes this file each minute.
+DeleteRecords is acknowledged when the new start is in the checkpoints of all replicas that are alive. So the
+deleted records stay deleted even if all of them restart. Apache Kafka 4.3 acknowledges at once, and writes
+this file each minute.
 
-One write stores all starts that were raised before it began. Starts that are raised meanwhile share the next write.
-If the disk refuses a write, the upkeep's next look tries again.
+One write stores all starts that were raised before it began. Starts that are raised meanwhile share the next
+write. If the disk refuses a write, the next upkeep turn tries again.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from odradek.data_plane.log.partition_log import PartitionLog
 
 RisingStarts = list[tuple["PartitionLog", int]]
-"""Logs whose new start is in the written checkpoint, each with that start."""
+"""Logs whose new start offset is in the text to be written, each with that offset."""
 
 
 class StartsOwner(Protocol):
-    """The part of a log directory that this checkpoint needs."""
+    """The interface of the log directory that `LogStarts` uses."""
 
     @property
     def is_served(self) -> bool: ...
@@ -34,7 +35,7 @@ class StartsOwner(Protocol):
 
 
 class LogStarts:
-    """The writer of one log directory's checkpoint of log starts."""
+    """Writes the checkpoint of log start offsets of one log directory."""
 
     def __init__(
         self,
@@ -42,26 +43,27 @@ class LogStarts:
         text: Callable[[RisingStarts], bytes],
         write: Callable[[str, Callable[[], bytes]], Awaitable[bool]],
     ) -> None:
-        """`text` makes the checkpoint, and names the logs whose starts are not stored yet.
+        """Take the directory and two functions. `text` makes the checkpoint's text, and appends the logs
+        whose start is not stored yet to its argument.
 
-        `write` replaces a checkpoint durably; false if the disk refuses. Raises `DiskError`.
+        `write` replaces a checkpoint durably; it returns False if the disk refuses. Raises `DiskError`.
         """
         self._log_dir = log_dir
         self._text = text
         self._write = write
         self._wake: Event | None = None
         self.is_wanted = False
-        """True while a start has been raised that no begun write contains."""
+        """True if a start offset was raised after the last write began."""
 
     def want(self) -> None:
-        """Request that the checkpoint be written, because a start was raised."""
+        """Request a write of the checkpoint, because a log's start offset was raised."""
         self.is_wanted = True
         if self._wake is not None:
             self._wake.set()
 
     async def run(self, new_event: Callable[[], Event]) -> None:
-        """Write the checkpoint whenever a start was raised, while the directory is served. A failed write takes the
-        directory offline.
+        """Write the checkpoint whenever it is requested, as long as the directory is served. A failed write
+        takes the directory offline.
         """
         try:
             while self._log_dir.is_served:
@@ -72,7 +74,9 @@ class LogStarts:
             self._log_dir.disk_failed(error)
 
     async def store(self) -> bool:
-        """Write the checkpoint, and report the stored starts; false if the disk refuses. Raises `DiskError`."""
+        """Write the checkpoint, and report the stored starts to the directory. Returns False if the disk
+        refuses. Raises `DiskError`.
+        """
         self.is_wanted = False
         rising: RisingStarts = []
         if not await self._write(LOG_START_FILE, lambda: self._text(rising)):

@@ -1,9 +1,10 @@
-"""The offset checkpoints of one log directory: their contents at the start, and their next ones. PORTED.
+"""The offset checkpoints of one log directory: reads them at the start, and writes their new contents.
+PORTED.
 
-A checkpoint names logs by topic and partition. So it has two sources. One are the open logs. The other are known
-offsets of logs that are yet to be opened, or are about to move in. Every writer reads the offsets under the lock of
-the small files. So a write keeps offsets that another has lowered meanwhile, and leaves out a log that has been set
-aside since.
+A checkpoint has an entry for each log, by topic and partition. The entries have two sources. One are the open
+logs. The other are known offsets of logs that are yet to be opened, or are about to move in. Every writer
+reads the offsets while it holds the lock of the small files. So a write keeps offsets that another has
+lowered meanwhile, and leaves out a log that has been set aside since.
 
 The recovery-point checkpoint never exceeds the synced offset.
 """
@@ -36,30 +37,34 @@ __all__ = ["OffsetCheckpoints"]
 
 
 class OffsetCheckpoints:
-    """The checkpoints of the logs in one directory. The loop changes `logs`; workers write."""
+    """The checkpoints of the logs in one directory. The loop changes `logs`; workers write the files."""
 
     def __init__(self, directory: Dir, logs: dict[TopicPartition, PartitionLog], log: Log) -> None:
-        """Read the checkpoints of the last process (blocking). Raises `DiskError`."""
+        """Read the checkpoints that the last process has written (blocking). Raises `DiskError`."""
         self._directory = directory
         self._logs = logs
         self._log = log
         self.lock = threading.Lock()
-        """The lock for writing a small file of the directory, or of a log in it: one writer at a time."""
+        """The lock that a writer of any small file of the directory, or of a log in it, must hold."""
         self._gone: set[TopicPartition] = set()
-        """Logs that were set aside, and may still be in the checkpoints."""
+        """Logs that were set aside, and may still have entries in the files."""
         self._digests: dict[str, bytes] = {}
-        """Digests of the checkpoints that were written last; the texts themselves would take memory for every log."""
+        """A digest of each checkpoint's last text, by file name. The texts themselves would take memory for
+        every log.
+        """
         self.recovery_points = self._read(RECOVERY_POINT_FILE)
-        """The recovery points in the file, for logs that are not open yet. The next two attributes are of the same
-        kind.
+        """The recovery points in the file, for logs that are not open yet. `starts` and `first_dirty` are of
+        the same kind.
         """
         self.starts = self._read(LOG_START_FILE)
         self.first_dirty = self._read(CLEANER_FILE)
         self.high_watermarks = self._read(HIGH_WATERMARK_FILE)
-        """High watermarks as of the last start, for partitions that are created again or not loaded yet."""
+        """The high watermarks in the file at the start, for partitions that are not loaded yet or are created
+        again.
+        """
         self.cleaner_offsets_moved = False
-        """True after a pass of the cleaner, or after a cleaned log was removed. The next look then writes the
-        checkpoint.
+        """True after a pass of the cleaner, or after a cleaned log was removed. The next upkeep turn then
+        writes the checkpoint.
         """
 
     def _read(self, name: str) -> Offsets:
@@ -75,14 +80,16 @@ class OffsetCheckpoints:
     # --- logs that come and go
 
     def say_too_much(self, opened: Iterable[TopicPartition]) -> bool:
-        """True if damage was cut off a log below the offset up to which a checkpoint calls it durable, or clean."""
+        """True if a log lost damaged records that a checkpoint calls durable or clean, so that the
+        checkpoint's offset is too high.
+        """
         return any(map(self._ends_below, opened))
 
     def lower(self) -> None:
-        """Lower the files to the logs' offsets, before anything is appended (blocking).
+        """Rewrite the checkpoints with the logs' lower offsets, before anything is appended (blocking).
 
-        Otherwise later records would pass for durable, or for clean, at the start after a crash. On a full disk the
-        files are removed: without them the next start reads all of the logs. Raises `DiskError`.
+        Otherwise, after a crash, the next start would take later records for durable or for clean. On a full
+        disk the files are removed: without them the next start reads all of the logs. Raises `DiskError`.
         """
         with self.lock:
             try:
@@ -100,7 +107,7 @@ class OffsetCheckpoints:
         return log.recovery_point < self.recovery_points.get(key, 0) or log.first_dirty_offset < first_dirty
 
     def all_are_open(self, left: Collection[TopicPartition]) -> None:
-        """Forget the file's offsets of logs that do not exist any more. All logs have been opened except those in
+        """Forget the offsets of logs that no longer exist. Called when all logs are open, except those in
         `left`.
         """
         known = (*self.recovery_points, *self.starts, *self.first_dirty, *self.high_watermarks)
@@ -117,7 +124,9 @@ class OffsetCheckpoints:
         first_dirty_offset: int,
         recovery_point: int,
     ) -> None:
-        """Announce the offsets of a log that is about to be opened; `log_start_offset` only if its files do not show it."""
+        """Set the offsets of a log that will be opened next. `log_start_offset` is None if the log's files
+        show it.
+        """
         if log_start_offset is not None:
             self.starts[key] = log_start_offset
         if first_dirty_offset != NEVER_CLEANED:
@@ -125,13 +134,13 @@ class OffsetCheckpoints:
         self.recovery_points[key] = recovery_point
 
     def expect_no_longer(self, key: TopicPartition) -> None:
-        """Forget an announced log: it is in service, or will not come."""
+        """Forget the offsets that `expect` has set, because the log is in service, or will not be opened."""
         for offsets in (self.starts, self.first_dirty, self.recovery_points):
             offsets.pop(key, None)
 
     def write_expected(self, first_dirty_offset: int) -> None:
-        """Write the entries that `expect` has named; the first dirty offset may be NEVER_CLEANED (blocking). Raises
-        `DiskError`.
+        """Write the checkpoints with the entries that `expect` has set (blocking). `first_dirty_offset` may
+        be NEVER_CLEANED. Raises `DiskError`.
         """
         with self.lock:
             self._digests = {}
@@ -141,14 +150,14 @@ class OffsetCheckpoints:
             self._directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_point_text())
 
     def note_gone(self, log: PartitionLog) -> None:
-        """Note that a log was set aside."""
+        """Record that a log was set aside, so that its entries are left out from now on."""
         self._gone.add(log.home.key)
         if log.first_dirty_offset != NEVER_CLEANED:
             self.cleaner_offsets_moved = True
 
     def forget_gone(self, key: TopicPartition) -> None:
-        """Write the checkpoints without removed logs, if a log of this name was removed. Blocks. Raises
-        `DiskError`.
+        """Write the checkpoints without the entry of a removed log with this name, if there was one
+        (blocking). Raises `DiskError`.
 
         A new log of that name must not inherit a recovery point, a high watermark or a log start.
         """
@@ -173,7 +182,8 @@ class OffsetCheckpoints:
     def log_start_text(self, rising: RisingStarts | None = None) -> bytes:
         """Encode the log start offsets that differ from the names of the first segments (Kafka's rule).
 
-        The logs whose start is not stored yet are appended to `rising`, with the start in this text.
+        The logs whose start is not stored yet are appended to `rising`, each with its start offset in this
+        text.
         """
         starts = dict(self.starts)
         for key, log in dict(self._logs).items():
@@ -185,7 +195,7 @@ class OffsetCheckpoints:
         return encode_offsets(starts)
 
     def first_dirty_text(self) -> bytes:
-        """Encode the first dirty offsets of the logs that have ever been cleaned."""
+        """Encode the first dirty offsets of all logs that have been cleaned at least once."""
         first_dirty = {
             key: log.first_dirty_offset
             for key, log in dict(self._logs).items()
@@ -204,13 +214,13 @@ class OffsetCheckpoints:
             self._directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_point_text())
 
     def write_first_dirty(self) -> None:
-        """Write the cleaner's checkpoint (blocking). Raises `DiskError`."""
+        """Write the checkpoint of first dirty offsets (blocking). Raises `DiskError`."""
         with self.lock:
             self._digests = {}
             self._directory.write_atomic(CLEANER_FILE, self.first_dirty_text())
 
     def write_all(self) -> None:
-        """Write the checkpoints of a clean shutdown (blocking). Raises `DiskError`."""
+        """Write all checkpoints, for a clean shutdown (blocking). Raises `DiskError`."""
         self.write_recovery_points()
         with self.lock:
             self._directory.write_atomic(LOG_START_FILE, self.log_start_text())
@@ -221,10 +231,10 @@ class OffsetCheckpoints:
     def replace(
         self, name: str, text: Callable[[], bytes], is_served: Callable[[], bool], *, durable: bool
     ) -> bool:
-        """Replace a checkpoint, unless the file is equal already (blocking). Raises `DiskError`.
+        """Replace a checkpoint, unless the file has the same text already (blocking). Raises `DiskError`.
 
-        Returns False if the directory is no longer served: a directory writes its checkpoints itself when it is
-        closed. The file is synced only with `durable`.
+        Returns False if the directory is no longer served: a directory writes its checkpoints itself when it
+        is closed. The file is synced only if `durable` is true.
         """
         with self.lock:
             if not is_served():

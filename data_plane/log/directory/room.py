@@ -1,11 +1,13 @@
-"""The free space of one disk: the reserve that records must leave free, and how soon the disk will be full. PURE.
+"""The free space of one disk: the reserve that records must leave free, and how soon the disk will be full.
+PURE.
 
-Records of clients and of leaders are refused while only the reserve (`odradek.log.dir.reserve.bytes`) is left.
-Metadata, deletes, retention, compaction, checkpoints and coordinators may use the reserve: they need space
-themselves before they can free the disk.
+Records of clients and of leaders are refused while only the reserve (`odradek.log.dir.reserve.bytes`) is
+left. Metadata, deletes, retention, compaction, checkpoints and coordinators may use the reserve: they need
+space themselves before they can free the disk.
 
-The free space is measured, at least once a second when little is left. Writes between two measurements may use a
-part of the reserve. So the bytes written since the last one are assumed to come once more.
+The free space is measured, at least once a second when little is left. Writes between two measurements may
+use a part of the reserve. So until the next measurement, as many bytes are expected as were written since the
+last one.
 """
 
 from __future__ import annotations
@@ -14,25 +16,31 @@ from collections import deque
 
 RESERVE_BYTES_MAX = 1 << 30
 RESERVE_SHARE = 100
-"""The default reserve is the device's size divided by this, at most `RESERVE_BYTES_MAX`."""
+"""The default reserve is the device's size divided by this number, at most `RESERVE_BYTES_MAX`."""
 _CONFIGURED_SHARE_MAX = 2
-"""A configured reserve counts up to half of the device: a larger one would refuse everything for ever."""
+"""The divisor that limits a configured reserve: it counts up to half of the device. A larger one would refuse
+all records permanently.
+"""
 _RESUME_SHARE = 8
-"""Records are accepted again when the room exceeds the reserve by 1 / `_RESUME_SHARE` of it."""
+"""The fraction of the reserve, as a divisor, that must be free beyond the reserve before records are accepted
+again.
+"""
 _NEAR_FACTOR = 4
 TREND_SECONDS = 3600.0
 _SAMPLE_SECONDS = 10.0
 ALARM_HOURS = 24.0
-"""With fewer hours left the operator gets a warning in the log."""
+"""The operator gets a warning in the log if the disk will be full in fewer hours than this."""
 
 
 class Room:
-    """The reserve of one directory's device, and the trend of its room."""
+    """The free space of one directory's device, its reserve, and how fast it fills."""
 
     __slots__ = ("_growth", "_reserve_bytes", "_samples", "free_bytes", "is_short", "total_bytes")
 
     def __init__(self, reserve_bytes: int = -1) -> None:
-        """`reserve_bytes` as configured; negative: a hundredth of the device, at most 1 GiB."""
+        """Begin without a measurement. `reserve_bytes` is the configured reserve; negative: a hundredth of
+        the device, at most 1 GiB.
+        """
         self._reserve_bytes = reserve_bytes
         self._samples: deque[tuple[float, int]] = deque()
         self._growth = 0
@@ -42,7 +50,7 @@ class Room:
 
     @property
     def reserve_bytes(self) -> int:
-        """The free bytes of the disk that records may not use; 0 while the device is unknown."""
+        """The free bytes of the disk that records must not use; 0 while the device's size is unknown."""
         if self.total_bytes < 0:
             return 0
         if self._reserve_bytes < 0:
@@ -51,12 +59,12 @@ class Room:
 
     @property
     def is_near(self) -> bool:
-        """True if so little room is left that it should be measured at every look."""
+        """True if so little room is left that it must be measured in every upkeep turn."""
         reserve = self.reserve_bytes
         return self.free_bytes >= 0 and self.free_bytes < reserve * _NEAR_FACTOR + 2 * self._growth
 
     def note(self, now: float, total_bytes: int, free_bytes: int) -> bool:
-        """Apply a measurement of monotonic seconds `now`. Returns True if `is_short` has changed."""
+        """Store a measurement, made at `now` (monotonic seconds). Returns True if `is_short` has changed."""
         before = self.free_bytes
         self._growth = max(0, before - free_bytes) if before >= 0 else 0
         self.total_bytes, self.free_bytes = total_bytes, free_bytes
@@ -66,8 +74,8 @@ class Room:
         if was_short:
             self.is_short = free_bytes <= reserve + reserve // _RESUME_SHARE and reserve > 0
         else:
-            # The next look comes after an equal time, so the reserve begins that much earlier. A burst far
-            # from the reserve is no reason to refuse: at most the reserve itself is added.
+            # As many bytes may be written again until the next measurement, so refuse that much earlier. A burst
+            # alone is no reason to refuse, so at most a fraction of the reserve is added.
             self.is_short = (
                 free_bytes <= reserve + min(self._growth, reserve // _RESUME_SHARE) and reserve > 0
             )
@@ -82,7 +90,7 @@ class Room:
 
     @property
     def fill_bytes_per_second(self) -> float:
-        """The space that was used up in the last hour, as bytes per second; 0 if free space has grown.
+        """The rate at which free space has shrunk in the last hour, in bytes per second; 0 if it has grown.
 
         It is also 0 in the first hour of a process, because a burst of copies after a start is no trend.
         """
@@ -92,8 +100,8 @@ class Room:
 
     @property
     def hours_left(self) -> float | None:
-        """Hours until the free space is down to the reserve, at the rate of the last hour; None if the disk does
-        not fill up.
+        """The hours until the free space is down to the reserve, at the last hour's rate; None if the disk
+        does not fill up.
         """
         rate = self.fill_bytes_per_second
         if self.is_short:

@@ -1,7 +1,8 @@
-"""A scrub of one log: its segments read past the page cache, and each batch checked against its checksum.
+"""Scrubs one log: reads its segments past the page cache, and checks each batch against its checksum.
 
-Only the checksum decides. Compacted replicas differ in bytes although all are sound, so a comparison of replicas
-would show nothing. Only bytes on the device are read: finished segments, and the active one while it is synced.
+Only the checksum decides. Compacted replicas differ in bytes although all are sound, so a comparison of
+replicas would show nothing. Only bytes on the device are read: finished segments, and the active segment if
+all of it is synced.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ CHUNK_BYTES = 4 << 20
 
 @attrs.define(eq=False)
 class SegmentScrub:
-    """The scrub of one segment, up to `end`. `file` is pinned until `close`."""
+    """The scrub of one segment, up to the position `end`. `file` is pinned until `close`."""
 
     file: File
     base_offset: int
@@ -37,8 +38,8 @@ class SegmentScrub:
         return self.position >= self.end
 
     def check_chunk(self, buffer: bytearray) -> Rot | None:
-        """Check the next few batches, about as much as `buffer` holds (blocking). Returns the first damage. Raises
-        `DiskError`.
+        """Check the next few batches, about as many bytes as `buffer` holds (blocking). Returns the first
+        damage, or None. Raises `DiskError`.
         """
         if self._reader is None:
             self._reader = self.file.open_past_cache()
@@ -53,7 +54,7 @@ class SegmentScrub:
         pause()
         self.position, self.next_offset = scan.position, scan.next_offset
         if self.is_done or scan.damage is not None:
-            # Close it here, in the worker: closing the last descriptor of a large removed file takes long.
+            # Close the file here, in the worker: closing the last descriptor of a large removed file takes long.
             self._close_reader()
         if scan.damage is None:
             return None
@@ -72,8 +73,8 @@ class SegmentScrub:
 
 
 def segment_scrub(log: PartitionLog, from_offset: int) -> SegmentScrub | None:
-    """Make the scrub of the first segment that begins at `from_offset` or later; None at the log's end (on the
-    loop).
+    """Return the scrub of the first segment that begins at `from_offset` or later; None if there is none (on
+    the loop).
 
     Raises `DiskError`.
     """

@@ -1,24 +1,24 @@
-"""The duration of one disk's syncs, compared with its usual duration. PURE.
+"""Compares the duration of one disk's syncs with their usual duration. PURE.
 
-A dying disk often gets slow first. Kinds of disks differ, so each disk is compared with its own past. A sync is slow
-if it takes `SLOW_FACTOR` times the usual duration, and at least `SLOW_SECONDS_MIN`. Only syncs count, because they
-wait for the device and come steadily.
+A dying disk often gets slow first. Kinds of disks differ, so each disk is compared with its own past. A sync
+is slow if it takes `SLOW_FACTOR` times the usual duration, and at least `SLOW_SECONDS_MIN`. Only syncs count,
+because they wait for the device and happen regularly.
 """
 
 from __future__ import annotations
 
 SLOW_FACTOR = 10.0
 NORMAL_FACTOR = 3.0
-"""A slow disk is normal again below this multiple of the usual latency."""
+"""The multiple of the usual duration below which a slow disk counts as normal again."""
 SLOW_SECONDS_MIN = 0.05
 SYNCS_MIN = 20
-"""The number of syncs before a usual duration is known."""
+"""The number of syncs that it takes to know the usual duration."""
 _RECENT = 0.2
 _USUAL = 0.01
 
 
 class SyncLatency:
-    """Two moving averages: of the last few syncs, and of the last few hundred."""
+    """Two moving averages of a disk's sync durations: over the last few syncs, and over the last few hundred."""
 
     __slots__ = ("count", "is_slow", "recent_seconds", "usual_seconds")
 
@@ -29,7 +29,7 @@ class SyncLatency:
         self.is_slow = False
 
     def note(self, seconds: float) -> bool:
-        """Take a sync into account. True if `is_slow` has changed."""
+        """Add the duration of a sync in seconds. Returns True if `is_slow` has changed."""
         self.count += 1
         share = 1 / self.count
         self.recent_seconds += max(_RECENT, share) * (seconds - self.recent_seconds)

@@ -1,7 +1,8 @@
-"""The worker threads of one log directory, and the time that their calls have waited. PORTED.
+"""The worker threads of one log directory, which record for how long their calls have been running. PORTED.
 
-A device that hangs blocks each thread that calls it, for any length of time. So with several directories, each has
-its own threads, and a hung device uses up only these. `oldest` says how long the oldest call has waited.
+A device that hangs blocks each thread that calls it, for any length of time. So with several directories,
+each has its own threads, and a hung device uses up only these. `oldest` returns for how long the oldest call
+has been running.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 
 class WatchedWorkers:
-    """`odradek.env.ports.Workers` that remembers the running calls."""
+    """Worker threads (`odradek.env.ports.Workers`) that record their running calls."""
 
     __slots__ = ("_clock", "_running", "_serial", "_workers")
 
@@ -26,7 +27,7 @@ class WatchedWorkers:
         self._running: dict[int, tuple[float, str]] = {}
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        """Run a call that should return soon: syncing one file, or writing one small file."""
+        """Run a call in a worker that should return soon: syncing one file, or writing one small file."""
         self._serial += 1
         serial = self._serial
         name = getattr(function, "__qualname__", "a call")
@@ -37,11 +38,11 @@ class WatchedWorkers:
             del self._running[serial]
 
     async def run_long(self, function: Callable[..., T], *args: object) -> T:
-        """Run a call that may take minutes on a sound device: loading logs, removing a large log."""
+        """Run a call in a worker that may take minutes on a sound device: loading logs, removing a large log."""
         return await self._workers().run(function, *args)
 
     def oldest(self) -> tuple[float, str] | None:
-        """Return the age in seconds of the oldest call, and its name."""
+        """Return the age in seconds, and the name, of the oldest running call; None if none is running."""
         for started, name in self._running.values():
             return self._clock.monotonic() - started, name
         return None

@@ -1,1 +1,1 @@
-"""Parts of a log that own their state and import nothing of the code above them."""
+"""The parts of a log: each owns its state, and imports nothing of the code above it."""

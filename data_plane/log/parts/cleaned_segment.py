@@ -1,9 +1,9 @@
-"""The segment that will replace others, while it is written beside them.
+"""Writes the cleaned segment that will replace others, in files beside theirs.
 
-Its files end in `.cleaned`, and every start removes such files. When it is whole, all of it is made durable, and a
-swap (`segment_list`, `swap_files`) may take it into the log. It ends where its sources end: if cleaning has removed
-their last batch, that batch stays without records. So segments still join without gaps, and after a crash the
-cleaned file alone shows which segments it replaces.
+Its files end in `.cleaned`, and every start removes such files. When it is complete, it is synced, and a swap
+(`segment_list`, `swap_files`) may take it into the log. It ends where its sources end: if cleaning has
+removed their last batch, that batch stays without records. So segments still join without gaps, and after a
+crash the cleaned file alone shows which segments it replaces.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from odradek.wire.batches.batch_header import BatchHeader, Buffer, iter_batches
 from odradek.wire.batches.records import empty_batch
 
 _SEGMENT_BYTES_MAX = (1 << 31) - 1
-"""Positions in an index have 31 bits."""
+"""The largest size of a segment in bytes, because positions in an index have 31 bits."""
 _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 class CleaningAborted(Exception):
-    """Raised if the pass is over: its log was cut, closed or given another policy. The files that it has written
-    are not needed.
+    """Raised if the cleaning pass must end, because its log was truncated, closed or given another policy.
+    The files that it has written are not needed.
     """
 
 
 class CleanedSegment:
     """A file of cleaned batches and its indexes (blocking, for a worker). Call `append` for all batches, then
-    `finish`; otherwise `discard`.
+    `finish`; call `discard` instead to remove it.
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class CleanedSegment:
         index_interval_bytes: int,
         abort_reason: Callable[[], str | None],
     ) -> None:
-        """Begin an empty file. `abort_reason` says why the pass is over, if it is.
+        """Create an empty file. `abort_reason` returns the reason why the pass must end, or None.
 
         Raises `CleaningAborted`, `DiskError`.
         """
@@ -94,7 +94,7 @@ class CleanedSegment:
         return self.segment.size
 
     def append(self, batches: Buffer) -> None:
-        """Append whole batches, whose offsets grow. Raises `CleaningAborted`, `DiskError`."""
+        """Append whole batches with ascending offsets. Raises `CleaningAborted`, `DiskError`."""
         self._check_wanted()
         segment = self.segment
         found = list(iter_batches(batches))
@@ -132,11 +132,11 @@ class CleanedSegment:
         self.next_offset = next_offset
 
     def finish(self, last: BatchHeader | None, aborted: Iterable[AbortedTransaction]) -> None:
-        """End the file where its sources end, and make it durable with its indexes.
+        """Complete the file, so that it ends at the offset where its sources end. Syncs it and its indexes.
 
-        `last` is the header of the sources' last batch; None if they have no batch. `aborted` are the transactions of
-        the new index: a transaction without batches would make readers drop later records of its producer. Raises
-        `CleaningAborted`, `DiskError`.
+        `last` is the header of the sources' last batch; None if they have no batch. `aborted` are the
+        transactions of the new index: a transaction without batches would make readers drop later records of
+        its producer. Raises `CleaningAborted`, `DiskError`.
         """
         if last is not None and self.next_offset < last.next_offset:
             self.append(empty_batch(last))
@@ -175,13 +175,13 @@ class CleanedSegment:
         sync_file(self._directory, name)
 
     def go_live(self, file: File) -> None:
-        """Read by this file, which has the segment's own name, because the swap is done."""
+        """Read from `file` from now on, which has the segment's own name, because the swap is done."""
         written, self.segment.file = self.segment.file, file
         written.unpin()
         written.close()
 
     def discard(self) -> None:
-        """Close the file and remove what was written; call again if that failed. Raises `DiskError`."""
+        """Close the file and remove what was written. If that fails, call it again. Raises `DiskError`."""
         if self.is_handed_over:
             return
         self.give_up()
@@ -191,7 +191,7 @@ class CleanedSegment:
             remove_if_present(self._directory, name + SWAP_SUFFIX)
 
     def give_up(self) -> None:
-        """Close the file."""
+        """Close the file, and leave it on the disk."""
         if not self._is_given_up:
             self._is_given_up = True
             self.segment.file.unpin()

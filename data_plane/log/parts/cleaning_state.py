@@ -1,8 +1,8 @@
-"""The log's knowledge of its cleaning: its first dirty offset, and the pass under way.
+"""The state of a log's cleaning: its first dirty offset, and the pass that is running.
 
 The next pass begins its map at the first dirty offset, which the disk's `cleaner-offset-checkpoint` keeps. A
-truncation below this offset first lowers the checkpoint durably, because records that are appended later have never
-been cleaned.
+truncation below this offset first lowers the checkpoint durably, because records that are appended later have
+never been cleaned.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ NEVER_CLEANED = -1
 
 @attrs.frozen
 class PassReport:
-    """The last pass over a log that came to its end."""
+    """The figures of the last complete pass over a log."""
 
     ended_ms: int
-    """Wall-clock milliseconds."""
+    """The time at which the pass ended, in wall-clock milliseconds."""
     seconds: float
     bytes_before: int
-    """The size of the segments that it rewrote."""
+    """The size in bytes of the segments that the pass has rewritten."""
     bytes_after: int
     records_read: int
     records_kept: int
     keyless_records: int
-    """Dirty records that had no key: they are removed."""
+    """The number of dirty records without a key, which were removed."""
 
 
 @attrs.define(eq=False)
 class PassToken:
-    """One pass over a log. Only the pass that holds the log's current token may swap."""
+    """The identity of one pass over a log. Only the pass that holds the log's current token may swap
+    segments.
+    """
 
     abort_reason: str | None = None
     """The reason why the pass must end early. The loop may set it while a worker reads it."""
 
 
 class CleaningState:
-    """The first dirty offset and the pass of one log. The loop changes it."""
+    """The first dirty offset and the running pass of one log. Only the loop changes it."""
 
     __slots__ = (
         "_home",
@@ -56,65 +58,75 @@ class CleaningState:
     def __init__(self, home: LogHome, first_dirty_offset: int) -> None:
         self._home = home
         self.first_dirty_offset = first_dirty_offset
-        """The first dirty offset in the checkpoint; NEVER_CLEANED if there is none. It may be below the log's
-        start.
+        """The first dirty offset in the checkpoint; NEVER_CLEANED if there is none. It may be below the log
+        start offset.
         """
         self.is_unsaved = False
-        """True if a truncation has lowered the first dirty offset, and the checkpoint may still have the higher
-        one.
+        """True if a truncation has lowered the first dirty offset, and the checkpoint on disk may still have
+        the higher value.
         """
         self.token: PassToken | None = None
         self.is_held = False
-        """True while the replica moves to another disk: its copy could not follow a pass (Kafka's rule)."""
+        """True while the replica moves to another disk. A pass would change records that its copy already has
+        (Kafka's rule).
+        """
         self.uncleanable_reason: str | None = None
-        """The reason why passes fail at this log; None while all is well. A restart tries again."""
+        """The reason why passes over this log fail; None while they do not. A restart tries again."""
         self.last_pass: PassReport | None = None
         self.passes_failed = 0
-        """The number of passes that failed since the last complete one, each for a reason that may go away."""
+        """The number of passes that have failed since the last complete one, for a reason that may be
+        temporary.
+        """
         self.retry_at = 0.0
-        """The monotonic time before which the next try would be too soon."""
+        """The monotonic time in seconds before which no new pass is tried."""
 
     def settle(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Reconcile the checkpoint with the log at start: if it is beyond the log's end, the whole log counts as
-        dirty (Kafka's rule).
+        """Compare the checkpoint with the log at the start: if it is beyond the log's end, the whole log
+        counts as dirty (Kafka's rule).
         """
         if self.first_dirty_offset > log_end_offset:
             self.first_dirty_offset = log_start_offset
             self._home.cleaner_offset_moved(durably=False)
 
     def begin(self) -> PassToken:
-        """Begin a pass. A second pass at the same time is a panic."""
+        """Begin a pass and return its token. Raises `AssertionError` if another pass is running."""
         if self.token is not None:
             raise AssertionError(f"{self._home}: a second cleaning pass begins while the first is under way")
         self.token = PassToken()
         return self.token
 
     def abort(self, reason: str) -> None:
-        """End the running pass, if any: it swaps no more segments. If there are several reasons, the first is kept."""
+        """End the running pass, if any: it swaps no more segments. If there are several reasons, the first is
+        kept.
+        """
         token = self.token
         if token is not None and token.abort_reason is None:
             token.abort_reason = reason
 
     def end(self, token: PassToken) -> None:
-        """End the pass with this token."""
+        """End the pass that holds this token."""
         if self.token is not token:
             raise AssertionError(f"{self._home}: a cleaning pass ended that was not under way")
         self.token = None
 
     def advance(self, first_dirty_offset: int) -> None:
-        """Advance the first dirty offset: all below has been cleaned."""
+        """Raise the first dirty offset: all records below it have been cleaned."""
         self.first_dirty_offset = first_dirty_offset
         self._home.cleaner_offset_moved(durably=False)
 
     def cut(self, offset: int) -> None:
-        """Prepare a cut of the log at `offset`: a pass ends, and later records count as dirty."""
+        """Called before the log is truncated at `offset`: ends the pass, and makes later records count as
+        dirty.
+        """
         self.abort("the log was truncated")
         if self.first_dirty_offset > offset:
             self.first_dirty_offset = offset
             self.is_unsaved = True
 
     def save_lowered(self) -> None:
-        """Make the first dirty offset durable if a truncation has lowered it (blocking). Raises `DiskError`."""
+        """Write the first dirty offset to its checkpoint if a truncation has lowered it (blocking). Raises
+        `DiskError`.
+        """
         if self.is_unsaved:
             self._home.cleaner_offset_moved(durably=True)
             self.is_unsaved = False

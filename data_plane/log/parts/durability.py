@@ -1,9 +1,9 @@
-"""The durable part of a log: its recovery point, and the flush that moves it.
+"""How much of a log is on the device: its recovery point, and the flush that raises it.
 
-Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A truncation
-lowers it before anything is cut. `flush` runs in a worker, and a truncation may overtake it. So a flush notes the
-number of truncations, which names the synced history. Its result for an older history is dropped. So is its result
-while a truncation is under way.
+Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A
+truncation lowers it before any bytes are removed. `flush` runs in a worker, and a truncation may happen
+meanwhile. So a flush remembers the number of truncations, which identifies the log's content. Its result is
+dropped if the number has changed, or while a truncation is running.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOTHING = (0, 0)
 
 
 class Durability:
-    """The record of how much of a log is on the device: recovery point, last flush, truncations."""
+    """How much of a log is on the device: recovery point, last flush, truncations."""
 
     __slots__ = (
         "_durable",
@@ -37,13 +37,17 @@ class Durability:
     def __init__(self, home: LogHome, recovery_point: int) -> None:
         self._home = home
         self.truncations = 0
-        """Grows twice with each truncation: when it begins, and when it ends."""
+        """A counter that grows twice with each truncation: when it begins, and when it ends."""
         self._is_cutting = False
         self.is_unsaved = False
-        """True if a truncation has lowered the recovery point, and the checkpoint may still have the higher one."""
+        """True if a truncation has lowered the recovery point, and the checkpoint on disk may still have the
+        higher value.
+        """
         self._truncated_to = recovery_point
         self._durable = (0, recovery_point) if recovery_point else _NOTHING
-        """(number of truncations, offset) of the last flush. The number shows whether a truncation came after it."""
+        """The result of the last flush: (number of truncations, offset). The number shows whether a
+        truncation came after it.
+        """
         self.last_flush_ms = 0
 
     @property
@@ -52,11 +56,13 @@ class Durability:
         return offset if truncations == self.truncations else min(offset, self._truncated_to)
 
     def note_flush(self, now_ms: int) -> None:
-        """Note that a flush begins at this time, by the clock of its caller."""
+        """Record that a flush begins at `now_ms`, by the clock of its caller."""
         self.last_flush_ms = now_ms
 
     def begin_cut(self, offset: int) -> None:
-        """Called before anything is cut: the report of a running flush is outdated, the recovery point falls."""
+        """Called before a truncation removes anything: lowers the recovery point, and makes the result of a
+        running flush count no more.
+        """
         recovery_point = self.recovery_point
         self._truncated_to = min(offset, recovery_point)
         self._is_cutting = True
@@ -64,13 +70,17 @@ class Durability:
         self.is_unsaved = self.is_unsaved or offset < recovery_point
 
     def save_lowered(self) -> None:
-        """Make the recovery point durable if a truncation has lowered it (blocking). Raises `DiskError`."""
+        """Write the recovery point to its checkpoint if a truncation has lowered it (blocking). Raises
+        `DiskError`.
+        """
         if self.is_unsaved:
             self._home.save_recovery_point(self._truncated_to)
             self.is_unsaved = False
 
     def end_cut(self) -> None:
-        """End a cut, whether it was made or refused. A flush that begins now counts again."""
+        """Called when a truncation has ended or was refused. From now on, flushes that begin may raise the
+        recovery point again.
+        """
         self._is_cutting = False
         self._outdate()
 
@@ -79,8 +89,8 @@ class Durability:
         self._durable = (self.truncations, self._truncated_to)
 
     def check_end(self, log_end_offset: int) -> None:
-        """Raise `AssertionError` unless the recovery point is within the log. Call it on the loop, which alone
-        moves the log's end.
+        """Raise `AssertionError` unless the recovery point is within the log. Call it on the loop, because
+        only the loop moves the log's end.
         """
         if self.recovery_point > log_end_offset:
             raise AssertionError(
@@ -89,9 +99,9 @@ class Durability:
             )
 
     def flush(self, end_offset: int, segments: SegmentList, epochs: LeaderEpochs, truncations: int) -> None:
-        """Make everything below `end_offset` durable, and advance the recovery point (blocking, in a worker).
+        """Sync everything below `end_offset`, and raise the recovery point (blocking, in a worker).
 
-        If the disk has no room for the leader epochs, all else becomes durable, so that retention may make room.
+        If the disk has no room for the leader epochs, all else is synced, so that retention may make room.
         But the recovery point stays, because a recovery would otherwise miss an epoch. The caller must read
         `truncations` before `end_offset`. Raises `DiskError`.
         """
@@ -102,7 +112,7 @@ class Durability:
         # The epoch of a log without records is useless, and thousands of logs begin one at every start.
         if epochs.is_dirty and end_offset:
             with self._home.small_files():
-                # A new log may use this path by now.
+                # If this log was closed, a new log may use the same path by now.
                 if not self._home.is_closed:
                     try:
                         epochs.save(self._home.directory)

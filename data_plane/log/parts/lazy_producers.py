@@ -1,8 +1,8 @@
-"""The state of a log's producers, read from its files when it is first needed.
+"""The state of a log's producers, which is read from the log's files only when it is first needed.
 
-After a clean stop the newest snapshot has the whole state, and most logs never need it. After a truncation the
-state is read again. A read-committed consumer asks for open transactions at every fetch. So `is_settled` records
-whether there are any, and the state need not be read for that.
+After a clean stop the newest snapshot has the whole state, and most logs never need it. After a truncation
+the state is read again. A read-committed consumer asks for open transactions at every fetch. So `is_settled`
+records whether there are any, and the state need not be read for that.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ _NONE = -1
 
 
 class LazyProducers:
-    """The producer state of one log, read from its snapshot and its batches when it is first needed."""
+    """The producer state of one log, which is read from a snapshot and batches when it is first needed."""
 
     __slots__ = ("_decided_offset", "_unread_offset", "is_settled", "state", "verifications")
 
     def __init__(self) -> None:
         self.state: ProducerState | None = None
-        """The state, or None until it is needed."""
+        """The producer state; None until it is needed."""
         self._unread_offset = _NONE
-        """The offset up to which the state must be read when it is first needed; -1 if there is none to read."""
+        """The offset up to which files contain the unread state; -1 if no file has to be read."""
         self._decided_offset = 0
-        """The high watermark as of the unread state. Transactions that ended at or above it are undecided."""
+        """The high watermark that belongs to the unread state. Transactions whose marker is at or above it
+        are undecided.
+        """
         self.is_settled = True
-        """True if an unread state is known to have no open transaction."""
+        """True if the unread state is known to have no open transaction."""
         self.verifications: Verifications | None = None
-        """The transactions that are being verified; None before the first."""
+        """The transactions that are being verified with their coordinators; None before the first."""
 
     def load(self, segments: SegmentList, index_interval_bytes: int) -> ProducerState:
-        """Return the state; read it now if it has not been needed before (blocking, mostly short). Raises
-        `DiskError`.
+        """Return the producer state. Reads it from the files if this is the first need (blocking, mostly
+        short). Raises `DiskError`.
         """
         if self.state is None:
             if self._unread_offset >= 0:
@@ -53,10 +55,11 @@ class LazyProducers:
         return self.state
 
     def stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
-        """Compute the offset below which every transaction is decided, at most the high watermark (on the loop).
+        """Compute the last stable offset: every transaction below it is decided. It is at most the high
+        watermark (on the loop).
 
-        The caller must have read the state. This also forgets ended transactions whose markers are below the high
-        watermark.
+        The caller must have read the state. This also forgets ended transactions whose markers are below the
+        high watermark.
         """
         state = self.state
         assert state is not None, "the producers' state must be read before it is used"
@@ -67,8 +70,8 @@ class LazyProducers:
         return _stable_offset(state, high_watermark, log_start_offset)
 
     def stable_offset_in_worker(self, high_watermark: int, log_start_offset: int) -> int:
-        """Compute the same as `stable_offset`, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while the
-        state is unread.
+        """Compute the last stable offset like `stable_offset`, in any thread. Raises `KafkaError`
+        OFFSET_NOT_AVAILABLE while the state is unread.
         """
         state = self.state
         if state is not None:
@@ -79,18 +82,18 @@ class LazyProducers:
         return high_watermark
 
     def is_unread_at(self, offset: int) -> bool:
-        """True if the producer state must still be read from the disk, as of this offset."""
+        """True if the producer state as of this offset has not been read from the disk."""
         return self._unread_offset == offset
 
     def take(self, state: ProducerState) -> None:
-        """Use the state that recovery has built."""
+        """Use the producer state that recovery has built."""
         self.state = state
         self._unread_offset = _NONE
         self._forget_verified()
 
     def read_at_need(self, offset: int, decided_offset: int, *, is_settled: bool) -> None:
-        """Forget the state, so that the next need reads it again as of `offset`. Ended transactions are decided
-        below `decided_offset`.
+        """Forget the state, so that the next need reads it again as of `offset`. Markers below
+        `decided_offset` are committed.
         """
         self.state = None
         self._unread_offset, self._decided_offset = offset, decided_offset
@@ -98,7 +101,7 @@ class LazyProducers:
         self._forget_verified()
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers and verifications that have been idle this long; `now_ms` is monotonic."""
+        """Forget producers and verifications that have been idle for `expiration_ms`; `now_ms` is monotonic."""
         if self.state is not None:
             self.state.expire(now_ms, expiration_ms)
         if self.verifications is not None:
@@ -114,7 +117,9 @@ class LazyProducers:
         now_ms: int,
         checks_name: bool,
     ) -> VerificationGuard:
-        """Begin a verification; see `PartitionLog.begin_verification`. The caller must have read the state."""
+        """Begin the verification of a transaction; see `PartitionLog.begin_verification`. The caller must
+        have read the state.
+        """
         state = self.state
         assert state is not None, "the producers' state must be read before it is used"
         verifications = self.verifications
@@ -129,20 +134,22 @@ class LazyProducers:
         return verifications.begin(producer_id, name, epoch, base_sequence, supports_epoch_bump, now_ms)
 
     def is_valid(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """True if the producer's verification with this guard has not been ended by an append."""
+        """True if this is a guard of the producer's verification, and no append has ended that verification."""
         return self.verifications is not None and self.verifications.is_valid(producer_id, guard)
 
     def refuse_verification(self, producer_id: int, name: str) -> None:
-        """End a verification in vain, because the producer id does not belong to this transactional id."""
+        """End a verification as failed, because the producer id does not belong to this transactional id."""
         if self.verifications is not None:
             self.verifications.refuse(producer_id, name)
 
     def note_transactional(
         self, producer_id: int, guard: VerificationGuard | None, *, ends: bool = False
     ) -> None:
-        """Note a transactional batch that was appended, or a marker that `ends` an open transaction.
+        """Update the verifications after a transactional batch, or a marker that `ends` an open transaction,
+        was appended.
 
-        This ends the producer's verifications. `guard` is the guard of a batch that the coordinator has confirmed.
+        This ends the producer's verifications. `guard` is the guard of a batch that the coordinator has
+        confirmed.
         """
         verifications = self.verifications
         if verifications is None:
@@ -154,7 +161,9 @@ class LazyProducers:
             self.note_verified(producer_id, guard)
 
     def note_verified(self, producer_id: int, guard: VerificationGuard | None) -> None:
-        """Note for which transactional id the producer's open transaction was verified, if this batch was verified."""
+        """Remember the transactional id for which the producer's open transaction was verified, if this batch
+        was verified.
+        """
         if guard is None or guard is ONGOING:
             return
         state, verifications = self.state, self.verifications
@@ -170,19 +179,23 @@ class LazyProducers:
             self.verifications.forget_verified()
 
     def truncate(self, offset: int, high_watermark: int) -> None:
-        """Forget state from `offset` or later: if there is any, the state must be read again."""
+        """Called after a truncation at `offset`. If the state includes later batches, it is forgotten and
+        read again at need.
+        """
         if self._unread_offset > offset or (self.state is not None and self.state.reaches(offset)):
             self.read_at_need(offset, high_watermark, is_settled=False)
 
     def is_undecided(self, high_watermark: int) -> bool:
-        """True if a transaction has ended here by a marker that is not below the high watermark."""
+        """True if at least one transaction has ended by a marker that is not below the high watermark."""
         state = self.state
         return state is not None and any(marker >= high_watermark for marker, _ in state.ended)
 
     def write_snapshot(
         self, segments: SegmentList, log_end_offset: int, index_interval_bytes: int, *, sync: bool = False
     ) -> None:
-        """Write `<log end offset>.snapshot`, on the device if `sync`. Raises `DiskError`."""
+        """Write the producer state to `<log end offset>.snapshot`, and sync the file if `sync` is true.
+        Raises `DiskError`.
+        """
         state = self.load(segments, index_interval_bytes) if self._unread_offset >= 0 else self.state
         write_snapshot(segments.home.directory, state or ProducerState(), log_end_offset, sync=sync)
         segments.mark_dirty()

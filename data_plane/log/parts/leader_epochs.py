@@ -24,11 +24,11 @@ Entries: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class MalformedCheckpoint(Exception):
-    """Raised if a checkpoint file's text is malformed."""
+    """Raised if the text of a checkpoint file does not have the expected form."""
 
 
 class LeaderEpochs:
-    """The epochs of one log, ascending in both epoch and start offset."""
+    """The leader epochs of one log with their start offsets, ascending in both."""
 
     __slots__ = ("entries", "is_dirty", "latest")
 
@@ -36,7 +36,7 @@ class LeaderEpochs:
         self.entries = _shared(entries)
         self.latest = entries[-1][0] if entries else UNDEFINED_EPOCH
         self.is_dirty = False
-        """True if the file on disk differs."""
+        """True if the epochs differ from those in the file on disk."""
 
     def _replace(self, entries: Entries) -> None:
         if entries != self.entries:
@@ -59,10 +59,11 @@ class LeaderEpochs:
             )
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that records of this epoch begin or continue at `start_offset`. Drop entries that contradict this.
+        """Record that records of this epoch begin or continue at `start_offset`. Removes entries that
+        contradict this.
 
-        If an earlier epoch continues beyond the start of a later one, the later entry is dropped. It was this
-        replica's own term, without records.
+        If an earlier epoch continues beyond the start of a later one, the later entry is removed. This
+        replica had led in that epoch without appending records.
         """
         if epoch < 0:
             return
@@ -78,11 +79,11 @@ class LeaderEpochs:
         self._replace((*entries[:kept], (epoch, start_offset)))
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Find (epoch, end offset) of the greatest known epoch not above `epoch` (KIP-320).
+        """Return the greatest known epoch that is at most `epoch`, and its end offset (KIP-320).
 
-        The end offset is the start of the next epoch, or the log's end for the latest one. An epoch before all
-        known epochs ends at the start of the first. Returns (-1, -1) for epoch -1, for an epoch newer than all
-        known epochs, and for a log without epochs.
+        The end offset is the start of the next epoch, or the log's end for the latest one. An epoch before
+        all known epochs ends at the start of the first. Returns (-1, -1) for epoch -1, for an epoch newer
+        than all known epochs, and for a log without epochs.
         """
         entries = self.entries
         if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1][0]:
@@ -95,16 +96,20 @@ class LeaderEpochs:
         return entries[above - 1][0], entries[above][1]
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """Find the epoch that wrote, or will write, this offset; None before the first entry."""
+        """Return the leader epoch to which the record at `offset` belongs, or would belong; None before the
+        first entry.
+        """
         above = bisect_right(self.entries, offset, key=_start)
         return self.entries[above - 1][0] if above else None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that start at `end_offset` or later."""
+        """Remove the epochs that start at `end_offset` or later."""
         self._replace(tuple(entry for entry in self.entries if entry[1] < end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end before `start_offset`; the epoch that covers it then starts there."""
+        """Remove the epochs that end before `start_offset`. The epoch that includes `start_offset` then
+        starts there.
+        """
         above = bisect_right(self.entries, start_offset, key=_start)
         if above:
             self._replace(((self.entries[above - 1][0], start_offset), *self.entries[above:]))
@@ -113,7 +118,9 @@ class LeaderEpochs:
         self._replace(())
 
     def save(self, directory: Dir) -> None:
-        """Replace `leader-epoch-checkpoint`. Raises `DiskError`; the file must be written again then."""
+        """Write the epochs to `leader-epoch-checkpoint`. Raises `DiskError`; then the file must be written
+        again.
+        """
         self.is_dirty = False
         try:
             directory.write_atomic(FILE_NAME, self.encode())
@@ -122,13 +129,15 @@ class LeaderEpochs:
             raise
 
     def encode(self) -> bytes:
-        """Encode as Kafka's text: version 0, count, then `epoch offset` lines."""
+        """Encode the epochs as Kafka's text: version 0, count, then `epoch offset` lines."""
         lines = [f"{epoch} {start}\n" for epoch, start in self.entries]
         return f"0\n{len(lines)}\n{''.join(lines)}".encode()
 
     @classmethod
     def decode(cls, data: bytes) -> LeaderEpochs:
-        """Decode a checkpoint. Raises `MalformedCheckpoint`. An empty file is an empty checkpoint."""
+        """Decode the text of a checkpoint. An empty file is an empty checkpoint. Raises
+        `MalformedCheckpoint`.
+        """
         entries: list[tuple[int, int]] = []
         for fields in checkpoint_lines(data):
             if len(fields) != 2:
@@ -150,7 +159,7 @@ def _shared(entries: Entries) -> Entries:
 
 @lru_cache(maxsize=1024)
 def _one_of_all(entries: Entries) -> Entries:
-    """Return the first of equal entries that was made, so that logs share one object."""
+    """Return an equal tuple that was made before, if any, so that logs share one object."""
     return entries
 
 
@@ -173,7 +182,7 @@ def _number(text: str) -> int:
 
 
 def checkpoint_lines(data: bytes) -> list[list[str]]:
-    """Split the lines of a version 0 checkpoint at blanks. Raises `MalformedCheckpoint`."""
+    """Return the entries of a version 0 checkpoint: each line, split at blanks. Raises `MalformedCheckpoint`."""
     try:
         lines = data.decode("ascii").split("\n")
     except UnicodeDecodeError:

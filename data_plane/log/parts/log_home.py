@@ -1,15 +1,16 @@
-"""The surroundings that all parts of a log use: its directory, its owner, and whether it works.
+"""What all parts of a log share: its directory, its owner, and whether the log works.
 
 A failed operation takes the log, and its directory, offline. Some failures do not:
 
-- a lack of room or descriptors, or a device that does not answer (`DiskRefused`), unless it happened in a sync;
+- a lack of room or descriptors, or a device that does not answer (`DiskRefused`), unless it happened in a
+  sync;
 - a worker's call on a file that the loop has closed meanwhile;
 - a missing file of a log that was closed meanwhile.
 
-A change of a log's files is one step on the disk's thread. The loop waits for it for a bounded time (`change`, or
-`Dir.in_time` for steps that can be undone). If the disk has not answered by then, the log is *unsettled*: it
-refuses everything. The step goes on by itself. When it is done, the loop applies it to the state in memory, which
-then agrees with the files again.
+A change of a log's files is one step on the disk's thread. The loop waits for it for a limited time
+(`change`, or `Dir.in_time` for steps that can be undone). If the disk has not answered by then, the log is
+*unsettled*: it refuses everything. The step goes on by itself. When it is done, the loop applies it to the
+state in memory, which then agrees with the files again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ T = TypeVar("T")
 
 
 class LogHome:
-    """The facts that all parts of a log share. `owner` is None for a log without a log directory around it."""
+    """What all parts of a log share: its directory, its owner, its condition. `owner` is None for a log
+    outside of a log directory.
+    """
 
     __slots__ = (
         "_has_failed",
@@ -59,23 +62,25 @@ class LogHome:
         self.key = key
         self.owner = owner
         self.offline = False
-        """True while appends and reads are refused: after a failure, while the device hangs, or after the log's
-        end.
+        """True while appends and reads are refused: after a failure, while the device hangs, or after the log
+        was closed.
         """
         self.is_short = False
-        """True while only the reserve of the disk is left (`odradek.data_plane.log.directory.room`)."""
+        """True while the disk has no free room except its reserve (`odradek.data_plane.log.directory.room`).
+        """
         self.refuses_appends = False
-        """True while `check_append` has a reason to refuse; an append reads only this."""
+        """True while `check_append` would refuse an append for any reason. The hot path reads only this flag.
+        """
         self.is_closed = False
         self.is_broken = False
-        """True after a bug in the middle of an append: the log can be read, and refuses appends until the next
-        start.
+        """True after a bug in the middle of an append: the log can be read, and refuses appends until the
+        next start.
         """
         self._has_failed = False
         self.is_stalled = False
         """True while the device does not answer."""
         self.is_unsettled = False
-        """True while a change of the log's files is under way for whose end the loop has not waited."""
+        """True while a change of the log's files continues, although the loop no longer waits for it."""
 
     def __str__(self) -> str:
         return str(self.key)
@@ -95,20 +100,20 @@ class LogHome:
         self.refuses_appends = self.offline or self.is_short or self.is_broken
 
     def set_short(self, is_short: bool) -> None:
-        """Begin or stop refusing records, because only the reserve of the disk is left, or more."""
+        """Begin or stop refusing records. `is_short` is true if the disk has no free room except its reserve."""
         self.is_short = is_short
         self._judge()
 
     def check_append(self, *, may_use_reserve: bool) -> None:
-        """Raise `KafkaError` KAFKA_STORAGE_ERROR while offline or broken, and `DiskFull` for records that must
-        leave the reserve free.
+        """Raise `KafkaError` KAFKA_STORAGE_ERROR while offline or broken. Raise `DiskFull` for records that
+        must not use the reserve, while only the reserve is free.
         """
         if self.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
         if self.is_broken:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                "a bug broke an earlier append to this log: restart the node, which then reads the log anew",
+                "an earlier append to this log failed by a bug: restart the node, so that it reads the log again",
             )
         if self.is_short and not may_use_reserve:
             path = self.directory.path
@@ -117,19 +122,21 @@ class LogHome:
             raise error
 
     def check_answers(self) -> None:
-        """Raise `KafkaError` KAFKA_STORAGE_ERROR while the device does not answer, because the loop would have to
-        wait.
+        """Raise `KafkaError` KAFKA_STORAGE_ERROR while the device does not answer, because the loop would
+        have to wait for it.
         """
         if self.is_stalled or self.is_unsettled:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk does not answer")
 
     def stall(self) -> None:
-        """Refuse appends, reads and truncations until `resume`: the device does not answer."""
+        """Refuse appends, reads and truncations until `resume`, because the device does not answer."""
         self.is_stalled = True
         self._judge()
 
     def resume(self) -> None:
-        """End a stall. A log that has failed, or was closed meanwhile, keeps refusing."""
+        """Stop refusing, because the device answers again. A log that has failed, or was closed meanwhile,
+        continues to refuse.
+        """
         self.is_stalled = False
         self._judge()
 
@@ -139,7 +146,7 @@ class LogHome:
         self._judge()
 
     def close(self) -> None:
-        """End appends and reads for good."""
+        """End appends and reads permanently."""
         self.is_closed = True
         self._judge()
 
@@ -154,12 +161,13 @@ class LogHome:
     ) -> None:
         """Change the log's files by `work`, then its state in memory by `finish`, which runs on the loop.
 
-        If the loop must not wait, the disk's thread runs `work` (`Dir.in_time`). So `work` must not change state of
-        the log that the loop may read meanwhile. Call this on the loop, or for a log whose owner has no loop.
-        Raises the errors of `work`, and `DiskHung`. After `DiskHung`, either nothing was begun, or the work goes
-        on, and the log is unsettled until it is finished. If the log is closed meanwhile, `leave` is called instead
-        of `finish`, to close files that the work has opened. `undone` is called, sooner or later, if the work
-        fails.
+        If the loop must not wait, the disk's thread runs `work` (`Dir.in_time`). So `work` must not change
+        state of the log that the loop may read meanwhile. Call this on the loop, or for a log whose owner has
+        no loop. Raises the errors of `work`, and `DiskHung`.
+
+        After `DiskHung`, either nothing was begun, or the work goes on, and the log is unsettled until it is
+        finished. If the log is closed meanwhile, `leave` is called instead of `finish`, to close files that
+        the work has opened. If the work fails, `undone` is called, perhaps later.
         """
 
         def end(result: T) -> None:
@@ -195,17 +203,17 @@ class LogHome:
             raise
 
     def unsettle(self) -> None:
-        """Refuse everything while a change of the files goes on."""
+        """Refuse everything while a change of the files continues."""
         self.is_unsettled = True
         self._judge()
 
     def settle(self) -> None:
-        """End the refusal: the change of the files has ended."""
+        """Stop refusing, because the change of the files has ended."""
         self.is_unsettled = False
         self._judge()
 
     def _report(self, error: Exception) -> None:
-        """Report the error that has stopped a change to the owner, as a failure or as a disk without room
+        """Report the error of a change to the owner: as a failed disk, or as a disk without room
         (`needing_room`).
         """
         if isinstance(error, DiskError):
@@ -219,7 +227,7 @@ class LogHome:
 
     @contextmanager
     def reporting_failures(self) -> Iterator[None]:
-        """Report errors within to the owner, on the loop."""
+        """Report disk errors that are raised inside the `with` block to the owner, on the loop."""
         try:
             yield
         except DiskError as error:
@@ -227,8 +235,8 @@ class LogHome:
             raise
 
     def failed(self, error: DiskError) -> None:
-        """Take the directory offline after a failed operation, unless the failure may pass or the log was closed
-        meanwhile.
+        """Take the directory offline after a failed operation, unless the failure may be temporary or the log
+        was closed meanwhile.
         """
         if isinstance(error, DiskRefused):
             self.refused(error)
@@ -236,19 +244,21 @@ class LogHome:
             self.give_up(error)
 
     def failed_in_worker(self, error: DiskError) -> None:
-        """Handle a failure as `failed` does, from a worker. The loop takes the directory offline at its next look."""
+        """Handle a failed operation as `failed` does, in a worker. The loop takes the directory offline at
+        its next check.
+        """
         if not self._is_harmless(error):
             self._fail()
             if self.owner is not None:
                 self.owner.flush_failed(error)
 
     def refused(self, error: DiskRefused) -> None:
-        """Report a lack of room or descriptors to the owner."""
+        """Report to the owner that the disk lacks room or the process lacks descriptors."""
         if self.owner is not None:
             self.owner.disk_refused(error)
 
     def give_up(self, error: DiskError) -> None:
-        """Take the log and its directory offline."""
+        """Take the log and its directory offline, because of this error."""
         self._fail()
         if self.owner is not None:
             self.owner.disk_failed(error)
@@ -258,12 +268,14 @@ class LogHome:
         self._judge()
 
     def is_overtaken(self, error: DiskError) -> bool:
-        """True if a worker used files that the loop has closed, removed or renamed since the worker began."""
+        """True if a worker's error only means that the loop has closed, removed or renamed its files
+        meanwhile.
+        """
         return isinstance(error, FileClosed) or (self.is_closed and isinstance(error, FileMissing))
 
     def _is_harmless(self, error: DiskError) -> bool:
-        """True if the device works in spite of the error: room or descriptors were short, or the log was closed
-        meanwhile.
+        """True if the error does not mean a failed device: room or descriptors were short, or the log was
+        closed meanwhile.
         """
         if isinstance(error, ResourcesShort) and self.owner is not None:
             self.owner.resources_short()
@@ -272,18 +284,22 @@ class LogHome:
     # --- services of the owner
 
     def save_recovery_point(self, offset: int) -> None:
-        """Make it durable that all below `offset` is on the device (blocking). Raises `DiskError`."""
+        """Write the recovery point `offset` to its checkpoint: everything below is on the device (blocking).
+        Raises `DiskError`.
+        """
         if self.owner is not None:
             self.owner.recovery_point_lowered(self.topic, self.partition, offset)
 
     def cleaner_offset_moved(self, *, durably: bool) -> None:
-        """Report a new first dirty offset; with `durably`, write the checkpoint first (blocking). Raises `DiskError`."""
+        """Report a new first dirty offset to the owner. With `durably`, return when it is in the checkpoint
+        (blocking). Raises `DiskError`.
+        """
         if self.owner is not None:
             self.owner.cleaner_offset_moved(self.topic, self.partition, durably=durably)
 
     def remove_later(self, names: list[str]) -> None:
-        """Remove files of the log once the tasks that are opening them have finished; remove them at once if the
-        log has no owner.
+        """Remove files of the log after a delay, since other tasks may be opening them. Removes them at once
+        if the log has no owner.
         """
         if self.owner is not None:
             self.owner.remove_later(self.topic, self.partition, self.directory, names)
@@ -292,28 +308,32 @@ class LogHome:
                 remove_if_present(self.directory, name)
 
     def small_files(self) -> AbstractContextManager[object]:
-        """Hold the lock for replacing a small file of the log: one writer at a time."""
+        """Return the lock that a writer holds while it replaces a small file of the log."""
         return nullcontext() if self.owner is None else self.owner.small_files
 
     def sync_entry(self) -> None:
-        """Make the log's directory itself durable (blocking)."""
+        """Sync the entry of the log's directory in its parent, so that it survives a loss of power
+        (blocking).
+        """
         if self.owner is not None:
             self.owner.sync_entry()
 
     def log_rolled(self) -> None:
-        """Report a finished segment, which is to be flushed, to the owner."""
+        """Report to the owner that a segment is finished, so that it is flushed."""
         if self.owner is not None:
             self.owner.log_rolled(self.topic, self.partition)
 
     def log_start_raised(self) -> None:
-        """Report deleted records to the owner: a restart should not bring them back."""
+        """Report to the owner that records were deleted, so that a restart does not restore them."""
         if self.owner is not None:
             self.owner.log_start_raised()
 
 
 @contextmanager
 def needing_room() -> Iterator[None]:
-    """Mark the begin of a cut: if the disk refuses here, nothing was cut (`KafkaError` KAFKA_STORAGE_ERROR)."""
+    """Raise `KafkaError` KAFKA_STORAGE_ERROR if the disk refuses a step in the `with` block: a truncation is
+    beginning, and nothing was removed yet.
+    """
     try:
         yield
     except DiskRefused as error:
@@ -324,7 +344,9 @@ def needing_room() -> Iterator[None]:
 
 @contextmanager
 def half_done() -> Iterator[None]:
-    """Mark a change that is half done, so that a refusal by the disk within it is as final as any other failure."""
+    """Mark the `with` block as a half-done change: if the disk refuses a step in it, this counts as a failure
+    of the disk.
+    """
     try:
         yield
     except DiskRefused as error:

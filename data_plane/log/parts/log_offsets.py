@@ -2,12 +2,13 @@
 
     log_start_offset <= high_watermark <= log_end_offset
 
-* The high watermark grows up to the log's end, and falls with truncations alone. Only the leader's own one, which a
-  follower receives, may be ahead of the end: the follower cuts it to its log's end.
-* The log's end grows with appends, and falls with truncations.
-* The log's start grows up to the high watermark, and falls with truncations alone.
-* The next process would find the stored start, in the checkpoint or in the first segment's name. The stored start
-  never exceeds the log's start. Records that a replica reports as deleted lie below its stored start.
+* The high watermark grows up to the log's end, and falls only with truncations. The high watermark that a
+  follower receives from its leader may be beyond the follower's end. The follower then takes its log's end
+  instead.
+* The log end offset grows with appends, and falls with truncations.
+* The log start offset grows up to the high watermark, and falls only with truncations.
+* The stored start is what the next process would find, in the checkpoint or in the first segment's name. It
+  never exceeds the log start offset. Records that a replica reports as deleted lie below its stored start.
 
 A broken rule raises `AssertionError`: wrong offsets would lose records, or invent them.
 """
@@ -16,8 +17,8 @@ from __future__ import annotations
 
 
 class LogOffsets:
-    """Start, high watermark and end of a log. `PartitionLog` inherits from this class, so that the hot paths read
-    the offsets directly.
+    """Start offset, high watermark and end offset of a log. `PartitionLog` inherits from this class, so that
+    the hot paths read the offsets directly.
     """
 
     __slots__ = ("high_watermark", "log_end_offset", "log_start_offset", "stored_start_offset")
@@ -28,7 +29,9 @@ class LogOffsets:
         self.log_end_offset = offset
 
     def check_order(self) -> None:
-        """Raise `AssertionError` unless the offsets are in their order."""
+        """Raise `AssertionError` unless log start offset, high watermark and log end offset are in ascending
+        order.
+        """
         if not self.log_start_offset <= self.high_watermark <= self.log_end_offset:
             raise AssertionError(
                 f"{self}: the log start offset {self.log_start_offset}, high watermark "
@@ -36,7 +39,9 @@ class LogOffsets:
             )
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Raise the high watermark; a lower offset changes nothing. An offset beyond the log's end is a bug and raises."""
+        """Raise the high watermark to `offset`; a lower offset changes nothing. Raises `AssertionError` for
+        an offset beyond the log's end.
+        """
         if offset > self.high_watermark:
             if offset > self.log_end_offset:
                 raise AssertionError(
@@ -46,7 +51,7 @@ class LogOffsets:
             self.high_watermark = offset
 
     def extend(self, end_offset: int) -> None:
-        """Note that records up to `end_offset` have been appended."""
+        """Raise the log end offset, because records up to `end_offset` have been appended."""
         if not self.high_watermark <= self.log_end_offset < end_offset:
             raise AssertionError(
                 f"{self}: an append ends at offset {end_offset}, but the log end offset is "
@@ -55,22 +60,24 @@ class LogOffsets:
         self.log_end_offset = end_offset
 
     def raise_start(self, offset: int) -> None:
-        """Note that records below `offset` are gone; a lower offset changes nothing."""
+        """Raise the log start offset, because records below `offset` are deleted; a lower offset changes
+        nothing.
+        """
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.check_order()
 
     @property
     def is_start_stored(self) -> bool:
-        """True if the next process would find the present start of the log."""
+        """True if the log start offset is stored on disk, so that the next process would find it."""
         return self.stored_start_offset >= self.log_start_offset
 
     def store_start(self, offset: int) -> None:
-        """Note that the next process would find `offset` or a later start. A lower offset changes nothing."""
+        """Record that the disk has `offset` or a later log start offset. A lower offset changes nothing."""
         self.stored_start_offset = min(max(self.stored_start_offset, offset), self.log_start_offset)
 
     def cut(self, offset: int) -> None:
-        """Note that records from `offset` on are gone."""
+        """Lower the offsets, because records from `offset` on were removed."""
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
@@ -83,7 +90,7 @@ class LogOffsets:
         self.high_watermark = self.log_end_offset = offset
 
     def settle(self, start_offset: int, high_watermark: int) -> None:
-        """Set the offsets found at the start of the process. A high watermark beyond the known `log_end_offset` is
+        """Set the offsets found at the start of the process. A high watermark beyond `log_end_offset` is
         lowered to it.
         """
         self.log_start_offset = self.stored_start_offset = start_offset

@@ -1,17 +1,17 @@
-"""One producer as a log keeps it: packed into bytes, since a log may know many thousands.
+"""One producer as a log stores it: packed into bytes, since a log may know many thousands.
 
-A packed entry has a head, then up to five batches, the newest first. The newest is whole. Each older one is stored
-as its distance from the next newer one, and its sequence numbers end where those of the newer one begin. So the
-next append reads the head and the newest batch, converts that batch to distances, and puts its own batch first.
-Packed bytes take 80 bytes of memory with one batch, 128 with five. (Slots and integers would take about 200 and
-360.) The garbage collector skips them.
+A packed entry has a head, then up to five batches, the newest first. The newest is complete. Each older one
+is stored as its distance from the next newer one, and its sequence numbers end where those of the newer one
+begin. So the next append reads the head and the newest batch, converts that batch to distances, and puts its
+own batch first. Packed bytes take 80 bytes of memory with one batch, 128 with five. (Slots and integers would
+take about 200 and 360.) The garbage collector skips them.
 
-Two limits follow. Behind a gap of sequence numbers, or of 2**32 offsets, older batches are forgotten: no client
-still waits for their answers. A batch's timestamp is exact only if it is within 24 days of the next newer one's.
-This exactness matters only if the broker's clock sets the timestamps, and then a producer that is silent for a day
-is forgotten.
+Two limits follow. Behind a gap of sequence numbers, or of 2**32 offsets, older batches are forgotten: no
+client still waits for their answers. A batch's timestamp is exact only if it is within 24 days of the next
+newer one's. This exactness matters only if the broker's clock sets the timestamps, and then a producer that
+is silent for a day is forgotten.
 
-`ProducerEntry` is the same with names, for code off the hot path.
+`ProducerEntry` has the same content as named attributes, for code off the hot path.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from odradek.wire.batches.batch_header import SEQUENCE_MASK
 BATCHES_KEPT = 5
 NO_BEGIN = -1
 HEAD = Struct("<hiqq")
-"""The head: epoch, coordinator epoch, begin, newest timestamp. The begin is the first offset of the open
-transaction. A value below 0 means that there is none: -1, or the time since which the producer is silent
-(`begin_of_silence`).
+"""The layout of the head: epoch, coordinator epoch, begin, newest timestamp. The begin is the first offset of
+the open transaction. A value below 0 means that there is none: -1, or the time since which the producer is
+silent (`begin_of_silence`).
 """
 BATCH = Struct("<iqiq")
-"""The newest batch: last sequence, last offset, offset delta, timestamp."""
+"""The layout of the newest batch: last sequence, last offset, offset delta, timestamp."""
 OLDER = Struct("<iIi")
-"""An older batch: its offset delta, and how far its last offset and its timestamp are below those of the next newer
-batch.
+"""The layout of an older batch: its offset delta, then the distances of last offset and timestamp from those
+of the next newer batch.
 """
 read_head = HEAD.unpack_from
 read_what_decides = Struct("<h4xq8xi").unpack_from
-"""Reads epoch, begin and last sequence, which decide about the next batch. Use it only for an entry that has
-batches.
+"""Reads (epoch, begin, last sequence) from a packed entry: the fields on which the check of the next batch
+depends. The entry must have batches.
 """
 NO_BATCH = (-1, -1, 0, -1)
-"""The fields of a batch where none is known."""
+"""The fields of the newest batch of a producer without batches."""
 pack_with_batch = Struct("<hiqqiqiq").pack
 _read_newest = Struct("<22xiqiq").unpack_from
 _pack_older = OLDER.pack
 HEAD_SIZE = HEAD.size
 _OLDER_AT = HEAD_SIZE + BATCH.size
 _OLDEST_AT = _OLDER_AT + (BATCHES_KEPT - 2) * OLDER.size
-"""The position of the oldest of five batches, which the next batch replaces."""
+"""The position of the last of five batches in a packed entry, which is dropped when a batch is added."""
 _SILENT_FROM = -2
 _OFFSETS_MAX = (1 << 32) - 1
 _TIME_MAX_MS = (1 << 31) - 1
@@ -57,7 +57,7 @@ FIELDS = 4
 
 
 class Duplicate(NamedTuple):
-    """A batch that the log already has. `timestamp_ms` is the newest of its records."""
+    """A batch that the log already has. `timestamp_ms` is the newest timestamp of its records."""
 
     base_offset: int
     last_offset: int
@@ -65,7 +65,9 @@ class Duplicate(NamedTuple):
 
 
 def find_duplicate(packed: bytes, epoch: int, base_sequence: int, last_sequence: int) -> Duplicate | None:
-    """Find the batch of a packed entry with exactly these sequences, if any."""
+    """Return the batch of a packed entry with exactly these first and last sequence numbers; None if there is
+    none.
+    """
     if len(packed) == HEAD_SIZE:
         return None
     known_epoch, _, newest_sequence = read_what_decides(packed)
@@ -78,8 +80,8 @@ def find_duplicate(packed: bytes, epoch: int, base_sequence: int, last_sequence:
 
 
 def batches_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the batches of a packed entry as (last sequence, last offset, offset delta, timestamp), the newest
-    first.
+    """Yield the batches of a packed entry as (last sequence, last offset, offset delta, timestamp), the
+    newest first.
     """
     if len(packed) == HEAD_SIZE:
         return
@@ -95,8 +97,8 @@ def batches_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def older_batches(packed: bytes, sequence: int, last_offset: int, delta: int, timestamp_ms: int) -> bytes:
-    """Encode the older batches of an entry in the form of `OLDER`, for an entry whose newest batch will have these
-    fields.
+    """Encode the batches of the entry `packed` in the form of `OLDER`, to follow a new batch. The other
+    arguments are the fields of the new batch.
     """
     if len(packed) == HEAD_SIZE:
         return b""
@@ -113,18 +115,23 @@ def older_batches(packed: bytes, sequence: int, last_offset: int, delta: int, ti
 
 
 def begin_of_silence(now_ms: int) -> int:
-    """Encode the begin of a producer without a transaction that was found silent at `now_ms`; see `silent_since`."""
+    """Encode the time `now_ms`, from which a producer without a transaction counts as silent, as the field
+    `begin`; see `silent_since`.
+    """
     return _SILENT_FROM - now_ms
 
 
 def silent_since(begin: int) -> int:
-    """Decode when a look first found this producer silent, in monotonic milliseconds; -1 if none has."""
+    """Decode the time, in monotonic milliseconds, since which a producer counts as silent from the field
+    `begin`; -1 if it does not.
+    """
     return _SILENT_FROM - begin if begin <= _SILENT_FROM else -1
 
 
 class ProducerEntry:
-    """One producer. `batches` holds (last sequence, last offset, offset delta, timestamp) of up to five batches, the
-    oldest first."""
+    """One producer. `batches` holds (last sequence, last offset, offset delta, timestamp) of up to five
+    batches, the oldest first.
+    """
 
     __slots__ = (
         "batches",
@@ -142,7 +149,8 @@ class ProducerEntry:
         self.last_timestamp_ms = -1
         self.batches = array("q")
         self.silent_since_ms = -1
-        """The monotonic time at which a check for expiry first found no new batch; otherwise -1."""
+        """The monotonic time in milliseconds at which a check for expiry first found no new batch; else -1.
+        """
 
     @classmethod
     def of(cls, packed: bytes) -> ProducerEntry:
@@ -176,7 +184,7 @@ class ProducerEntry:
 
     @property
     def last_offsets(self) -> list[int]:
-        """The last offset of each kept batch, ascending."""
+        """The last offsets of all kept batches, ascending."""
         return self.batches[1::FIELDS].tolist()
 
     @property
@@ -186,9 +194,7 @@ class ProducerEntry:
 
 
 class ProducerEntries(MutableMapping[int, ProducerEntry]):
-    """Producers by id: packed entries, read and written as `ProducerEntry`. After changing an entry, store it
-    again.
-    """
+    """The producers of a log by id, unpacked when they are read. After changing an entry, store it again."""
 
     __slots__ = ("_packed",)
 

@@ -1,4 +1,4 @@
-"""Rebuild producer state from the disk: the last good snapshot, and the batch headers behind it."""
+"""Rebuilds producer state from the disk: from the last good snapshot, and the batch headers behind it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from odradek.wire.batches.batch_header import CONTROL_MASK, TRANSACTIONAL_MASK, 
 from odradek.wire.batches.transaction_markers import parse_marker
 
 _UNKNOWN = -1
-"""Stands for the high watermark if it does not matter."""
+"""The value of the high watermark if the caller does not need it."""
 
 
 def note_batch(
     state: ProducerState, header: BatchHeader, base_offset: int, timestamp_ms: int, batch: Buffer | None
 ) -> EndedTransaction | None:
-    """Bring the state up to date with an appended batch; `batch` is needed for control batches only.
+    """Update the state with an appended batch; `batch` is needed for control batches only.
 
-    Returns the transaction that the batch ends, if it does.
+    Returns the transaction that the batch ends, or None.
     """
     attributes = header.attributes
     if not attributes & CONTROL_MASK:
@@ -52,14 +52,16 @@ def note_batch(
     elif attributes & TRANSACTIONAL_MASK and batch is not None:
         marker = parse_marker(batch)
         if marker is not None:
-            # A marker without a record: compaction has removed the whole transaction.
+            # A marker without a record: compaction has removed all records of the transaction.
             producer_id, epoch = header.producer_id, header.producer_epoch
             return state.end_transaction(producer_id, epoch, base_offset, timestamp_ms, marker)
     return None
 
 
 def note_ended(segment: Segment, state: ProducerState, ended: EndedTransaction) -> None:
-    """Add a transaction whose marker is in this segment to the aborted transactions, if it was aborted."""
+    """Add an ended transaction to the segment's aborted transactions if it was aborted. Its marker must be in
+    this segment.
+    """
     if ended.is_aborted:
         last_offset = ended.last_offset
         stable = state.stable_behind(last_offset)
@@ -69,7 +71,9 @@ def note_ended(segment: Segment, state: ProducerState, ended: EndedTransaction) 
 def note_scanned(
     state: ProducerState, segment: Segment, position: int, header: BatchHeader
 ) -> EndedTransaction | None:
-    """Note a batch that a scan has found at `position` of a segment's file, as `note_batch` does."""
+    """Update the state as `note_batch` does, with a batch that a scan has found at `position` of a segment's
+    file.
+    """
     if header.producer_id < 0:
         return None
     batch = None
@@ -79,7 +83,7 @@ def note_scanned(
 
 
 def snapshot_offsets(names: list[str]) -> list[int]:
-    """List offsets of the producer snapshots among a directory's names, ascending."""
+    """Return the offsets of all producer snapshots among the names of a directory, ascending."""
     return sorted(
         int(name[: -len(SNAPSHOT_SUFFIX)])
         for name in names
@@ -90,11 +94,12 @@ def snapshot_offsets(names: list[str]) -> list[int]:
 def latest_state(
     directory: Dir, first_offset: int, end_offset: int, high_watermark: int, names: list[str]
 ) -> tuple[ProducerState, int]:
-    """Find the newest good snapshot at or below `end_offset`, and its offset. Remove damaged snapshots.
+    """Read the newest good snapshot at or below `end_offset`. Returns its state and its offset. Removes
+    damaged snapshots.
 
-    Without a snapshot, return an empty state as of `first_offset`, where the log's files begin. A snapshot does not
-    list ended transactions, but a marker at or above the high watermark may still be undone. So the snapshot must lie
-    below the high watermark (-1: unknown); the batches above it supply the rest.
+    Without a snapshot, returns an empty state as of `first_offset`, where the log's files begin. A snapshot
+    does not list ended transactions, but a marker at or above the high watermark may still be undone. So the
+    snapshot must lie below the high watermark (-1: unknown); the batches above it supply the rest.
     """
     if high_watermark >= 0:
         end_offset = min(end_offset, max(high_watermark, first_offset))
@@ -116,8 +121,8 @@ def rebuild_producers(
     index_interval_bytes: int,
     high_watermark: int = _UNKNOWN,
 ) -> ProducerState:
-    """Rebuild the state as of `end_offset`. Reads the headers behind the last good snapshot (blocking, mostly
-    short).
+    """Rebuild the producer state as of `end_offset`. Reads the headers behind the last good snapshot
+    (blocking, mostly short).
     """
     names, first_offset = directory.list(), segments[0].base_offset
     state, offset = latest_state(directory, first_offset, end_offset, high_watermark, names)
@@ -132,10 +137,10 @@ def replay(
     end_offset: int,
     index_interval_bytes: int,
 ) -> None:
-    """Note all batches in `[offset, end_offset)`; the log ends there or later.
+    """Update the state with all batches in `[offset, end_offset)`; the log ends there or later.
 
-    Batches behind damage in their segment are left out. Damage below the recovery point is still unknown, and one
-    rotten batch must not prevent the start of a node. A reader of that batch finds the damage.
+    Batches behind damage in their segment are left out. Damage below the recovery point is still unknown, and
+    one rotten batch must not prevent the start of a node. A reader of that batch finds the damage.
     """
     for at, segment in enumerate(segments):
         after = segments[at + 1].base_offset if at + 1 < len(segments) else end_offset
@@ -159,10 +164,10 @@ def replay(
 def aborted_in(
     directory: Dir, segments: Sequence[Segment], segment: Segment, index_interval_bytes: int
 ) -> AbortedIndex:
-    """Return the aborted transactions of a segment; read them now if they have not been needed before.
+    """Return the aborted transactions of a segment. Reads them from the index file if this is the first need.
 
-    If the index file is damaged, they are read from the batches, and the file is written anew (blocking). Raises
-    `DiskError`.
+    If the index file is damaged, they are read from the batches, and the file is written anew (blocking).
+    Raises `DiskError`.
     """
     try:
         return segment.load_aborted()
@@ -173,7 +178,7 @@ def aborted_in(
 
 
 def _keep(index: AbortedIndex) -> None:
-    """Do nothing: the rebuilt index is on the disk, and its caller has given up."""
+    """Do nothing with the rebuilt index: it is on the disk, and its caller no longer waits."""
 
 
 def _repair_aborted(
@@ -193,8 +198,8 @@ def _repair_aborted(
 
 
 def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: bool = False) -> None:
-    """Write `<offset>.snapshot`, on the device if `sync`. A refusal by the disk is no failure, since the batches in
-    the log have the same state.
+    """Write `<offset>.snapshot`, and sync it if `sync` is true. If the disk refuses, nothing is lost, since
+    the batches in the log have the same state.
     """
     name = file_name(offset, SNAPSHOT_SUFFIX)
     try:
@@ -209,7 +214,7 @@ def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: b
 
 
 def remove_snapshots_above(directory: Dir, offset: int, names: list[str]) -> None:
-    """Remove snapshots of a later state than `offset`. Raises `DiskError`."""
+    """Remove the snapshots with an offset above `offset`. Raises `DiskError`."""
     for each in snapshot_offsets(names):
         if each > offset:
             remove_if_present(directory, file_name(each, SNAPSHOT_SUFFIX))

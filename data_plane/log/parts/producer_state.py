@@ -1,23 +1,24 @@
-"""The log's knowledge of its idempotent and transactional producers: sequences, epochs, open transactions.
+"""The idempotent and transactional producers that a log knows: sequences, epochs, open transactions.
 
 Theory of operation
 -------------------
-For each producer id the log keeps the last five batches, so that a retried batch is recognised. The answer to the
-retry has the offsets of the first attempt. Sequence numbers must be gapless within a producer epoch and start at 0
-in a new one; they wrap to 0 behind 2**31 - 1. A producer of which nothing is known may start anywhere. Its state
-may have expired, and refusing it would stop it for good (Kafka since 2.5).
+For each producer id the log keeps the last five batches, so that a retried batch is recognised. The answer to
+the retry has the offsets of the first attempt. Sequence numbers must be gapless within a producer epoch and
+start at 0 in a new one; they wrap to 0 behind 2**31 - 1. An unknown producer may start with any number. Its
+state may have expired, and refusing it would stop it permanently (Kafka since 2.5).
 
 The state is a function of the log, so it is rebuilt by reading batch headers. A `<offset>.snapshot` file per
 segment has the state as of that offset, so that only later headers must be read. Their format is Kafka's
-ProducerSnapshot, version 1, which has room for one batch of each producer. Kafka writes the last batch. So after a
-clean restart, Kafka takes a retry of the four earlier batches for a gap. Odradek writes one entry for each batch of
-a producer, oldest first. Kafka, which reads the entries in order, keeps the last; Odradek keeps all five.
+ProducerSnapshot, version 1, which has room for one batch of each producer. Kafka writes the last batch. So
+after a clean restart, Kafka takes a retry of the four earlier batches for a gap. Odradek writes one entry for
+each batch of a producer, oldest first. Kafka, which reads the entries in order, keeps the last; Odradek keeps
+all five.
 
-A transaction is open from its first batch in this log to its marker. A committed reader stops at the first unstable
-offset. It is the first offset of the earliest transaction that is open, or whose marker is not below the high
-watermark yet (Kafka's `ProducerStateManager.unreplicatedTxns`). A state that was read from a snapshot has no
-markers below the snapshot's offset. Such a marker counts as committed: the coordinator had decided before any
-marker was written, and repeats a marker that is lost.
+A transaction is open from its first batch in this log to its marker. A committed reader stops at the first
+unstable offset. It is the first offset of the earliest transaction that is open, or whose marker is not below
+the high watermark yet (Kafka's `ProducerStateManager.unreplicatedTxns`). A state that was read from a
+snapshot has no markers below the snapshot's offset. Such a marker counts as committed: the coordinator had
+decided before any marker was written, and repeats a marker that is lost.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from odradek.wire.batches.transaction_markers import EndMarker
 from odradek.wire.errors import ErrorCode, KafkaError
 
 NO_OFFSET = (1 << 63) - 1
-"""Above all offsets: the first unstable offset of a log without transactions."""
+"""A number above all offsets: the first unstable offset of a log without undecided transactions."""
 EPOCH_MAX = (1 << 15) - 1
 NO_EPOCH = -1
 _SNAPSHOT_VERSION = 1
@@ -67,7 +68,7 @@ class DamagedSnapshot(Exception):
 
 
 class EndedTransaction(NamedTuple):
-    """An ended transaction that has records in this log, and its marker at `last_offset`."""
+    """A transaction with records in this log that has ended; its marker is at `last_offset`."""
 
     producer_id: int
     first_offset: int
@@ -76,7 +77,7 @@ class EndedTransaction(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """One producer as DescribeProducers shows it. A field is -1 if its value is unknown."""
+    """One producer, with the fields of a DescribeProducers response. A field is -1 if its value is unknown."""
 
     producer_id: int
     producer_epoch: int
@@ -87,25 +88,25 @@ class ActiveProducer(NamedTuple):
 
 
 class ProducerState:
-    """All producers of one log. Only appended batches change it."""
+    """The state of all producers of one log. Only appended batches change it."""
 
     __slots__ = ("_packed", "ended", "first_ongoing", "ongoing")
 
     def __init__(self) -> None:
         self._packed: dict[int, bytes] = {}
-        """The producers by id, in the form of `producer_entry`."""
+        """The producers by id, packed as `producer_entry` describes."""
         self.ongoing: OrderedDict[int, int] = OrderedDict()
-        """The producers of the open transactions by first offset, ascending."""
+        """The open transactions: first offset -> producer id, ascending."""
         self.first_ongoing = NO_OFFSET
-        """The first offset of the earliest open transaction, for all threads."""
+        """The first offset of the earliest open transaction, or `NO_OFFSET`. All threads may read it."""
         self.ended: deque[tuple[int, int]] = deque()
-        """(marker's offset, first offset) of ended transactions whose marker may be at or above the high watermark.
-        Both ascend: a transaction within the range of a later one is left out.
+        """Ended transactions whose marker may be at or above the high watermark: (marker's offset, first
+        offset). Both ascend: a transaction within the range of a later one is left out.
         """
 
     @property
     def entries(self) -> ProducerEntries:
-        """The producers by id, each unpacked when it is asked for."""
+        """The producers by id. Each is unpacked when it is read."""
         return ProducerEntries(self._packed)
 
     def check(
@@ -116,12 +117,13 @@ class ProducerState:
         last_offset_delta: int,
         is_transactional: bool = False,
     ) -> Duplicate | None:
-        """Check a client's batch before it is appended. Return the earlier batch that it repeats, or None if it is new.
+        """Check a client's batch before it is appended. Returns the earlier batch that it repeats, or None if
+        it is new.
 
         Raises:
-            KafkaError: INVALID_PRODUCER_EPOCH for an epoch below the known one,
-                OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, or a new epoch that does not start at 0, INVALID_TXN_STATE for
-                a batch without a transaction while the producer has one open.
+            KafkaError: INVALID_PRODUCER_EPOCH for an epoch below the known one, OUT_OF_ORDER_SEQUENCE_NUMBER
+                for a gap, or a new epoch that does not start at 0, INVALID_TXN_STATE for a batch without a
+                transaction while the producer has one open.
         """
         packed = self._packed.get(producer_id)
         if packed is None:
@@ -164,7 +166,7 @@ class ProducerState:
     def find_duplicate(
         self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
     ) -> Duplicate | None:
-        """Find the kept batch that a client's batch repeats, if any."""
+        """Return the earlier batch that a client's batch repeats; None if it is new."""
         packed = self._packed.get(producer_id)
         if packed is None:
             return None
@@ -173,7 +175,7 @@ class ProducerState:
         )
 
     def has_ongoing(self, producer_id: int, epoch: int) -> bool:
-        """True if the producer has a transaction open here, in this epoch."""
+        """True if the producer has an open transaction in this log and in this epoch."""
         packed = self._packed.get(producer_id)
         if packed is None:
             return False
@@ -181,7 +183,7 @@ class ProducerState:
         return bool(begin >= 0 and known_epoch == epoch)
 
     def is_unsequenced(self, producer_id: int) -> bool:
-        """True if no batch of the producer's present epoch is known."""
+        """True if the log knows no batch of the producer's present epoch."""
         packed = self._packed.get(producer_id)
         return packed is None or len(packed) == HEAD_SIZE
 
@@ -196,14 +198,16 @@ class ProducerState:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
     ) -> None:
-        """Check a transaction's marker before it is appended (Kafka's `ProducerAppendInfo.appendEndTxnMarker`).
+        """Check a transaction's marker before it is appended (Kafka's
+        `ProducerAppendInfo.appendEndTxnMarker`).
 
-        Since transaction version 2 a marker's epoch is above its transaction's. A marker that is written again has
-        the known epoch, and finds no open transaction. The highest epoch has none above it.
+        Since transaction version 2 a marker's epoch is above its transaction's. A marker that is written
+        again has the known epoch, and finds no open transaction. A transaction of the highest epoch ends by a
+        marker of the same epoch.
 
         Raises:
-            KafkaError: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED for a coordinator epoch below the
-                last marker's.
+            KafkaError: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED for a coordinator epoch
+                below the last marker's.
         """
         entry = self.entries.get(producer_id)
         if entry is None:
@@ -238,7 +242,9 @@ class ProducerState:
         timestamp_ms: int,
         is_transactional: bool,
     ) -> None:
-        """Note an appended batch of data. A coordinator's batch has no sequence number (-1)."""
+        """Update the producer's state with an appended batch of data. A coordinator's batch has no sequence
+        number (-1).
+        """
         packed = self._packed.get(producer_id)
         coordinator_epoch = begin = -1
         older = b""
@@ -269,7 +275,8 @@ class ProducerState:
     def end_transaction(
         self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, marker: EndMarker
     ) -> EndedTransaction | None:
-        """Note a marker that was appended at `offset`. Its epoch may be a new one.
+        """Update the producer's state with a marker that was appended at `offset`. The marker may have a new
+        epoch.
 
         Returns the transaction that the marker ends, or None if this log has no records of that transaction.
         """
@@ -294,15 +301,16 @@ class ProducerState:
         return EndedTransaction(producer_id, first_offset, offset, marker.is_abort)
 
     def stable_behind(self, offset: int) -> int:
-        """Return the first offset of the earliest open transaction; if there is none, the offset behind the marker
-        at `offset`.
+        """Return the first offset of the earliest open transaction. If there is none, returns the offset
+        behind the marker at `offset`.
         """
         return offset + 1 if self.first_ongoing == NO_OFFSET else self.first_ongoing
 
     def first_unstable_offset(self, high_watermark: int) -> int:
-        """Find the earliest offset of a transaction that is open, or whose marker is not below the high watermark.
+        """Return the first offset of the earliest transaction that is open, or whose marker is not below the
+        high watermark.
 
-        Returns `NO_OFFSET` if there is none. May run in a worker.
+        Returns `NO_OFFSET` if there is no such transaction. May run in a worker.
         """
         first = self.first_ongoing
         if self.ended:
@@ -312,24 +320,26 @@ class ProducerState:
         return first
 
     def forget_ended(self, high_watermark: int) -> None:
-        """Forget the ended transactions whose marker is committed (on the loop)."""
+        """Forget the ended transactions whose marker is below the high watermark (on the loop)."""
         ended = self.ended
         while ended and ended[0][0] < high_watermark:
             ended.popleft()
 
     def reaches(self, offset: int) -> bool:
-        """True if any known batch ends at `offset` or later, so that a truncation to `offset` would change this
-        state.
+        """True if any known batch ends at `offset` or later, so that a truncation to `offset` would change
+        this state.
         """
         return any(
             entry.last_offset >= offset or entry.coordinator_epoch >= 0 for entry in self.entries.values()
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers without an open transaction that have been silent this long; returns their number.
-        `now_ms` is monotonic. Silence counts from the first look that finds nothing new. (Kafka compares the batches'
-        timestamps with the wall clock. With a wrong clock it may forget a producer at work. A forgotten producer's
-        next batch may have any sequence number, so an earlier batch may follow it.)
+        """Forget the producers without an open transaction that have been silent for `expiration_ms`. Returns
+        their number. `now_ms` is monotonic.
+
+        Silence counts from the first check that finds no new batch. Kafka compares the batches' timestamps
+        with the wall clock. With a wrong clock it may forget an active producer. The next batch of a
+        forgotten producer may have any sequence number, so an earlier batch may follow it.
         """
         expired = []
         for producer_id, packed in self._packed.items():
@@ -352,7 +362,7 @@ class ProducerState:
             )
 
     def encode(self) -> bytes:
-        """Encode a snapshot file."""
+        """Encode the state as the contents of a snapshot file."""
         body = bytearray(_SNAPSHOT_HEADER.size)
         count = 0
         for producer_id, packed in self._packed.items():
@@ -373,7 +383,7 @@ class ProducerState:
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerState:
-        """Read a snapshot file. Raises `DamagedSnapshot`."""
+        """Decode the contents of a snapshot file. Raises `DamagedSnapshot`."""
         if len(data) < _SNAPSHOT_HEADER.size:
             raise DamagedSnapshot(f"the snapshot has only {len(data)} bytes, too few for its header")
         version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)

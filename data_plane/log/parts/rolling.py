@@ -1,4 +1,4 @@
-"""Finish the active segment and begin the next one. `segment_list` decides when."""
+"""Finishes the active segment and begins the next one. `segment_list` decides when."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def roll(
     now_ms: int,
     base_offset: int | None = None,
 ) -> None:
-    """Start a segment at the log end offset.
+    """Finish the active segment, and begin a new one at the log end offset.
 
-    `base_offset` may be above the log end offset, if the next offsets leave a gap that is too wide for one segment.
+    `base_offset` may be above the log end offset, if the next offsets leave a gap that is too wide for one
+    segment.
 
     Raises:
         DiskRefused: there is no new segment.
@@ -49,7 +50,7 @@ def _write(
     now_ms: int,
     base_offset: int,
 ) -> Segment:
-    """Write the new segment's file, and finish the old one (blocking). Raises `DiskError`."""
+    """Create the new segment's file, and write the files of the finished one (blocking). Raises `DiskError`."""
     old = segments.active
     # This index, unlike the others, cannot be derived from the segment alone. If the disk refuses it, no new
     # segment begins.
@@ -66,5 +67,5 @@ def _write(
 
 
 def _leave(fresh: Segment) -> None:
-    """Close the new segment's file, because the roll has failed. The next try finds the empty file."""
+    """Close the new segment's file, because the roll has failed. The next attempt uses the empty file."""
     fresh.file.close()

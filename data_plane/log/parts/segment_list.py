@@ -1,9 +1,10 @@
-"""The list of a log's segments: when a new one must begin (`must_roll`), and how segments are added, cut and replaced.
+"""The list of a log's segments: when a new one must begin (`must_roll`), and how segments are added, cut and
+replaced.
 
-The list is replaced as a whole, so a reader in a worker keeps the list that it has read. Its last segment is the
-active one. Segments join: each begins at the end of the segment before. Only a gap in the offsets that the leader's
-compaction has left may lie between two. Files are renamed with `.deleted` and removed later. A reader that opens
-late finds them gone, and a reader that has pinned them reads on.
+The list is replaced as a whole, so a reader in a worker keeps the list that it has read. Its last segment is
+the active one. Segments join: each begins at the end of the segment before. Only a gap in the offsets that
+the leader's compaction has left may lie between two. Files are renamed with `.deleted` and removed later. A
+reader that has pinned a file continues to read it, and a reader that opens it too late finds it gone.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ T = TypeVar("T")
 
 
 _EMPTY_SUFFIX = ".empty.deleted"
-"""An empty segment before it is put in place: every start removes it. (`.cleaned` is the cleaner's, in a worker.)"""
+"""The suffix of a new segment's file until it is put in place; every start removes such files. (`.cleaned` is
+the suffix of the cleaner.)
+"""
 
 
 class SegmentList:
-    """The segments of one log. The loop changes them."""
+    """The segments of one log. Only the loop changes the list."""
 
     __slots__ = ("active", "entry_is_dirty", "home", "segments")
 
@@ -58,7 +61,9 @@ class SegmentList:
         self.active = segments[-1]
 
     def check_order(self) -> None:
-        """Raise `AssertionError` unless each segment begins behind the one before, and only the last segment grows."""
+        """Raise `AssertionError` unless each segment begins behind the one before, and only the last segment
+        is active.
+        """
         for segment, following in pairwise(self.segments):
             if segment.base_offset >= following.base_offset or segment.is_active:
                 raise AssertionError(
@@ -67,7 +72,8 @@ class SegmentList:
                 )
 
     def check_end(self, log_end_offset: int) -> None:
-        """Raise `AssertionError` unless the log's end can lie in its active segment, and its file ends there.
+        """Raise `AssertionError` unless the log's end lies in the active segment, and that segment's file
+        ends there.
 
         The file of an offline log may have any size, because undoing a failed append may have failed as well.
         """
@@ -93,13 +99,14 @@ class SegmentList:
         return sum(segment.size for segment in self.segments)
 
     def index_of(self, offset: int) -> int:
-        """Find the index in the list of the segment that holds `offset`; -1 below the first one."""
+        """Return the index in the list of the segment that contains `offset`; -1 below the first segment."""
         return bisect_right(self.segments, offset, key=_base_offset) - 1
 
     def look(self, read: Callable[[], T]) -> T:
-        """Return the result of `read`, called again whenever the loop has removed segments meanwhile (in a worker).
+        """Return the result of `read` (in a worker). If the loop removes segments meanwhile, `read` is called
+        again.
 
-        Raises `FileClosed` once the log is closed.
+        Raises `FileClosed` if the log was closed.
         """
         while True:
             listed = self.segments
@@ -110,7 +117,7 @@ class SegmentList:
                     raise
 
     def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
-        """True if a segment that begins behind `offset` begins at `upper_bound` or below."""
+        """True if a segment begins above `offset`, and at or below `upper_bound`."""
         if offset >= self.active.base_offset:
             return False
         segments = self.segments
@@ -119,9 +126,9 @@ class SegmentList:
     def read(
         self, offsets: LogOffsets, offset: int, max_bytes: int, upper_bound: int, interval: int, min_one: bool
     ) -> LogRead:
-        """Read as `PartitionLog.read`, from a log between these offsets. Raises as that does.
+        """Read as `PartitionLog.read` does, with the same errors, from a log between these offsets.
 
-        Batches are indexed each `interval` bytes.
+        The index has an entry for each `interval` bytes of batches.
         """
         end_offset = offsets.log_end_offset
         if self.home.offline:
@@ -180,8 +187,8 @@ class SegmentList:
     def read_bytes(
         self, offsets: LogOffsets, offset: int, max_bytes: int, upper_bound: int, interval: int, min_one: bool
     ) -> bytes:
-        """Read the bytes of the range that `read` finds (in a worker). Raises as that does, and `FileClosed` once
-        the log is closed.
+        """Read the bytes of the range that `read` finds (in a worker). Raises the same errors, and
+        `FileClosed` if the log was closed.
         """
 
         def read() -> bytes:
@@ -198,8 +205,8 @@ class SegmentList:
     # --- the active segment
 
     def must_roll(self, config: LogConfig, max_timestamp_ms: int, now_ms: int) -> bool:
-        """True if time or index space require a new segment (Kafka's `shouldRoll`). `segment.ms` is compared with
-        the records' timestamps.
+        """True if time or the room in the index require a new segment (Kafka's `shouldRoll`). `segment.ms` is
+        compared with the records' timestamps.
         """
         active = self.active
         first = active.first_timestamp_ms
@@ -213,7 +220,9 @@ class SegmentList:
         )
 
     def undo_append(self, size: int, error: DiskError) -> None:
-        """Cut off the rest of a failed append. If the cut fails as well, the directory goes offline."""
+        """Remove the bytes of a failed append from the file. If that fails as well, the directory goes
+        offline.
+        """
         if isinstance(error, DiskRefused):
             reached("log.append_undone")
             self.home.refused(error)
@@ -224,7 +233,7 @@ class SegmentList:
                 return
             except DiskHung as failure:
                 reached("log.append_undone_late")
-                # Report the refusal after the cut, because the report may act on this file, too.
+                # Report the refusal after the file was cut, because the report may act on this file, too.
                 self.home.refused(failure)
                 return
             except DiskError as failure:
@@ -234,7 +243,7 @@ class SegmentList:
     # --- changes
 
     def create(self, base_offset: int, now_ms: int) -> Segment:
-        """Create an empty segment on disk, not yet in the list (blocking). Raises `DiskError`."""
+        """Create an empty segment on disk, which is not in the list yet (blocking). Raises `DiskError`."""
         file = self.home.directory.open(file_name(base_offset, LOG_SUFFIX), create=True)
         self.mark_dirty()
         if file.size:
@@ -244,9 +253,9 @@ class SegmentList:
         return segment
 
     def add(self, fresh: Segment, log_end_offset: int) -> None:
-        """Make this the active segment, and finish the previous one.
+        """Add the new segment as the active one, and finish the previous one.
 
-        Raises `AssertionError` where the two do not join.
+        Raises `AssertionError` if the new segment begins below the log's end, or not behind the previous one.
         """
         old = self.active
         self.check_end(log_end_offset)
@@ -259,8 +268,8 @@ class SegmentList:
         self._take((*self.segments, fresh))
 
     def keep_first(self, count: int) -> tuple[Segment, ...]:
-        """Drop all but the first `count` segments. Returns the dropped segments, the newest first; the caller calls
-        `discard` for them.
+        """Remove all but the first `count` segments from the list. Returns the removed segments, the newest
+        first; the caller must mark their files as deleted.
         """
         doomed = self.segments[: count - 1 : -1]
         self._take(self.segments[:count])
@@ -268,8 +277,8 @@ class SegmentList:
         return doomed
 
     def drop_first(self, count: int) -> tuple[Segment, ...]:
-        """Drop the oldest `count` segments, but never the active one. Returns them; the caller calls `discard` for
-        them.
+        """Remove the oldest `count` segments from the list, but never the active one. Returns them; the
+        caller must mark their files as deleted.
         """
         if not count < len(self.segments):
             raise AssertionError(f"{self.home}: {count} of {len(self.segments)} segments cannot be removed")
@@ -278,12 +287,13 @@ class SegmentList:
         return doomed
 
     def restore_first(self, doomed: tuple[Segment, ...]) -> None:
-        """Put segments that `drop_first` has dropped back into the list. Their files are unchanged."""
+        """Put segments that `drop_first` has removed back into the list. Their files are unchanged."""
         self._take((*doomed, *self.segments))
         self.check_order()
 
     def mark_deleted(self, doomed: tuple[Segment, ...]) -> list[str]:
-        """Rename the files of dropped segments, in the order given (blocking). Returns the new names, for `let_go`.
+        """Rename the files of removed segments, in the order given (blocking). Returns the new names, for
+        `let_go`.
 
         Raises `DiskError`.
         """
@@ -294,7 +304,7 @@ class SegmentList:
         return renamed
 
     def let_go(self, renamed: list[str]) -> None:
-        """Request the removal of the files with these names."""
+        """Request the later removal of the files with these names."""
         self.mark_dirty()
         self.home.remove_later(renamed)
 
@@ -320,15 +330,15 @@ class SegmentList:
     def replace(
         self, sources: tuple[Segment, ...], cleaned: CleanedSegment, doomed: Callable[[list[str]], None]
     ) -> bool:
-        """Replace the sources by a finished cleaned segment. The names of files that can be removed then are
-        appended to `doomed`.
+        """Replace the sources by a finished cleaned segment. `doomed` is called with the names of the files
+        that can then be removed.
 
-        Returns False and changes nothing if other segments are now between the sources.
+        Returns False and changes nothing unless the list still has these sources in a row.
 
         Raises:
-            DiskHung: the swap goes on, or nothing has changed; `cleaned.is_handed_over` says which. DiskRefused:
-            nothing has changed. DiskError: the swap may have begun; the directory must go offline, and the next
-            start finishes it.
+            DiskHung: the swap goes on, or nothing has changed; `cleaned.is_handed_over` says which.
+            DiskRefused: nothing has changed.
+            DiskError: the swap may have begun; the directory must go offline, and the next start finishes it.
         """
         at = self.index_of(sources[0].base_offset)
         after = at + len(sources)
@@ -374,8 +384,8 @@ class SegmentList:
     def _swap(
         self, sources: tuple[Segment, ...], cleaned: CleanedSegment, swapped: tuple[Segment, ...]
     ) -> tuple[list[str], File]:
-        """Swap the files (blocking). Returns the names of files that can be removed, and the live file of the
-        cleaned segment. Raises `DiskError`.
+        """Swap the files (blocking). Returns the names of files that can be removed, and the opened file of
+        the cleaned segment. Raises `DiskError`.
         """
         directory = self.home.directory
         begin_swap(directory, cleaned.base_offset)
@@ -388,7 +398,7 @@ class SegmentList:
             self.check_order()
             for segment in sources:
                 segment.remove()
-                # Keep the snapshot of the first source: it has the state of earlier records.
+                # Keep the snapshot of the first source: it has the producer state from before its records.
                 keeps_snapshot = segment is sources[0]
                 suffixes = tuple(
                     suffix
@@ -400,7 +410,9 @@ class SegmentList:
             return renamed, directory.open(cleaned.segment.name(LOG_SUFFIX))
 
     def make_empty(self, base_offset: int) -> None:
-        """Create the file of an empty segment, under a temporary name until `put_in_place`. Raises `DiskError`."""
+        """Create the file of an empty segment, under a temporary name until `put_in_place`. Raises
+        `DiskError`.
+        """
         file = self.home.directory.open(file_name(base_offset, LOG_SUFFIX) + _EMPTY_SUFFIX, create=True)
         try:
             if file.size:
@@ -409,7 +421,9 @@ class SegmentList:
             file.close()
 
     def put_in_place(self, base_offset: int, created_ms: int, jitter_ms: int = 0) -> Segment:
-        """Put the empty segment of `make_empty` in place with one rename (blocking). Raises `DiskError`."""
+        """Give the file of `make_empty` its final name (blocking), and return its segment. Raises
+        `DiskError`.
+        """
         directory = self.home.directory
         name = file_name(base_offset, LOG_SUFFIX)
         directory.rename(name + _EMPTY_SUFFIX, name)
@@ -427,12 +441,12 @@ class SegmentList:
         self._take((*self.segments[:-1], fresh))
 
     def replace_all(self, fresh: Segment) -> None:
-        """Replace all segments by a single one."""
+        """Replace the whole list by a single segment."""
         self._take((fresh,))
 
     def write_indexes(self) -> None:
-        """Write the new entries of the indexes in memory, so that the next start need not derive them (blocking).
-        Raises `DiskError`.
+        """Write the new entries of all indexes to their files, so that the next start need not derive them
+        (blocking). Raises `DiskError`.
         """
         for segment in self.segments:
             if segment.size and (segment.is_active or segment.index is not None):
@@ -444,11 +458,12 @@ class SegmentList:
     # --- the directory's entries
 
     def mark_dirty(self) -> None:
-        """Note that the directory's entries have changed since its last sync."""
+        """Record that the directory's entries have changed since its last sync."""
         self.entry_is_dirty = True
 
     def sync_topic_id(self) -> None:
-        """Make the topic's id durable before the log's records become durable (blocking). Raises `DiskError`.
+        """Sync the file with the topic id, before records of the log are synced (blocking). Raises
+        `DiskError`.
 
         Kafka writes `partition.metadata` to the device before the first append.
         """
@@ -456,7 +471,9 @@ class SegmentList:
             sync_file(self.home.directory, METADATA_FILE_NAME)
 
     def sync_entry(self) -> None:
-        """Make the directory's entries durable where they have changed (blocking). Raises `DiskError`."""
+        """Sync the directory's entries, if they have changed since the last sync (blocking). Raises
+        `DiskError`.
+        """
         if self.entry_is_dirty:
             self.entry_is_dirty = False
             try:

@@ -1,8 +1,8 @@
-"""Split a segment whose offsets are too far apart for its index, which has 31 bits for each (KAFKA-6264).
+"""Splits a segment whose offsets are too far apart for its index, which has 31 bits for each (KAFKA-6264).
 
-Old versions of Kafka wrote such segments where compaction had left few records. As in Kafka, they are split at a
-start. The names are those of a swap (`parts/swap_files.py`), so a crash leaves what the next start undoes or
-finishes:
+Old versions of Kafka wrote such segments where compaction had left few records. As in Kafka, they are split
+at a start. The names are those of a swap (`parts/swap_files.py`), so the next start after a crash undoes or
+finishes the split:
 
 1. The pieces are written as `.cleaned`, and synced.
 2. They become `.swap`, the last piece first. Before the first piece is renamed, a start undoes everything.
@@ -33,8 +33,8 @@ _COPY_BYTES = 1 << 20
 
 
 def reaches_too_far(segment: Segment, end_offset: int) -> bool:
-    """True if the segment, which ends at or below `end_offset`, has a batch whose offset its index cannot express
-    (blocking).
+    """True if the segment has a batch whose offset its index cannot express (blocking). The segment ends at
+    or below `end_offset`.
     """
     limit = segment.base_offset + RELATIVE_OFFSET_MAX
     if end_offset - 1 <= limit:
@@ -46,8 +46,8 @@ def reaches_too_far(segment: Segment, end_offset: int) -> bool:
 
 
 def split_segment(directory: Dir, segment: Segment) -> list[int]:
-    """Replace a segment by several segments (blocking). Return their base offsets; none if a batch of the segment
-    is damaged.
+    """Replace a segment by several segments (blocking). Returns their base offsets; an empty list if a batch
+    of the segment is damaged.
 
     Raises `DamagedTransactionIndex`, `DiskError`.
     """
@@ -74,7 +74,9 @@ def split_segment(directory: Dir, segment: Segment) -> list[int]:
 
 
 def _pieces(segment: Segment) -> list[tuple[int, int, int]]:
-    """Find base offset, begin and end in the file of each piece; returns none if a batch is damaged."""
+    """Return (base offset, begin, end) of each piece, the last two as positions in the file. The list is
+    empty if a batch is damaged.
+    """
     found: list[tuple[int, int, int]] = []
     base_offset, start = segment.base_offset, 0
     scan = SegmentScan(segment.file, 0, segment.size, base_offset, check_crc=True)
@@ -86,7 +88,7 @@ def _pieces(segment: Segment) -> list[tuple[int, int, int]]:
 
 
 def _copy(directory: Dir, segment: Segment, name: str, start: int, stop: int) -> None:
-    """Write a part of a segment to a file of its own, and make it durable."""
+    """Copy a part of a segment to a file of its own, and sync that file."""
     file = directory.open(name, create=True)
     try:
         if file.size:
@@ -99,5 +101,7 @@ def _copy(directory: Dir, segment: Segment, name: str, start: int, stop: int) ->
 
 
 def _undone(name: str, reason: str) -> None:
-    """Called when a piece on the disk differs from the bytes that were just written; the swap is refused."""
+    """Called when a piece on the disk differs from the bytes that were just written. Raises an error, so that
+    the segment is not replaced.
+    """
     raise AssertionError(f"{name}: {reason}")

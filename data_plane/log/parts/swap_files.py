@@ -1,20 +1,20 @@
-"""The files of a swap: a cleaned segment replaces its sources by one rename after the other, and a start completes
+"""The files of a swap: a cleaned segment replaces its sources by a series of renames, and a start completes
 an interrupted swap.
 
-The names are Kafka's, so that each program finishes a swap that the other has begun:
+The names are Kafka's, so Odradek finishes a swap that Kafka has begun, and the reverse:
 
 1. `NNN.log.cleaned` and its indexes are written and synced. A start removes them.
 2. They become `.swap`, the `.log` last. From here on a start finishes the swap.
 3. The sources' files become `.deleted`, which a start removes.
 4. The `.swap` files lose their suffix, the `.log` first.
 
-A directory's entries reach the device in the order of their changes. So after a power loss, the files show how far
-the swap had come. Before the end of step 2 it is undone, later it is finished. The sources are the segments from
-the cleaned one's base offset up to its end. Kafka may have been interrupted while it split a segment into several.
-Then there are `.cleaned` and `.swap` files side by side, and the split is undone.
+A directory's entries reach the device in the order of their changes. So after a power loss, the files show
+how far the swap had come. Before the end of step 2 it is undone, later it is finished. The sources are the
+segments from the cleaned one's base offset up to its end. Kafka may have been interrupted while it split a
+segment into several. Then there are `.cleaned` and `.swap` files side by side, and the split is undone.
 
-A damaged file must not replace sound ones. As long as the first source has its old name, all sources have. In that
-case, a swap whose `.swap` file is damaged is undone.
+A damaged file must not replace sound ones. As long as the first source has its old name, all sources have. In
+that case, a swap whose `.swap` file is damaged is undone.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 def begin_swap(directory: Dir, base_offset: int) -> None:
-    """Take step 2: after the last of its renames, the swap will be finished. Raises `DiskError`."""
+    """Rename the cleaned files to `.swap` (step 2). After the last rename, a start would finish the swap.
+    Raises `DiskError`.
+    """
     for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
         _rename(directory, file_name(base_offset, suffix), CLEANED_SUFFIX, SWAP_SUFFIX)
 
 
 def end_swap(directory: Dir, base_offset: int) -> None:
-    """Take step 4: the `.swap` files lose their suffix. Raises `DiskError`."""
+    """Remove the suffix `.swap` from the files (step 4). Raises `DiskError`."""
     for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
         _rename(directory, file_name(base_offset, suffix), SWAP_SUFFIX, "")
 
@@ -64,10 +66,11 @@ def _rename(directory: Dir, name: str, old_suffix: str, new_suffix: str) -> None
 
 
 def put_in_order(directory: Dir, names: list[str], on_undone: Callable[[str, str], None]) -> list[str]:
-    """Finish or undo a swap that a crash interrupted, and remove files marked for it (at start, blocking).
+    """Finish or undo a swap that a crash interrupted, and remove files marked for removal (at start,
+    blocking).
 
-    `on_undone` is called with the name of each damaged `.swap` file and its fault. Returns the names that are in
-    the directory now. Raises `DiskError`.
+    `on_undone` is called with the name of each damaged `.swap` file and its fault. Returns the names of all
+    files in the directory afterwards. Raises `DiskError`.
     """
     ours = [name for name in names if name[:_NAME_DIGITS].isdigit()]
     cleaned = [name for name in ours if name.endswith(CLEANED_SUFFIX)]
@@ -107,7 +110,7 @@ def _logs(swapped: list[str]) -> list[str]:
 
 
 def _damage(directory: Dir, name: str, names: list[str]) -> str | None:
-    """Describe the fault of a cleaned segment; None if it has none."""
+    """Describe the fault of a cleaned segment; returns None if it is sound."""
     scan = _scan(directory, name, check_crc=True)
     if scan.damage is not None:
         return f"{scan.damage}, at position {scan.position}"
@@ -121,7 +124,7 @@ def _damage(directory: Dir, name: str, names: list[str]) -> str | None:
 
 
 def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> None:
-    """Remove the sources that the cleaned segments replace, as far as they still exist."""
+    """Remove the segments that the cleaned segments replace, as far as they still exist."""
     logs = _logs(swapped)
     if not logs:
         return
@@ -142,12 +145,12 @@ def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> Non
 
 
 def _last_base(names: list[str]) -> int:
-    """Find the base offset of the last segment; -1 if there is none."""
+    """Return the base offset of the last segment; -1 if there is none."""
     return max((_base_offset(name) for name in names if name.endswith(LOG_SUFFIX)), default=-1)
 
 
 def _scan(directory: Dir, name: str, *, check_crc: bool = False) -> SegmentScan:
-    """Scan a cleaned segment to its end."""
+    """Scan a cleaned segment to its end. Returns the finished scan."""
     file = directory.open(name)
     try:
         scan = SegmentScan(file, 0, file.size, _base_offset(name), check_crc=check_crc)

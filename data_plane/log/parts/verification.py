@@ -1,21 +1,22 @@
-"""Guards of transactions that are being verified: proof that the coordinator was asked before the first append. PURE.
+"""Guards of transactions that are being verified: each proves that the coordinator was asked before the first
+append. PURE.
 
-A producer may write to a partition without having added it to its transaction. Its records would stay undecided, as
-the coordinator writes no marker for them. So the first append of a transaction waits until the coordinator knows
-the partition (KIP-890, part 1):
+A producer may write to a partition without having added it to its transaction. Its records would stay
+undecided, as the coordinator writes no marker for them. So the first append of a transaction waits until the
+coordinator knows the partition (KIP-890, part 1):
 
 1. `begin` makes a guard for the producer, or finds an existing one. The leader asks the coordinator.
 2. The append presents the guard. It is refused unless the log still has this very guard for the producer.
-3. Each transactional append voids the guard: the first records, or a marker that came in between. So after a late
-   answer of the coordinator no records follow the marker that ended their transaction.
+3. Each transactional append voids the guard: the first records, or a marker that came in between. So after a
+   late answer of the coordinator no records follow the marker that ended their transaction.
 
 Later appends of the transaction need no guard, since the log knows that it is open: they use `ONGOING`. But a
-producer id is no secret, and a client may name a transactional id of its own beside another's producer id. So the log
-also keeps the transactional id for which its open transaction was verified. A batch with another id is verified like
-a first batch, and the coordinator of that id refuses it (INVALID_PRODUCER_ID_MAPPING).
+producer id is no secret, and a client may combine its own transactional id with another client's producer id.
+So the log also keeps the transactional id for which its open transaction was verified. A batch with another
+id is verified like a first batch, and the coordinator of that id refuses it (INVALID_PRODUCER_ID_MAPPING).
 
-All of this is soft state. A new leader has none, and each producer's next append is verified again, once. A producer
-id belongs to one transactional id for ever, so a verification stays true.
+Guards are in memory only. A new leader has none, and each producer's next append is verified again, once. A
+producer id belongs to one transactional id permanently, so a verification stays true.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from __future__ import annotations
 from hashlib import blake2b
 
 GUARDS_MAX = 4_000
-"""The most guards of one log. Beyond it, the guards of the oldest producer become void, and that producer must be
-verified again.
+"""The most guards of one log. Beyond it, the guards of the oldest producer become void, and that producer
+must be verified again.
 """
 _NAME_LENGTH_MAX = 64
 
 
 def name_of(transactional_id: str) -> str:
-    """Shorten a transactional id for logs: return the id itself, or the digest of a long id. Clients choose the
-    length.
+    """Return a short name for a transactional id: the id itself, or the digest of a long id. (Clients choose
+    the length.)
     """
     if len(transactional_id) <= _NAME_LENGTH_MAX:
         return transactional_id
@@ -39,7 +40,7 @@ def name_of(transactional_id: str) -> str:
 
 
 class VerificationGuard:
-    """One verification. Guards are compared by identity."""
+    """The guard of one verification. Guards are compared by identity."""
 
     __slots__ = ("created_ms", "lowest_sequence", "name", "producer_epoch", "supports_epoch_bump")
 
@@ -47,31 +48,37 @@ class VerificationGuard:
         self, name: str, producer_epoch: int, lowest_sequence: int, supports_epoch_bump: bool, created_ms: int
     ) -> None:
         self.name = name
-        """The transactional id that the coordinator is asked about (`name_of`)."""
+        """The short name (`name_of`) of the transactional id that the coordinator is asked about."""
         self.producer_epoch = producer_epoch
         self.lowest_sequence = lowest_sequence
-        """The lowest sequence number of the batches that wait for this verification: the first append begins there."""
+        """The lowest sequence number of the batches that wait for this verification. The first append must
+        begin with it.
+        """
         self.supports_epoch_bump = supports_epoch_bump
-        """True if the producer's epoch grows with each transaction (KIP-890, part 2)."""
+        """True if the producer's epoch increases with each transaction (KIP-890, part 2)."""
         self.created_ms = created_ms
 
 
 ONGOING = VerificationGuard("", -1, -1, False, 0)
-"""The guard of an append to a transaction that is already open. It cannot begin a transaction."""
+"""The guard of an append to a transaction that is already open. With it no transaction can begin."""
 
 
 class Verifications:
-    """The guards of one log by producer id and transactional id, and the verified ids of its open transactions."""
+    """The guards of one log by producer id and transactional id, and the verified transactional ids of its
+    open transactions.
+    """
 
     __slots__ = ("_count", "_guards", "verified")
 
     def __init__(self) -> None:
         self._guards: dict[int, dict[str, VerificationGuard]] = {}
-        """Each transactional id has its own guard, so that a wrong id has no effect on the right one's."""
+        """The guards: producer id -> short name of the transactional id -> guard. So a wrong transactional id
+        does not affect the right one's guard.
+        """
         self._count = 0
         self.verified: dict[int, str] = {}
-        """The verified transactional id of each producer with an open transaction. Others may read it; only the
-        methods below change it.
+        """The verified transactional id of each producer with an open transaction. Other code may read it;
+        only the methods below change it.
         """
 
     def __len__(self) -> int:
@@ -86,8 +93,8 @@ class Verifications:
         supports_epoch_bump: bool,
         now_ms: int,
     ) -> VerificationGuard:
-        """Get the guard of a producer and its transactional id, for a batch that is about to wait for the
-        coordinator.
+        """Return the guard of a producer and its transactional id, for a batch that will wait for the
+        coordinator. Makes it if there is none.
         """
         guard = self._guards.get(producer_id, {}).get(name)
         if guard is None:
@@ -103,18 +110,18 @@ class Verifications:
         return guard
 
     def is_valid(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """True if this guard object is the producer's present guard."""
+        """True if this is the current guard object of the producer."""
         guards = self._guards.get(producer_id)
         return guards is not None and guard is not None and guards.get(guard.name) is guard
 
     def void(self, producer_id: int) -> None:
-        """End the producer's guards, because a transactional batch or a marker was appended."""
+        """Remove all guards of a producer, because a transactional batch or a marker was appended."""
         guards = self._guards.pop(producer_id, None)
         if guards is not None:
             self._count -= len(guards)
 
     def refuse(self, producer_id: int, name: str) -> None:
-        """End a guard, because the coordinator has answered that the producer id does not belong to this
+        """Remove a guard, because the coordinator has answered that the producer id does not belong to this
         transactional id.
         """
         guards = self._guards.get(producer_id)
@@ -124,7 +131,7 @@ class Verifications:
                 del self._guards[producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """End the guards that are older than this."""
+        """Remove the guards that are older than `expiration_ms`."""
         old = [
             (producer_id, name)
             for producer_id, guards in self._guards.items()
@@ -137,15 +144,15 @@ class Verifications:
     # --- open transactions
 
     def note_verified(self, producer_id: int, guard: VerificationGuard) -> None:
-        """Note that the producer's open transaction has a batch that was verified with this guard."""
+        """Remember the transactional id of this guard as verified for the producer's open transaction."""
         self.verified[producer_id] = guard.name
 
     def note_ended(self, producer_id: int) -> None:
-        """Forget the verified id of a transaction that has ended."""
+        """Forget the verified transactional id of a transaction that has ended."""
         self.verified.pop(producer_id, None)
 
     def forget_verified(self) -> None:
-        """Forget the verified ids of all transactions: the log was cut, maybe before the start of some
+        """Forget the verified ids of all transactions: the log was truncated, perhaps below the start of some
         transactions.
         """
         self.verified.clear()

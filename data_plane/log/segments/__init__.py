@@ -1,1 +1,1 @@
-"""Segments of a log: files of batches and their sparse indexes."""
+"""The segments of a log: files of batches, and their sparse indexes."""

@@ -29,7 +29,7 @@ class DamagedTransactionIndex(Exception):
 
 
 class AbortedTransaction(NamedTuple):
-    """One entry of the index. `last_offset` is the offset of the transaction's marker."""
+    """One entry of the index. `last_offset` is the offset of the transaction's abort marker."""
 
     producer_id: int
     first_offset: int
@@ -38,7 +38,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedIndex:
-    """The entries of one segment, in 32 bytes of memory each."""
+    """The aborted transactions of one segment; an entry takes 32 bytes of memory."""
 
     __slots__ = ("_fields",)
 
@@ -56,7 +56,9 @@ class AbortedIndex:
         return AbortedTransaction(*self._fields[at * _FIELDS : (at + 1) * _FIELDS])
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Add the newest transaction. Raises `AssertionError` unless its marker is after the last one's."""
+        """Add the entry of the newest abort marker. Raises `AssertionError` unless its offset is above the
+        last marker's.
+        """
         if self._fields and entry.last_offset <= self._fields[-2]:
             raise AssertionError(
                 f"an abort marker at offset {entry.last_offset} cannot follow the abort marker at "
@@ -65,11 +67,11 @@ class AbortedIndex:
         self._fields.extend(entry)
 
     def truncate(self, offset: int) -> None:
-        """Forget the markers at `offset` and behind it."""
+        """Remove the entries whose marker is at `offset` or later."""
         del self._fields[self._first_ending_at(offset) * _FIELDS :]
 
     def _first_ending_at(self, offset: int) -> int:
-        """Find the number of the first entry whose marker is at `offset` or behind it."""
+        """Return the index of the first entry whose marker is at `offset` or later."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -80,8 +82,8 @@ class AbortedIndex:
         return low
 
     def collect(self, offset: int, end_offset: int, found: list[AbortedTransaction]) -> bool:
-        """Add the transactions with offsets in `[offset, end_offset)` to `found`. Returns True if no later segment
-        has any.
+        """Add the transactions with offsets in `[offset, end_offset)` to `found`. Returns True if no later
+        segment can have more of them.
         """
         for at in range(self._first_ending_at(offset), len(self)):
             entry = self._entry(at)
@@ -92,12 +94,12 @@ class AbortedIndex:
         return False
 
     def encode(self) -> bytes:
-        """Encode the whole file."""
+        """Encode all entries as the contents of a `.txnindex` file."""
         return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in self)
 
     @classmethod
     def decode(cls, data: bytes) -> AbortedIndex:
-        """Read a file. Raises `DamagedTransactionIndex`."""
+        """Decode the contents of a `.txnindex` file. Raises `DamagedTransactionIndex`."""
         if len(data) % ENTRY_BYTES:
             raise DamagedTransactionIndex(
                 f"the transaction index has {len(data)} bytes, which is no whole number of entries"
@@ -119,4 +121,4 @@ class AbortedIndex:
 
 
 NONE_ABORTED = AbortedIndex()
-"""An empty index, shared by all segments without entries. It must stay empty."""
+"""An empty index that all segments without aborted transactions share. It must stay empty."""

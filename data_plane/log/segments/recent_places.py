@@ -1,12 +1,13 @@
-"""The boundaries of an active segment's last batches, so that reads at its tail need no look into the file. PURE.
+"""The boundaries of an active segment's last batches, so that reads at its end need not look into the file.
+PURE.
 
-Followers and consumers that keep up ask for the offset behind a batch that was appended a moment ago. Each has its
-own pace, and asks for a bounded number of bytes. The places here have both the beginning and the end of such a
-read. The sparse index has the beginnings of some batches only. With the index alone, every such read would need
-several small reads of headers.
+Followers and consumers that keep up ask for the offset behind a batch that was appended a moment ago. Each
+reads at its own pace, a limited number of bytes at a time. The places here have both the beginning and the
+end of such a read. The sparse index has the beginnings of some batches only. With the index alone, every such
+read would need several small reads of headers.
 
-A position is appended before its offset, so a reader in another thread finds a position for every offset. When the
-arrays are full, they are replaced as a whole.
+A position is appended before its offset, so a reader in another thread finds a position for every offset.
+When the arrays are full, they are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ PLACES_KEPT = 32
 
 
 class RecentPlaces:
-    """Neighbouring batch boundaries, ascending: the batch that holds `offsets[i]` or follows it begins at `positions[i]`."""
+    """Successive batch boundaries, ascending: the batch that begins at `offsets[i]`, or next after it, begins
+    at `positions[i]` of the file.
+    """
 
     __slots__ = ("offsets", "positions")
 
@@ -29,11 +32,11 @@ class RecentPlaces:
 
     @classmethod
     def beginning(cls, offset: int, position: int) -> RecentPlaces:
-        """Make places with one boundary."""
+        """Make a collection with a single boundary."""
         return cls(array("q", (offset,)), array("q", (position,)))
 
     def noted(self, offset: int, position: int) -> RecentPlaces:
-        """Return the places with the next boundary added; the caller must use the result from now on."""
+        """Add the next boundary. Returns the collection to use from now on, which may be a new one."""
         self.positions.append(position)
         self.offsets.append(offset)
         if len(self.offsets) < PLACES_MAX:
@@ -41,17 +44,17 @@ class RecentPlaces:
         return RecentPlaces(self.offsets[-PLACES_KEPT:], self.positions[-PLACES_KEPT:])
 
     def position_of(self, offset: int) -> int:
-        """Find the position of the batch that begins at `offset` or next after it.
+        """Return the position of the batch that begins at `offset` or next after it.
 
-        Returns -1 if `offset` is no boundary known here.
+        Returns -1 if no boundary with this offset is remembered.
         """
         offsets = self.offsets
         at = bisect_left(offsets, offset)
         return self.positions[at] if at < len(offsets) and offsets[at] == offset else -1
 
     def cut_at(self, start: int, limit: int) -> tuple[int, int] | None:
-        """Find (position, offset) of the last boundary in `[start, limit]`. Returns (start, -1) if that is `start`,
-        and None if it is not known.
+        """Return (position, offset) of the last boundary with a position in `[start, limit]`. Returns (start,
+        -1) if `start` is the last, and None if the boundaries are not remembered.
         """
         offsets = self.offsets
         at = bisect_right(self.positions, limit, 0, len(offsets)) - 1
@@ -61,7 +64,9 @@ class RecentPlaces:
         return (position, offsets[at]) if position > start else (start, -1)
 
     def next_after(self, position: int) -> tuple[int, int] | None:
-        """Find (position, offset) of the boundary after the one at `position`; None if it is not known."""
+        """Return (position, offset) of the boundary after the one at `position`; None if it is not
+        remembered.
+        """
         count = len(self.offsets)
         at = bisect_left(self.positions, position, 0, count)
         if at + 1 >= count or self.positions[at] != position:

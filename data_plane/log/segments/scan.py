@@ -1,8 +1,9 @@
-"""Walk over the batches of a segment file by their headers, with or without checking their checksums.
+"""Reads the batches of a segment file one after the other by their headers, with or without checking their
+checksums.
 
-Files are read in chunks with positioned reads. A walk that checks reads every byte once, into a buffer that the
-caller keeps for many segments. A walk that only reads headers fetches a chunk wherever the next header lies outside
-the last chunk. So it skips large batches, and small ones share a call.
+Files are read in chunks with positioned reads. A scan with checksums reads every byte once, into a buffer
+that the caller keeps for many segments. A scan of headers alone reads a chunk wherever the next header lies
+outside the last chunk. So it skips large batches, and several small ones need only one call.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ HEADER_CHUNK_BYTES = 32 << 10
 class SegmentScan:
     """Iterates over (position, header) of the batches in `[position, end)` of a file.
 
-    It stops at the first batch that is cut, does not fit behind its predecessor, or (with `check_crc`) has a wrong
-    checksum. Then `position` is the end of the good batches, `next_offset` the offset behind them, and `damage`
-    describes the fault (None when the walk reached `end`).
+    It stops at the first batch that is cut, does not fit behind its predecessor, or (with `check_crc`) has a
+    wrong checksum. Then `position` is the end of the good batches, `next_offset` the offset behind them, and
+    `damage` describes the fault (None when the scan reached `end`).
 
     Raises `DiskError` while iterating.
     """
@@ -71,13 +72,15 @@ class SegmentScan:
                 left = self._file.pread_into(view[: min(chunk_max, end - position)], position)
                 chunk_end = position + left
                 if left < HEADER_SIZE:
-                    self.damage = "the file is shorter than its size in the directory"
+                    self.damage = "the file ends before the size that the file system reports"
                     return
             header = unpack(view, at)
             base_offset, length, _, magic, crc, _, delta = header[:7]
             size = length + SIZE_PREFIX
             if magic != MAGIC or size < HEADER_SIZE or size > end - position:
-                self.damage = f"no batch of magic {magic} and {size} bytes is possible here"
+                self.damage = (
+                    f"the bytes here claim a batch of magic {magic} and {size} bytes, which is impossible"
+                )
                 return
             if base_offset < next_offset or delta < 0:
                 self.damage = (
@@ -107,15 +110,15 @@ class SegmentScan:
                 chunk_start = chunk_end = position
 
     def stop_before(self, position: int, next_offset: int, damage: str | None) -> None:
-        """End the scan before the batch at `position`. `damage` describes the fault of that batch; None if it has
-        none.
+        """End the scan before the batch at `position`. `damage` describes the fault of that batch; None if it
+        has none.
         """
         self.position = position
         self.next_offset = next_offset
         self.damage = damage
 
     def _crc_of_large_batch(self, view: memoryview, position: int, size: int) -> int:
-        """Compute the checksum of a batch that the buffer cannot hold at once, piece by piece."""
+        """Compute the checksum of a batch that is larger than the buffer, piece by piece."""
         crc = 0
         at, end = position + CRC_START, position + size
         while at < end:

@@ -45,14 +45,16 @@ _USED, _IDLE, _DROPPED = 2, 1, 0
 NO_TIMESTAMP = -1
 UNKNOWN = -2
 _BEGINNING = (0, 0)
-"""The first place of a log, shared: most segments of a node with many partitions are empty and begin here."""
+"""The place (offset 0, position 0), shared: most segments of a node with many partitions are empty and begin
+here.
+"""
 
 
 @lru_cache(maxsize=256)
 def file_name(offset: int, suffix: str) -> str:
-    """Write twenty digits and a suffix, as Kafka names a segment's files.
+    """Return the name of a segment's file as Kafka writes it: the base offset in twenty digits, and a suffix.
 
-    (The result is cached: open files keep their names, and thousands of first segments have the same name.)
+    The result is cached: open files keep their names, and thousands of first segments have the same name.
     """
     return f"{offset:020d}{suffix}"
 
@@ -94,53 +96,55 @@ class Segment:
         self.size = file.size
         self.is_active = is_active
         self.aborted: AbortedIndex | None = NONE_ABORTED
-        """The aborted transactions whose markers are in this segment; None if they are still only in the file.
-        Never None while active.
+        """The aborted transactions whose markers are in this segment; None until they are read from their
+        file. An active segment always has them.
         """
         self.index: SegmentIndex | None = None
         self.index_is_written = (0, 0)
-        """The numbers of entries of both indexes that are in their files: (offset index, time index)."""
+        """How many entries of each index are already in its file: (offset index, time index)."""
         self.bytes_since_index = 0
         self.first_timestamp_ms = NO_TIMESTAMP
-        """The newest timestamp of the first batch, from which `segment.ms` counts."""
+        """The newest timestamp in the segment's first batch, from which `segment.ms` counts."""
         self.max_timestamp_ms = NO_TIMESTAMP if is_known else UNKNOWN
-        """UNKNOWN until the index of an inactive segment has been read."""
+        """The newest timestamp that batch headers claim. UNKNOWN until the index of an inactive segment has
+        been read.
+        """
         self.max_timestamp_offset = base_offset
         self.created_ms = 0
         self.jitter_ms = 0
         self.read_place = self.bound_place = (base_offset, 0) if base_offset else _BEGINNING
-        """The end of the last read, and the last upper bound, each as (offset, position of the first batch that
-        ends there or later). Each tuple is replaced as a whole, for other threads.
+        """The end of the last read, and the last upper bound, each as (offset, position of the first batch
+        that ends there or later). Each tuple is replaced as a whole, for other threads.
         """
         self.recent: RecentPlaces | None = None
-        """The ends of the last batches that were appended since the segment was opened or cut; None before the
-        first.
+        """The boundaries of the last batches that were appended since the segment was opened or truncated;
+        None before the first.
         """
         self.walked: WalkedTimes | None = None
-        """The real timestamps of the segment's records, whatever the batch headers claim; None if they were never
-        needed.
+        """The real timestamps of the segment's records, which a walk has read; None if they were never
+        needed. Batch headers may claim others.
         """
         self.aged: tuple[int, int] | None = None
-        """(size, time of the last change) of the file, as a worker last read them."""
+        """The file's (size in bytes, time of the last change) when a worker last read them."""
         self.uses = _USED
         self.is_removed = False
         self.needs_sync = False
-        """True if the segment must be synced even below the recovery point: it was cut, or finished with new index
-        files and a snapshot.
+        """True if the segment must be synced even below the recovery point: it was truncated, or has new
+        index files and a snapshot.
         """
 
     def name(self, suffix: str) -> str:
         return file_name(self.base_offset, suffix)
 
-    # --- its life
+    # --- active and finished
 
     def begin(self, now_ms: int, jitter_ms: int = 0) -> None:
-        """Begin the segment's time as the active one; `jitter_ms` is subtracted from `segment.ms`."""
+        """Begin the time after which the active segment rolls. `jitter_ms` is subtracted from `segment.ms`."""
         self.created_ms = now_ms
         self.jitter_ms = jitter_ms
 
     def activate(self) -> None:
-        """Take appends from now on."""
+        """Allow appends from now on."""
         self.is_active = True
 
     def finish(self) -> None:
@@ -149,7 +153,7 @@ class Segment:
         self.needs_sync = True
 
     def check_size(self) -> None:
-        """Raise `AssertionError` unless the file ends where the segment does."""
+        """Raise `AssertionError` unless the file has as many bytes as the segment."""
         if self.size != self.file.size:
             raise AssertionError(
                 f"{self.file.path} has {self.file.size} bytes, but the node counted {self.size} bytes "
@@ -157,7 +161,9 @@ class Segment:
             )
 
     def cut(self, position: int, offset: int) -> None:
-        """Cut the active segment at `position`, where `offset` would be. Raises `DiskError`."""
+        """Cut the active segment's file and its indexes at `position`, the place of `offset`. Raises
+        `DiskError`.
+        """
         if not 0 <= position <= self.size:
             raise AssertionError(
                 f"{self.file.path}: a cut at position {position} is outside the segment's {self.size} bytes"
@@ -177,13 +183,15 @@ class Segment:
         self.measure_tail()
 
     def cut_durably(self, position: int) -> None:
-        """Cut the file during recovery: the cut bytes must not come back behind later appends. Raises `DiskError`."""
+        """Cut the file during recovery, and sync it: the cut bytes must not reappear behind later appends.
+        Raises `DiskError`.
+        """
         self.size = position
         self.file.truncate(position)
         self.file.sync()
 
     def _cut_index_files(self) -> None:
-        """Cut the index files to the entries that the index in memory still has."""
+        """Truncate the index files to the entries that the index in memory still has."""
         index = self.index if self.index is not None else _EMPTY
         offsets, times = self.index_is_written
         offsets, times = min(offsets, len(index.offsets)), min(times, len(index.times))
@@ -197,8 +205,8 @@ class Segment:
         self.index_is_written = (offsets, times)
 
     def measure_tail(self) -> None:
-        """Recompute first and largest timestamp and the bytes since the last index entry, from the index and the batches
-        behind its last entry.
+        """Recompute first and newest timestamp and the bytes since the last index entry. Reads the index, and
+        the batches behind its last entry.
         """
         index = self.index
         self.first_timestamp_ms = NO_TIMESTAMP
@@ -222,8 +230,8 @@ class Segment:
                 self.max_timestamp_offset = header.last_offset
 
     def begin_recovery(self) -> None:
-        """Reset all derived data before recovery: it calls `note_batch` for each batch of the file, from the first
-        on.
+        """Reset all derived data before recovery, which then calls `note_batch` for each batch of the file,
+        from the first on.
         """
         self.index = None
         self.walked = None
@@ -237,7 +245,9 @@ class Segment:
     def note_batch(
         self, position: int, size: int, last_offset: int, max_timestamp_ms: int, interval: int
     ) -> None:
-        """Bring indexes and timestamps up to date with a batch that is in the file (Kafka's order of steps)."""
+        """Update indexes and timestamps for a batch that has been written to the file (Kafka's order of
+        steps).
+        """
         end = position + size
         if end > self.size:
             self.size = end
@@ -264,7 +274,9 @@ class Segment:
             self.bytes_since_index += size
 
     def load_index(self, interval: int) -> SegmentIndex:
-        """Return the index, read from its files or rebuilt where these cannot be right. May read the whole segment."""
+        """Return the index. Reads it from its files if necessary, or rebuilds it if the files cannot be
+        right. May read the whole segment.
+        """
         index = self.index
         self.uses = _USED
         if index is None:
@@ -303,13 +315,15 @@ class Segment:
         return self.directory.in_time(lambda: self.rebuild_index(interval), _keep)
 
     def rebuild_index(self, interval: int) -> SegmentIndex:
-        """Derive the index from the segment and write its files again. The segment must be sound."""
+        """Derive the index from the batches and write its files again. Returns the index. The batches must be
+        sound.
+        """
         file = self.pinned_file()
         try:
             fresh = Segment(self.directory, self.base_offset, file, is_active=False)
             for position, header in SegmentScan(file, 0, self.size, self.base_offset):
                 if header.last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
-                    # Readers will find the damage. The index cannot express this offset.
+                    # The index has no room for this offset, so the batch is damaged. Readers will find the damage.
                     break
                 fresh.note_batch(position, header.size, header.last_offset, header.max_timestamp, interval)
         finally:
@@ -328,22 +342,25 @@ class Segment:
         return index
 
     def rebuild_damaged_index(self, interval: int) -> None:
-        """Drop all entries and remembered places, after one of them was found wrong."""
+        """Rebuild the index and forget all remembered places, because one of them was found wrong."""
         self.forget_places()
         if not self.is_active:
             self._rebuild_in_time(interval)
 
     def newest_timestamp_ms(self, interval: int) -> int:
-        """Return the newest timestamp that the segment's batches claim, or that a walk has found; -1 if there is none."""
+        """Return the newest timestamp in ms that the batch headers claim, or that a walk has found; -1 if
+        there is none.
+        """
         if self.max_timestamp_ms == UNKNOWN:
             self.load_index(interval)
         return self.max_timestamp_ms
 
     def write_index(self) -> None:
-        """Append the missing entries to the index files. A finished segment's time index gets its last entry too.
+        """Append the new entries to the index files. A finished segment's time index also gets its last
+        entry.
 
-        The files are not synced here: `flush_index` does that. If the disk refuses for lack of room, the segment goes
-        on without index files. Raises `DiskHung`.
+        The files are synced by `flush_index`, not here. If the disk lacks room, the segment continues without
+        index files. Raises `DiskHung`.
         """
         index = self.index
         if index is None:
@@ -366,7 +383,7 @@ class Segment:
         self.index_is_written = (offsets, times)
 
     def flush_index(self) -> None:
-        """Make the index files durable (blocking). Missing files are rebuilt when they are needed."""
+        """Sync the index files (blocking). Missing files are rebuilt when they are needed."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             sync_file(self.directory, self.name(suffix))
         if self.aborted is not NONE_ABORTED:
@@ -378,7 +395,9 @@ class Segment:
             remove_if_present(self.directory, self.name(suffix))
 
     def grow_idle(self) -> None:
-        """Drop index and descriptor of an inactive segment that was not used since the last call."""
+        """Close the file and drop the index of an inactive segment, if nothing has used it since the last
+        call.
+        """
         if self.uses == _USED:
             self.uses = _IDLE
         elif self.uses == _IDLE and not self.is_active and self._index_is_on_disk():
@@ -394,14 +413,14 @@ class Segment:
 
     @property
     def needs_index(self) -> bool:
-        """True if `newest_timestamp_ms` has to read the index, or more."""
+        """True if `newest_timestamp_ms` would have to read the index, and perhaps batches."""
         return self.max_timestamp_ms == UNKNOWN
 
     # --- aborted transactions
 
     def note_aborted(self, entry: AbortedTransaction) -> None:
-        """Note an abort marker that was appended, or found by a scan. The index file is written when the segment is
-        finished.
+        """Record an abort marker that was appended, or found by a scan. The index file is written when the
+        segment is finished.
         """
         index = self.aborted
         if index is None:
@@ -414,17 +433,17 @@ class Segment:
         index.append(entry)
 
     def forget_aborted(self) -> None:
-        """Forget the noted abort markers, because all will be noted again. The file stays until it is written or
-        removed.
+        """Forget the recorded abort markers, because a scan will record all of them again. The file stays
+        until it is written or removed.
         """
         self.aborted = NONE_ABORTED
 
     def expect_aborted(self) -> None:
-        """Expect a file of aborted transactions, which is read at first need."""
+        """Forget the aborted transactions in memory: the next need reads them from their file."""
         self.aborted = None
 
     def load_aborted(self) -> AbortedIndex:
-        """Return the aborted transactions; read them now if they have not been needed before.
+        """Return the aborted transactions. Reads them from their file if this is the first need.
 
         Raises `DamagedTransactionIndex`, `FileClosed` for a segment that was removed, `DiskError`.
         """
@@ -440,9 +459,10 @@ class Segment:
         return index
 
     def write_aborted(self) -> bool:
-        """Write the file anew, if it has any contents: the segment is finished, closed or recovered.
+        """Write the file of aborted transactions, if there are any. Called when the segment is finished,
+        closed or recovered.
 
-        Returns True if it was written. `flush_index` makes it durable. Raises `DiskError`.
+        Returns True if it was written. `flush_index` syncs it. Raises `DiskError`.
         """
         if self.aborted is None or not len(self.aborted):
             return False
@@ -450,15 +470,16 @@ class Segment:
         return True
 
     def remove_aborted_file(self) -> None:
-        """Remove the outdated file. Raises `DiskError`."""
+        """Remove the outdated file of aborted transactions. Raises `DiskError`."""
         remove_if_present(self.directory, self.name(TXN_INDEX_SUFFIX))
 
     # --- finding places
 
     def position_of(self, offset: int, file: File, interval: int) -> tuple[int, int]:
-        """Find (position, base offset) of the first batch that ends at `offset` or later.
+        """Return (position, base offset) of the first batch that ends at `offset` or later.
 
-        Returns (size, -1) if the segment has none. `file` is the segment's file, which the caller may have pinned.
+        Returns (size, -1) if the segment has no such batch. `file` is the segment's file, which the caller
+        may have pinned.
 
         Raises:
             CorruptBatch: the file has no batches there.
@@ -491,7 +512,9 @@ class Segment:
             return self._scan_for(offset, file, 0, RELATIVE_OFFSET_MAX + self.base_offset)
 
     def _scan_for(self, offset: int, file: File, position: int, first_max: int) -> tuple[int, int]:
-        """Search from `position`, where a batch begins whose base offset is not above `first_max`."""
+        """Search for the batch that ends at `offset` or later. Begins at `position`, where a batch begins
+        whose base offset is at most `first_max`.
+        """
         size = self.size
         base_max = first_max
         chunk, chunk_start = b"", position
@@ -516,7 +539,7 @@ class Segment:
         return size, -1
 
     def first_batch_end(self, position: int, file: File) -> tuple[int, int]:
-        """Find (end position, next offset) of the batch at `position`. Raises `CorruptBatch`."""
+        """Return (end position, next offset) of the batch at `position`. Raises `CorruptBatch`."""
         recent = self.recent
         if recent is not None and (found := recent.next_after(position)) is not None:
             return found
@@ -534,9 +557,10 @@ class Segment:
         raise CorruptBatch(f"{file.path} has no valid batch at position {position}")
 
     def cut_at(self, start: int, limit: int, file: File, interval: int) -> tuple[int, int]:
-        """Find (position, next offset) of the last batch boundary in `[start, limit]`; `start` is one.
+        """Return (position, next offset) of the last batch boundary in `[start, limit]`. `start` is a
+        boundary.
 
-        Returns (start, -1) if the first batch is longer than that. Raises `CorruptBatch`.
+        Returns (start, -1) if the first batch ends behind `limit`. Raises `CorruptBatch`.
         """
         recent = self.recent
         if recent is not None and (found := recent.cut_at(start, limit)) is not None:
@@ -560,25 +584,29 @@ class Segment:
         return position, next_offset
 
     def note_read(self, next_offset: int, end: int) -> None:
-        """Remember that a read has ended at position `end`, where `next_offset` begins: most readers continue
+        """Remember where a read has ended: at position `end`, with `next_offset`. Most readers continue
         there.
         """
         self.read_place = (next_offset, end)
         self.uses = _USED
 
     def note_bound(self, upper_bound: int, end: int) -> None:
-        """Remember the upper bound of a read, and its position `end`: the next read often has the same bound."""
+        """Remember the position `end` of a read's upper bound, because the next read often has the same
+        bound.
+        """
         self.bound_place = (upper_bound, end)
 
     def forget_places(self) -> None:
-        """Forget the remembered places. The start of the segment is always a right place."""
+        """Forget the remembered places; searches then begin at the start of the segment."""
         self.recent = None
         self.read_place = self.bound_place = (self.base_offset, 0)
 
     # --- the file, for other threads
 
     def flush(self, snapshot: str | None = None) -> None:
-        """Make the batches durable; of a finished segment also its indexes and the producers' snapshot behind it (blocking)."""
+        """Sync the batches (blocking). For a finished segment, also sync its indexes and the producers'
+        snapshot at its end.
+        """
         self.needs_sync = False
         try:
             self.sync()
@@ -601,7 +629,9 @@ class Segment:
                 raise
 
     def pinned_file(self) -> File:
-        """Return the file, pinned, for a reader in another thread than the loop's. Raises `FileClosed` once removed."""
+        """Return the segment's file, pinned, for a reader in a worker thread. Raises `FileClosed` if the
+        segment was removed.
+        """
         file = self.file
         try:
             file.pin()
@@ -612,9 +642,10 @@ class Segment:
         return file
 
     def remove(self) -> None:
-        """Mark the segment as removed from its log; afterwards the caller renames or removes the files.
+        """Mark the segment as removed from its log, and close its file; afterwards the caller renames or
+        removes the files.
 
-        Safe in the disk's thread while the loop closes the log: the file is closed once.
+        This may run in the disk's thread while the loop closes the log: the file is closed once.
         """
         with _removing:
             was_removed, self.is_removed = self.is_removed, True
@@ -626,15 +657,15 @@ class Segment:
 
 
 _removing = threading.Lock()
-"""Held for a moment while a segment is marked as removed."""
+"""The lock that is held for a moment while a segment is marked as removed."""
 
 
 def _keep(index: SegmentIndex) -> None:
-    """Do nothing: the rebuilt index is on the disk, and its caller has given up."""
+    """Do nothing with the rebuilt index: it is on the disk, and its caller no longer waits."""
 
 
 _EMPTY = SegmentIndex()
-"""An empty index, shared by all active segments without entries; never appended to."""
+"""An empty index that all active segments without entries share. It must stay empty."""
 
 
 def _append(directory: Dir, name: str, data: bytes) -> None:
@@ -647,7 +678,7 @@ def _append(directory: Dir, name: str, data: bytes) -> None:
 
 
 def write_whole(directory: Dir, name: str, data: bytes) -> None:
-    """Replace a file in place, without waiting for the device. A crash may leave a part of it."""
+    """Write a small file, without syncing it. A crash may leave only a part of it."""
     file = directory.open(name, create=True)
     try:
         if file.size:
@@ -658,7 +689,7 @@ def write_whole(directory: Dir, name: str, data: bytes) -> None:
 
 
 def sync_file(directory: Dir, name: str) -> None:
-    """Make one file durable, if it is there (blocking)."""
+    """Sync one file, if it exists (blocking)."""
     try:
         file = directory.open(name)
     except FileMissing:
@@ -670,7 +701,7 @@ def sync_file(directory: Dir, name: str) -> None:
 
 
 def remove_if_present(directory: Dir, name: str) -> bool:
-    """Remove a file; false if there was none. Raises `DiskError` for any other reason."""
+    """Remove a file. Returns False if there was none. Raises `DiskError` if it cannot be removed."""
     try:
         directory.remove(name)
     except FileMissing:
@@ -679,7 +710,7 @@ def remove_if_present(directory: Dir, name: str) -> bool:
 
 
 def truncate_file(directory: Dir, name: str, size: int) -> None:
-    """Cut a file to `size` bytes if it is there and longer."""
+    """Truncate a file to `size` bytes, if it exists and is longer."""
     try:
         file = directory.open(name)
     except FileMissing:

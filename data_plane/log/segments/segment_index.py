@@ -21,13 +21,11 @@ _SWAP = sys.byteorder == "little"
 
 
 class DamagedIndex(Exception):
-    """Raised if an index file differs from the form that its writer gives it; the index is rebuilt from its
-    segment.
-    """
+    """Raised if an index file has an impossible content; its index is then rebuilt from the segment."""
 
 
 class SegmentIndex:
-    """Offset and time index of one segment. Offsets are relative to the segment's base offset."""
+    """The offset index and the time index of one segment. Offsets are relative to the segment's base offset."""
 
     __slots__ = ("offsets", "positions", "time_offsets", "times")
 
@@ -38,7 +36,9 @@ class SegmentIndex:
         self.time_offsets = array("i")
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry for a batch behind all others. A position that does not ascend raises `AssertionError`."""
+        """Add an offset entry for a batch behind all others. Raises `AssertionError` if the position does not
+        ascend.
+        """
         if self.positions and position <= self.positions[-1]:
             raise AssertionError(
                 f"an index entry for position {position} cannot follow the entry for position "
@@ -48,28 +48,30 @@ class SegmentIndex:
         self.offsets.append(offset)
 
     def append_time(self, timestamp_ms: int, offset: int) -> None:
-        """Add an entry, unless its timestamp is not above the last one (Kafka's `maybeAppend`)."""
+        """Add a time entry if its timestamp is above the last entry's (Kafka's `maybeAppend`)."""
         times = self.times
         if timestamp_ms > (times[-1] if times else -1):
             self.time_offsets.append(offset)
             times.append(timestamp_ms)
 
     def position_for_offset(self, offset: int) -> tuple[int, int]:
-        """Find (index of the entry, position) from which a scan for `offset` starts; (-1, 0) before the first entry.
+        """Return (index of the entry, position) from which to scan for `offset`; (-1, 0) before the first
+        entry.
 
-        The batch at the position of the greatest entry not above `offset` ends at that entry's offset. So that
-        batch or a later one holds `offset`.
+        The batch at the position of the greatest entry not above `offset` ends at that entry's offset. So
+        that batch or a later one holds `offset`.
         """
         entry = bisect_right(self.offsets, offset) - 1
         return (entry, self.positions[entry]) if entry >= 0 else (-1, 0)
 
     def position_floor(self, position: int) -> int:
-        """Find the greatest indexed batch position that is at most `position`; 0 before the first entry."""
+        """Return the greatest indexed position that is at most `position`; 0 before the first entry."""
         entry = bisect_right(self.positions, position) - 1
         return self.positions[entry] if entry >= 0 else 0
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int:
-        """Find a relative offset up to which no record is newer than `timestamp_ms`; 0 before the first entry.
+        """Return a relative offset up to which no record is newer than `timestamp_ms`; 0 before the first
+        entry.
 
         Kafka's rule: the greatest entry whose timestamp is at most the wanted one.
         """
@@ -77,7 +79,7 @@ class SegmentIndex:
         return self.time_offsets[entry] if entry >= 0 else 0
 
     def truncate(self, offset: int, size: int) -> None:
-        """Drop entries of offsets from `offset` on or of positions from `size` on."""
+        """Remove the entries whose offset is at least `offset`, or whose position is at least `size`."""
         kept = min(bisect_right(self.offsets, offset - 1), bisect_right(self.positions, size - 1))
         del self.offsets[kept:]
         del self.positions[kept:]
@@ -109,7 +111,7 @@ class SegmentIndex:
 
     @classmethod
     def from_bytes(cls, offset_bytes: bytes, time_bytes: bytes, log_bytes: int) -> SegmentIndex:
-        """Read both files of a segment of `log_bytes` bytes.
+        """Decode the contents of both index files. The `.log` file of the segment has `log_bytes` bytes.
 
         Raises:
             DamagedIndex: entries that are cut, do not ascend, or point behind the segment's end.
@@ -148,7 +150,7 @@ class SegmentIndex:
 
 
 def _without_padding(data: bytes, entry_bytes: int) -> bytes:
-    """Cut off the zeros that Kafka preallocates: whole zero entries at the end."""
+    """Remove the zeros that Kafka has preallocated: whole entries of zeros at the end."""
     if not data.endswith(bytes(entry_bytes)):
         return data
     return data[: -(-len(data.rstrip(b"\0")) // entry_bytes) * entry_bytes]

@@ -1,6 +1,7 @@
-"""Walk over the records of a segment for their timestamps, and correct its time index where headers were wrong.
+"""Reads the records of a segment for their timestamps, and corrects its time index where batch headers were
+wrong.
 
-All of it blocks and runs in workers. The theory is in `walked_times`.
+All functions block and run in workers. The theory is in `walked_times`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ __all__ = ["is_known", "modified_ms", "walk_times"]
 
 
 def walk_times(segment: Segment, until_ms: int | None, budget: WalkBudget, config: LogConfig) -> WalkedTimes:
-    """Continue the walk over the records until a timestamp is `until_ms` or later (None: to the end), as the budget
-    allows.
+    """Continue the walk over the records until a timestamp is `until_ms` or later (None: to the end), or the
+    budget is used up. Returns all results so far.
 
-    Raises `FileClosed` once the segment is removed, `DiskError`.
+    Raises `FileClosed` if the segment was removed, `DiskError`.
     """
     walked = segment.walked
     if walked is None:
@@ -43,13 +44,15 @@ def walk_times(segment: Segment, until_ms: int | None, budget: WalkBudget, confi
 
 
 def is_known(segment: Segment) -> bool:
-    """True if a walk has covered all records that are in the segment now."""
+    """True if a walk has covered all records that the segment has now."""
     walked = segment.walked
     return walked is not None and walked.covers(segment.size)
 
 
 def modified_ms(segment: Segment) -> int:
-    """Read the time of the file's last change, which `Segment.aged` keeps. Raises `FileClosed` once removed, `DiskError`."""
+    """Return the time of the file's last change in ms, which `Segment.aged` caches. Raises `FileClosed` if
+    the segment was removed, `DiskError`.
+    """
     size = segment.size
     try:
         at_ms = segment.directory.modified_ms(segment.name(LOG_SUFFIX))
@@ -62,7 +65,7 @@ def modified_ms(segment: Segment) -> int:
 
 
 def _correct_time_index(segment: Segment, walked: WalkedTimes, interval: int) -> None:
-    """Make the time index of a finished segment agree with its records."""
+    """Rewrite the time index of a finished segment, so that it agrees with the timestamps of the records."""
     old, fresh = segment.load_index(interval), SegmentIndex()
     fresh.offsets, fresh.positions = old.offsets, old.positions
     base_offset, directory = segment.base_offset, segment.directory

@@ -2,17 +2,18 @@
 
 Theory of operation
 -------------------
-A batch's header names its newest timestamp, and a producer may get that wrong. Kafka sets it from the records at
-each append. Here that would cost more than all else of an append, so the hot path and the indexes believe headers.
-The records are walked if a decision depends on the header: before retention by age deletes them, and before a
-look-up by time skips them. The results of a walk are kept with its segment, and the next walk continues from there.
+A batch's header names its newest timestamp, and a producer may send a wrong one. Kafka sets it from the
+records at each append. Here that would cost more than all else of an append, so the hot path and the indexes
+believe headers. The records are walked if a decision depends on the header: before retention by age deletes
+them, and before a look-up by time skips them. The results of a walk are kept with its segment, and the next
+walk continues from there.
 
-If all headers were right, the segment's time index is right, too, and is used as always. If a header was wrong, a
-finished segment gets a corrected time index (`segment_times`). Look-ups then skip none of its batches by the
-header.
+If all headers were right, the segment's time index is right, too, and is used as always. If a header was
+wrong, a finished segment gets a corrected time index (`segment_times`). Look-ups then skip none of its
+batches by the header.
 
-Some batches are never walked, and their headers are believed: batches of more than `RECORDS_PARSED_MAX` records,
-and batches whose records contradict their header. Look-ups do not read these either.
+Some batches are never walked, and their headers are believed: batches of more than `RECORDS_PARSED_MAX`
+records, and batches whose records contradict their header. Look-ups do not read these either.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from odradek.wire.errors import KafkaError
 
 CHUNK_BYTES = 1 << 20
 BLOCK_BYTES = 64 << 10
-"""The newest timestamp is remembered for each block of about this size."""
+"""The approximate size in bytes of a block, for each of which a walk remembers the newest timestamp."""
 RECORD_COST = 64
-"""The bytes of a budget that one record uses up in addition to its own bytes."""
+"""The number of bytes that one record takes from a budget, in addition to its own bytes."""
 UNBOUNDED = 1 << 62
-"""The budget of a caller whose decision can wait for as long as the walk takes."""
+"""The budget of a caller that can wait until a walk is complete."""
 
 
 class WalkBudget:
@@ -50,7 +51,7 @@ class WalkBudget:
 
 
 class WalkedTimes:
-    """The result of a walk over the first `position` bytes of a segment."""
+    """The result of walks over the first `position` bytes of a segment."""
 
     __slots__ = (
         "_blocks",
@@ -70,34 +71,34 @@ class WalkedTimes:
         self.position = 0
         self.next_offset = base_offset
         self.newest_ms = NO_TIMESTAMP
-        """The newest timestamp of all records so far; -1 without one."""
+        """The newest timestamp of all records walked so far; -1 if there is none."""
         self.emptied_ms = NO_TIMESTAMP
-        """The newest timestamp in the headers of batches without records; only the age of the segment depends on
-        it.
+        """The newest timestamp in the headers of batches without records. Only the age of the segment depends
+        on it.
         """
         self.are_claims_true = True
-        """False once a header's newest timestamp differed from that of its records."""
+        """False once a header's newest timestamp has differed from its records' newest."""
         self.is_damaged = False
-        """True if bytes that are no batch follow: walks end there."""
+        """True if the bytes that follow are no batch, so that walks end there."""
         self.is_settled = False
-        """True once the whole of a finished segment was walked, and its index is right."""
+        """True once all of a finished segment was walked, and its time index is right."""
         self._lock = threading.Lock()
         self._times = array("q")
-        """Newest timestamps, ascending. The first record with a newer timestamp is in the block with the same index
-        in `_blocks`.
+        """Newest timestamps, ascending. The first record with a newer timestamp is in the block with the same
+        index in `_blocks`.
         """
         self._blocks = array("q")
-        """The positions at which these blocks begin."""
+        """The positions at which the blocks of `_times` begin."""
         self._offsets = array("q")
-        """The last offsets of the batches that have raised the timestamps."""
+        """The last offset of each batch that has raised the newest timestamp."""
 
     def covers(self, size: int) -> bool:
-        """True if a walk has come to this size of the segment, or to damage."""
+        """True if a walk has covered the first `size` bytes of the segment, or has ended at damage."""
         return self.position >= size or self.is_damaged
 
     def place_of(self, timestamp_ms: int) -> int:
-        """Return the position from which to search for the first record of this time or later; `position` if there
-        is none.
+        """Return the position from which to search for the first record of this time or later; `position` if
+        there is none.
         """
         with self._lock:
             at = bisect_left(self._times, timestamp_ms)
@@ -106,7 +107,9 @@ class WalkedTimes:
     def walk(
         self, file: File, end: int, until_ms: int | None, budget: WalkBudget, decompressed_bytes_max: int
     ) -> None:
-        """Walk on to `end`, or until a record is not older than `until_ms`, or the budget is used up. Raises `DiskError`."""
+        """Continue the walk until `end`, until a record is at least as new as `until_ms`, or until the budget
+        is used up. Raises `DiskError`.
+        """
         with self._lock:
             while (
                 self.position < end
@@ -119,14 +122,14 @@ class WalkedTimes:
     def _walk_chunk(
         self, file: File, end: int, until_ms: int | None, budget: WalkBudget, decompressed_bytes_max: int
     ) -> None:
-        """Walk over the batches of the next chunk, at least one."""
+        """Walk over the batches of the next chunk, at least one batch."""
         data = memoryview(file.pread(min(CHUNK_BYTES, end - self.position), self.position))
         at = 0
         while at < len(data) and not budget.is_used_up:
             header = self._header(data[at:], end)
             if header is None:
-                # A header that was cut off is read again with the next chunk, unless this chunk already begins
-                # with it.
+                # A header that the chunk's end cuts off is read again with the next chunk. It is damaged if this
+                # chunk begins with it.
                 self.is_damaged = at == 0 or len(data) - at >= HEADER_SIZE
                 return
             if header.size > len(data) - at:
@@ -144,7 +147,7 @@ class WalkedTimes:
                 return
 
     def _header(self, data: memoryview, end: int) -> BatchHeader | None:
-        """Read the header of the next batch; None where no batch can follow."""
+        """Parse the header of the next batch; returns None if no batch can follow."""
         if len(data) < HEADER_SIZE:
             return None
         try:
@@ -179,12 +182,16 @@ class WalkedTimes:
     # --- once the whole of a finished segment was walked
 
     def entries(self) -> list[tuple[int, int]]:
-        """Return (timestamp, offset) as a time index has them: no record up to that offset is newer."""
+        """Return time index entries (timestamp, offset): no record up to that offset is newer than the
+        timestamp.
+        """
         with self._lock:
             return list(zip(self._times, self._offsets, strict=True))
 
     def settle(self) -> None:
-        """Leave searches to the segment's own index, unless headers were wrong."""
+        """Drop the details of a complete walk, so that searches use the segment's own index. Keep them if
+        headers were wrong.
+        """
         with self._lock:
             self.is_settled = True
             if self.are_claims_true:
@@ -192,7 +199,7 @@ class WalkedTimes:
 
 
 def newest_in(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> int:
-    """Find the newest timestamp of a batch's records; return the header's timestamp if they cannot be read."""
+    """Return the newest timestamp of a batch's records; the header's timestamp if the records cannot be read."""
     try:
         return newest_timestamp(
             batch, records_max=RECORDS_PARSED_MAX, decompressed_bytes_max=decompressed_bytes_max

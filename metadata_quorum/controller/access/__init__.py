@@ -1,1 +1,1 @@
-"""The controller's decisions about access: ACLs, users, delegation tokens, quotas."""
+"""The controller's decisions about ACLs, users, delegation tokens and quotas."""

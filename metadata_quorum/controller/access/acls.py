@@ -1,6 +1,6 @@
-"""CreateAcls and DeleteAcls: ACLs are added and removed (KIP-140, KIP-290). PURE.
+"""CreateAcls and DeleteAcls: add and remove ACLs (KIP-140, KIP-290). PURE.
 
-An ACL that exists already is not written again. A request is refused as a whole only for its size.
+An existing ACL is not written again. A request is refused as a whole only because of its size.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["create_acls", "delete_acls"]
 
 NO_AUTHORIZER = "No Authorizer is configured."
 COMPARED_PER_REQUEST_MAX = 100_000
-"""The number of times that one request may compare a filter with an ACL."""
+"""The most comparisons of a filter with an ACL in one request."""
 COMPARED_PER_FILTER = 8
-"""The cost of reading a filter and looking it up by its name, in comparisons."""
+"""The cost of reading a filter and looking up its candidates, measured in comparisons."""
 
 
 def create_acls(
     image: MetadataImage, request: CreateAclsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Create the requested ACLs, with a result for each."""
+    """Create the requested ACLs. The response has a result for each."""
     if not basis.settings.has_authorizer:
         return Decision((), refuse(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
     known = image.access.acl_ids
@@ -74,8 +74,9 @@ def create_acls(
 def delete_acls(
     image: MetadataImage, request: DeleteAclsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Delete the ACLs that each filter matches. If several filters match an ACL, only the answer to the first of
-    them has it.
+    """Delete the ACLs that the filters match, with a result for each filter.
+
+    An ACL that several filters match is only in the result of the first.
     """
     if not basis.settings.has_authorizer:
         return Decision((), refuse(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
@@ -110,10 +111,12 @@ def delete_acls(
 
 
 def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[bytes, Acl]]:
-    """Find the ACLs that a filter may match, with their ids: a single ACL, the ACLs of a name, or all."""
+    """Return the ACLs that a filter may match, with their ids: one ACL, the ACLs of one resource name, or
+    all.
+    """
     acls, ids = image.access.acls, image.access.acl_ids
     if len(ids) < len(acls):
-        return acls.items()  # the log of another program may have one ACL twice
+        return acls.items()  # A log that another program wrote may have an ACL twice.
     exact = _as_acl(asked)
     if exact in ids:
         return [(ids[exact], exact)]
@@ -122,7 +125,10 @@ def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[byte
 
 
 def _as_acl(asked: AclFilter) -> Acl:
-    """Make the only ACL that a complete filter can match; filters with open parts match no single ACL."""
+    """Make the ACL that an exact filter matches.
+
+    A filter that leaves fields open gives an ACL that cannot exist.
+    """
     return Acl(
         asked.resource_type,
         asked.resource_name or "",

@@ -1,6 +1,7 @@
-"""AlterClientQuotas: quotas of clients as records (KIP-546, KIP-599, KIP-612). PURE.
+"""AlterClientQuotas: set and remove the quotas of clients (KIP-546, KIP-599, KIP-612). PURE.
 
-Each entry of a request is about one entity, and is accepted or refused as a whole. The order of checks is Kafka's.
+Each entry of a request names one entity, and is accepted or refused as a whole. The order of checks is
+Kafka's.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _KEYS_OF_CLIENTS: Mapping[str, str] = {
 _KEYS_OF_ADDRESSES: Mapping[str, str] = {"connection_creation_rate": _INT}
 _MAX: Mapping[str, float] = {_LONG: 2.0**63, _INT: 2.0**31 - 1}
 _EPSILON = 1e-6
-"""Kafka's tolerance: a value so close to a whole number counts as that number."""
+"""The tolerance for whole numbers, as in Kafka: a value that differs by less counts as a whole number."""
 
 _Entity: TypeAlias = dict[str, str | None]
 
@@ -47,7 +48,7 @@ _Entity: TypeAlias = dict[str, str | None]
 def alter_client_quotas(
     image: MetadataImage, request: AlterClientQuotasRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Make the records of the valid entries, and the outcome of each entity."""
+    """Change the quotas of all valid entries. The response has a result for each entity."""
     records: list[Message] = []
     outcomes: dict[tuple[tuple[str, str | None], ...], tuple[_Entity, int, str | None]] = {}
     for entry in request.entries:
@@ -77,7 +78,7 @@ def alter_client_quotas(
 def _changes(
     image: MetadataImage, entity: tuple[tuple[str, str | None], ...], ops: Iterable[OpData]
 ) -> list[Message]:
-    """Make the records for differences from the image."""
+    """Make the records for the quotas of one entity that differ from the image."""
     quotas = image.access.client_quotas
     return [
         ClientQuotaRecord(
@@ -89,7 +90,7 @@ def _changes(
 
 
 def _check_entity(entity: _Entity) -> None:
-    """Check an entity. Raises `KafkaError` INVALID_REQUEST."""
+    """Check the types and names of an entity. Raises `KafkaError` INVALID_REQUEST."""
     if not entity:
         raise _invalid("Invalid empty client quota entity")
     for kind, name in entity.items():
@@ -114,7 +115,7 @@ def _check_address(address: str | None) -> None:
 
 
 def _check_ops(entity: _Entity, ops: Iterable[OpData]) -> None:
-    """Check the changes of an entity. Raises `KafkaError` INVALID_REQUEST."""
+    """Check the new quotas of an entity. Raises `KafkaError` INVALID_REQUEST."""
     keys = _KEYS_OF_ADDRESSES if _IP in entity else _KEYS_OF_CLIENTS
     for op in ops:
         if op.remove:
@@ -133,7 +134,7 @@ def _check_ops(entity: _Entity, ops: Iterable[OpData]) -> None:
 
 
 def _java_text(entity: _Entity) -> str:
-    """Write the entity as Kafka's answers print it."""
+    """Return the entity as Kafka's error messages print it."""
     named = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in entity.items())
     return f"ClientQuotaEntity(entries={{{named}}})"
 

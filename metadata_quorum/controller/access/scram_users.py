@@ -1,7 +1,7 @@
-"""AlterUserScramCredentials: users' credentials as records (KIP-554). PURE.
+"""AlterUserScramCredentials: set and delete users' credentials (KIP-554). PURE.
 
-A request has the salted password, never the password. The controller keeps only the two keys that follow from it. As
-in Kafka a request has one change for each user.
+A request contains the salted password, never the password itself. The controller stores only the two keys
+that are derived from it. As in Kafka, a request may have only one change for each user.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def alter_user_scram_credentials(
     context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    """Make the records of users whose changes are all valid, and the outcome of each user."""
+    """Change the credentials of users whose changes are all valid.
+
+    The response has a result for each user.
+    """
     changes: list[ScramCredentialDeletion | ScramCredentialUpsertion]
     changes = [*request.deletions, *request.upsertions]
     counts = Counter(each.name for each in changes)

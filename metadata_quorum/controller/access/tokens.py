@@ -1,8 +1,8 @@
-"""Delegation tokens (KIP-48): decisions to make, renew and end them. PURE.
+"""Decisions about delegation tokens (KIP-48): create, renew and expire. PURE.
 
-The log has tokens without their secrets. A secret follows from the token's id and a key that all nodes have
-(`odradek/security/tokens.py`). The decision depends on the client, so the request comes with its requester. The
-checks are Kafka's, in its order. The doors have checked the rights before.
+The log has the tokens without their secrets. A token's secret is computed from its id and a key that all
+nodes have (`odradek/security/tokens.py`). A decision depends on the client, so it gets the request together
+with the requester. Checks and their order are Kafka's. The doors have checked the client's rights before.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ from odradek.wire.structure import Message
 __all__ = ["ExpireTokens", "TokenRequest", "decide_token_request", "expire_tokens"]
 
 EXPIRED_PER_TURN_MAX = 1_000
-"""The most tokens that a turn of the timer removes, so that requests are handled in between."""
+"""The most tokens that are removed in one turn of the timer, so that other requests are handled in between.
+"""
 PRINCIPAL_BYTES_MAX = 32_767
-"""The most bytes of a principal in a record. Requests have its type and its name in two fields, each of which may
-be as long.
+"""The largest size of a principal in a record, in bytes. (A request has its type and name in two fields, each
+of which may be as long.)
 """
 Asked: TypeAlias = CreateDelegationTokenRequest | RenewDelegationTokenRequest | ExpireDelegationTokenRequest
 
 
 @attrs.frozen
 class TokenRequest:
-    """A request about tokens, with two facts for its decision: the client that asks, and the time.
+    """A client's request about tokens, together with the requester's principal and the time.
 
-    A token is refused once it has expired by the latest possible time. It is deleted once it has expired by the
-    earliest possible time.
+    The time is an interval. A token may not be used any more once it has expired by the latest possible time.
+    It is deleted once it has expired by the earliest possible time.
     """
 
     message: Any
@@ -70,8 +71,9 @@ class TokenRequest:
 
 @attrs.frozen
 class ExpireTokens:
-    """A request of the controller to itself: remove the tokens that have expired by this time. The response is
-    their number.
+    """A request of the controller to itself: remove tokens that have expired by this time.
+
+    The response is the number of removed tokens.
     """
 
     earliest_ms: int
@@ -80,7 +82,7 @@ class ExpireTokens:
 def decide_token_request(
     image: MetadataImage, request: TokenRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Decide one of the three requests that change tokens."""
+    """Decide a request to create, renew or expire a token."""
     message: Asked = request.message
     secrets = basis.settings.token_secrets
     if isinstance(message, CreateDelegationTokenRequest):
@@ -113,7 +115,7 @@ def decide_token_request(
 def expire_tokens(
     image: MetadataImage, request: ExpireTokens, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Remove tokens whose time is over."""
+    """Remove expired tokens, at most `EXPIRED_PER_TURN_MAX`."""
     tokens = image.access.delegation_tokens
     gone = [token_id for token_id in tokens if is_expired(tokens[token_id], request.earliest_ms)]
     gone = sorted(gone)[:EXPIRED_PER_TURN_MAX]
@@ -174,8 +176,9 @@ def _create(
 def _room(
     image: MetadataImage, owner: str, earliest_ms: int, basis: DecisionBasis, secrets: TokenSecrets
 ) -> list[Message] | None:
-    """Make the records that leave room for another token of an owner, by removing expired tokens. Return None if
-    the owner already has the allowed number of valid tokens.
+    """Make records that remove the owner's expired tokens if it has the largest allowed number of tokens.
+
+    Returns None if too many of them are still valid.
     """
     tokens, most = image.access.delegation_tokens, basis.settings.tokens_per_owner_max
     held = basis.token_ids.held(owner, most, tokens, secrets)
@@ -200,7 +203,10 @@ def _found(
 def _renewed(
     token: DelegationToken, message: RenewDelegationTokenRequest, request: TokenRequest, basis: DecisionBasis
 ) -> int:
-    """Compute the time until which a token is renewed. Raises `KafkaError`."""
+    """Return the new expiration time of a token, in milliseconds since 1970.
+
+    Raises `KafkaError` if it may not be renewed.
+    """
     if is_expired(token, request.now.latest_ms):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
     if not may_renew(token, request.requester):
@@ -212,7 +218,10 @@ def _renewed(
 
 
 def _expiring(token: DelegationToken, message: ExpireDelegationTokenRequest, request: TokenRequest) -> int:
-    """Compute the time at which a token will end. Raises `KafkaError`."""
+    """Return the time at which a token is to expire, in milliseconds since 1970.
+
+    Raises `KafkaError` if the requester may not change it.
+    """
     if not may_renew(token, request.requester):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
     if message.expiry_time_period_ms < 0:

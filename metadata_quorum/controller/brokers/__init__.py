@@ -1,1 +1,1 @@
-"""Decisions about brokers: registration, heartbeats, their log directories, and how they leave."""
+"""Decisions about brokers: registration, heartbeats, log directories, and the ways in which brokers leave."""

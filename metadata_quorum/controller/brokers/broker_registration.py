@@ -1,23 +1,24 @@
 """Joining and leaving of brokers: registration, heartbeats, fencing, controlled shutdown.
 
-A broker registers (fenced), catches up with the metadata log, and asks with its heartbeats to be unfenced. It is
-fenced again when its session expires, when it shuts down, or at its own request. Its epoch is the offset of its
-registration.
+A broker registers, and is fenced at first. It reads the metadata log, and asks with its heartbeats to be
+unfenced. It is fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch
+is the offset of its registration record.
 
-**Controlled shutdown.** The broker gives up its leaderships and its places in ISRs. It may stop when all active
-brokers have the metadata with the new leaders.
+**Controlled shutdown.** The broker loses its leaderships and leaves ISRs. It may stop when all active brokers
+have read the metadata with the new leaders.
 
-**Unclean restarts.** A broker sends the epoch under which it was last shut down cleanly. If that is another epoch
-than its last registration's, it may have lost records that it acknowledged. (Acknowledged records may still wait for
-their sync.) So it leaves every ISR before it can be unfenced.
+**Unclean restarts.** A broker sends the epoch of the registration that it last shut down cleanly. If its last
+registration has another epoch, the broker may have lost acknowledged records. (Acknowledged records may not
+be synced yet.) So it leaves every ISR before it can be unfenced.
 
-**A directory that is back.** A directory that a broker has reported as offline returns with a registration of the
-same incarnation. Epoch and fence stay as they were; the directories are those of the request. Partitions without a
-leader whose replica is in such a directory get a leader at once. (In Kafka they wait for the next election.)
+**A directory that is back.** A broker may register again, with the same incarnation, to add a directory that
+it had reported as offline. Its epoch stays, and it is not fenced. A partition without a leader, whose replica
+is in this directory, gets a leader at once. (In Kafka it waits for the next election.)
 
-**A difference from Kafka.** There a new incarnation waits until the session of the old one has expired (9 s). Here
-the new one takes its place at once if it holds one of the old one's log directories. A process keeps the locks of all
-its directories until it has ended. Others get DUPLICATE_BROKER_REGISTRATION as in Kafka.
+**A difference from Kafka.** There a new incarnation waits until the session of the old one has expired (9 s).
+Here the new incarnation is accepted at once if it has one of the old incarnation's log directories. (A
+process holds the locks of its directories until it ends, so the old process has ended.) Other new
+incarnations get DUPLICATE_BROKER_REGISTRATION, as in Kafka.
 """
 
 from __future__ import annotations
@@ -69,25 +70,27 @@ IN_CONTROLLED_SHUTDOWN = 1
 
 @attrs.frozen
 class FenceExpiredBrokers:
-    """A request of the controller's own timer: fence the brokers that send no heartbeats. The response is a list of
-    ids.
+    """A request of the controller to itself: fence the brokers whose sessions have expired.
+
+    The response is the list of their ids.
     """
 
     slept_ms: int = 0
-    """The milliseconds that the timer was late: the controller itself was stopped, and could not receive
-    heartbeats.
+    """The number of milliseconds by which the timer was late. This process was paused for that time, and could not
+    receive heartbeats.
     """
 
 
 def register_broker(
     image: MetadataImage, request: BrokerRegistrationRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Register a broker. It is fenced until its heartbeats unfence it; its epoch is the offset of its record.
+    """Register a broker. It is fenced until a heartbeat unfences it. Its epoch is the offset of the
+    registration record.
 
-    The same incarnation again amends its registration and keeps its epoch. A new incarnation first loses all
-    leaderships. After a clean stop it keeps its place in ISRs until the other members have sent heartbeats. If it
-    cannot prove that the old incarnation stopped cleanly, it leaves all ISRs and all sets of eligible replicas
-    (KIP-966). The answer is the broker's epoch, or the reason of a refusal.
+    If the same incarnation registers again, it amends its registration and keeps its epoch. A new incarnation
+    first loses all leaderships. After a clean stop it stays in ISRs until the other members have sent
+    heartbeats. If it cannot prove a clean stop, it leaves all ISRs and all sets of eligible replicas
+    (KIP-966). The response has the broker's epoch, or an error.
     """
     sessions = basis.sessions
     try:
@@ -97,7 +100,7 @@ def register_broker(
     amended = existing is not None and existing.incarnation_id == request.incarnation_id
     records: list[Message] = []
     if not amended:
-        # A broker that had been unregistered may still be an eligible leader, and cannot prove that it left cleanly.
+        # An unregistered broker may still be an eligible leader, and cannot prove that it stopped cleanly.
         clean = existing is not None and existing.epoch == request.previous_broker_epoch
         if existing is not None and not clean:
             reached("controller.broker_came_back_uncleanly")
@@ -132,7 +135,10 @@ def _check_registration(
     context: DecisionContext,
     sessions: BrokerSessions,
 ) -> BrokerImage | None:
-    """Find the registration that this request replaces or amends. Raises `KafkaError`."""
+    """Check a registration request.
+
+    Returns the registration that it replaces or amends; None if the broker is new. Raises `KafkaError`.
+    """
     if request.cluster_id != image.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -199,12 +205,12 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
 def heartbeat(
     image: MetadataImage, request: BrokerHeartbeatRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Prolong a broker's session, and unfence it, fence it or shut it down as it requests.
+    """Renew a broker's session, and unfence the broker, fence it or shut it down, as it requests.
 
-    Replicas in directories that it reports as lost leave their ISRs first. A broker is unfenced when it has read
-    its own registration. A broker that wants to shut down loses its leaderships, and may stop when every active
-    broker has that metadata. The answer says whether the broker has caught up, whether it is fenced, and whether it
-    may stop.
+    First, replicas in directories that the broker reports as offline leave their ISRs. The broker is unfenced
+    once it has read its own registration. If it wants to shut down, it loses its leaderships, and may stop
+    when every active broker has read that metadata. The response says whether the broker has caught up,
+    whether it is fenced, and whether it may stop.
     """
     sessions = basis.sessions
     broker = image.brokers.get(request.broker_id)
@@ -216,18 +222,18 @@ def heartbeat(
     records = _directories_offline(image, broker, request.offline_log_dirs, basis)
     records += _directories_cordoned(broker, request.cordoned_log_dirs)
     if records:
-        # The records below must not elect a replica in a directory that has just been lost.
+        # The records below must not elect a replica in a directory that has just failed.
         reached("controller.directory_lost")
         image = _after(image, records, context)
         broker = image.brokers[broker.broker_id]
     reported = basis.recovery.note(image, broker, request.topic_partition_log_info_list)
     shut_down = False
     fenced, stopping = broker.fenced, broker.in_controlled_shutdown
-    # A registration cannot express that no directory is left, and a broker without a directory can serve
+    # A registration record must have a directory, so a broker without any is fenced instead. It could serve
     # nothing.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
-        # A broker that was allowed to stop cannot come back by a heartbeat, only by a new registration.
+        # A broker that was allowed to stop can only return by a new registration.
         if request.want_shut_down or stopping:
             reached("controller.fenced_broker_may_stop")
             shut_down = True
@@ -267,10 +273,11 @@ def fence(
     *,
     is_stopping: bool = False,
 ) -> list[Message]:
-    """Fence brokers: they lose their leaderships, and their places in every ISR whose other members live.
+    """Make the records that fence brokers. They lose their leaderships, and leave every ISR whose other
+    members are alive.
 
-    `is_stopping`: the broker stops without a controlled shutdown. Kafka's record says only that such a broker is
-    fenced; ours also has the reason, for readers of the log.
+    `is_stopping` is set for a broker that stops without a controlled shutdown. Then the record also says so,
+    for readers of the log. (Kafka's record says only that the broker is fenced.)
     """
     since_ms = basis.sessions.recently(now_ms)
     records = leave_isrs(image, {broker.broker_id: since_ms for broker in brokers}, basis)
@@ -287,7 +294,10 @@ def fence(
 
 
 def unfence(image: MetadataImage, broker: BrokerImage, basis: DecisionBasis) -> list[Message]:
-    """Unfence a broker: it may lead again, and partitions that have no leader may now get one."""
+    """Make the records that unfence a broker.
+
+    It may lead again, so partitions without a leader may get one.
+    """
     return [
         BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE),
         *_elect_where_nobody_leads(image, basis, also=broker.broker_id),
@@ -313,7 +323,9 @@ def _elect_where_nobody_leads(
 def _elect_reported(
     image: MetadataImage, reported: list[TopicIdPartition], basis: DecisionBasis
 ) -> list[Message]:
-    """Elect leaders for partitions about which a broker has just reported, if no other report is missing."""
+    """Elect leaders for the partitions about which a broker has just reported, as far as no other report is
+    missing.
+    """
     records: list[Message] = []
     acceptable = acceptable_leaders(image)
     for topic_id, number in dict.fromkeys(reported):
@@ -341,11 +353,11 @@ def _begin_controlled_shutdown(
 def fence_expired(
     image: MetadataImage, request: FenceExpiredBrokers, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Fence all brokers whose sessions have expired, with one decision. The timer repeats this until no session is
-    expired.
+    """Fence all brokers whose sessions have expired, in one decision. The timer repeats the request until
+    none has expired.
 
-    All expired brokers leave the ISRs at once, so each of them has all records that the others have committed. If
-    no session has expired, brokers that waited to leave ISRs do so.
+    All these brokers leave the ISRs at once, so each of them has all records that were committed before. If
+    no session has expired, waiting brokers leave ISRs, if they may.
     """
     sessions = basis.sessions
     sessions.prolong(request.slept_ms, context.now_ms)
@@ -370,7 +382,10 @@ def _leads_anything(image: MetadataImage, broker_id: int) -> bool:
 def _directories_offline(
     image: MetadataImage, broker: BrokerImage, offline: list[bytes], basis: DecisionBasis
 ) -> list[Message]:
-    """Store the failed directories that a broker reports; their replicas leave the ISRs."""
+    """Store which directories a broker has reported as failed.
+
+    Replicas in them leave their ISRs. Returns the records.
+    """
     newly_offline = [directory for directory in broker.log_dirs if directory in offline]
     remaining = [directory for directory in broker.log_dirs if directory not in offline]
     if not newly_offline or not remaining:
@@ -401,7 +416,10 @@ def _directories_offline(
 
 
 def _directories_cordoned(broker: BrokerImage, cordoned: list[bytes] | None) -> list[Message]:
-    """Store the directories that get no new replicas (KIP-1066); None comes from a broker too old to report them."""
+    """Store which directories get no new replicas (KIP-1066).
+
+    None comes from a broker of an older release, and changes nothing.
+    """
     if cordoned is None or tuple(cordoned) == broker.cordoned_log_dirs:
         return []
     return [

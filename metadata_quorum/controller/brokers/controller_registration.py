@@ -25,7 +25,10 @@ def register_controller(
     context: DecisionContext,
     _basis: DecisionBasis,
 ) -> Decision:
-    """Register a controller's addresses and supported feature levels; a repetition of the same writes nothing."""
+    """Register a controller's addresses and supported feature levels.
+
+    A repetition of the same registration writes no record.
+    """
     try:
         check_contents(request.controller_id, request.incarnation_id, request.listeners, request.features)
     except KafkaError as error:

@@ -1,18 +1,18 @@
-"""The log directory of each replica (KIP-858): the brokers' reports, and their effect on the partitions.
+"""The log directory of each replica (KIP-858): what brokers report, and how it affects partitions.
 
-A broker with one directory has no choice, so its replicas are assigned at creation. A broker with several chooses,
-and reports its choice by AssignReplicasToDirs; until then the replica is UNASSIGNED, which counts as online. A
-replica that is assigned to a directory outside its broker's registration is offline: it leaves the ISR and does not
-lead.
+If a broker has one directory, its replicas are assigned to this directory when they are created. A broker
+with several directories chooses one for each replica, and reports it by AssignReplicasToDirs. Until then the
+directory is UNASSIGNED, and the replica counts as online. A replica in a directory that its broker has not
+registered is offline: it loses the leadership and leaves the ISR.
 
-LOST is a reserved id, by which a broker reports that the replica is useless. While other replicas are in sync and
-active, the replica is no longer eligible either, for it will begin anew. The leader epoch rises: fetches with its
-old log must not let the new, empty log into the ISR.
+LOST is a reserved id, by which a broker reports that the replica is useless. If other replicas are in sync
+and active, this replica also stops being eligible, because it will begin anew. The leader epoch rises, so
+that fetches from its old log cannot bring its new, empty log into the ISR.
 
-A replica whose directory the broker does not have any more, and which is now in another directory, begins anew as
-well (`begins_anew`). It leaves the ISR and the eligible replicas, and no longer counts as the last leader. If that
-leaves no replica, the partition waits for an operator (an unclean election). The other replicas may have nearly all
-records, and this replica is empty. (Kafka elects it.)
+A replica also begins anew if its broker no longer has the old directory, and reports another one
+(`begins_anew`). It leaves the ISR and the eligible replicas, and no longer counts as the last leader. If no
+replica can lead then, the partition waits until an operator requests an unclean election. For this replica is
+empty, but the others may have nearly all records. (Kafka elects the empty replica.)
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ def assign_replicas_to_dirs(
     _context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    """Store the directories of replicas as a broker reports them; an error of one partition does not affect the
-    others.
+    """Store the directories of replicas as a broker reports them.
+
+    An error of one partition does not affect other partitions.
     """
     try:
         check_broker_epoch(image, request.broker_id, request.broker_epoch)
@@ -108,7 +109,7 @@ def _assign(
     active = acceptable_leaders(image, without=() if online else (broker.broker_id,))
 
     def acceptable(partition: PartitionImage, replica: int) -> bool:
-        # A replica that is back in an online directory may be the one for which a leaderless partition waits.
+        # A partition without a leader may have waited for this replica, which is now in an online directory.
         return active(partition, replica) if replica != broker.broker_id else online and broker.is_active
 
     anew = begins_anew(partition, broker, directory)
@@ -122,7 +123,7 @@ def _assign(
         rules,
         Change(
             removed=() if online else (broker.broker_id,),
-            # Its broker sets a log aside that it has given up, so nobody may wait for that log.
+            # The broker sets the log of a lost replica aside, so no partition may wait for that log.
             begun_anew=broker.broker_id if anew or is_given_up else None,
             directories={broker.broker_id: directory},
         ),
@@ -133,10 +134,11 @@ def _assign(
 
 
 def begins_anew(partition: PartitionImage, broker: BrokerImage, directory: bytes) -> bool:
-    """True if the replica that a broker has in `directory` is not the one in the metadata, and therefore empty.
+    """True if the broker's replica in `directory` is a new, empty one, because the metadata names another
+    directory that is gone.
 
-    This is so if the directory in the metadata is not registered any more, because its disk was replaced. A disk
-    that moved keeps its id, and a reserved id never held anything.
+    A directory is gone if the broker does not register it any more, e.g. because the disk was replaced. A
+    disk that was moved keeps its id. A reserved id is no directory.
     """
     before = partition.directory_of(broker.broker_id)
     if before == directory or before in RESERVED_DIRECTORIES or directory == LOST_DIRECTORY:

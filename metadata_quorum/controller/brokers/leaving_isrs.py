@@ -1,20 +1,22 @@
-"""Brokers that stop or fail leave the ISRs, in favour of members that are alive.
+"""The removal of brokers that stop or fail from ISRs, in favour of members that are alive.
 
-A replica that has left an ISR is not elected when the remaining members are lost: it may lack records that they
-committed. But a member whose machine has lost power commits nothing, though its session goes on for a while. So
-three rules hold. The argument is in docs/internals/replication.md ("Leaving in favour of the living").
+A replica that has left an ISR cannot be elected when the remaining members are lost, because it may lack
+records that they committed. But a member whose machine has lost power commits nothing, although its session
+lasts a while longer. So three rules hold. The argument is in docs/internals/replication.md ("Leaving in
+favour of the living").
 
-* **A broker leaves an ISR only in favour of members that have sent heartbeats.** Until all remaining members have
-  sent one, the broker is fenced, leads nothing, and keeps its place. The leader goes on counting it, so it misses
-  no committed record.
-* **All absent brokers leave together**, with one record. No leader ever sees an ISR in between. So all of them are
-  eligible, if the ISR that is left is too small to commit.
-* **If no active member is left, all leave** and are eligible.
+* **A broker leaves an ISR only in favour of members that have sent heartbeats.** Until all remaining members
+  have sent one, the broker is fenced, leads nothing, and stays in the ISR. The leader still counts it, so it
+  misses no committed record.
+* **All absent brokers leave together**, with one record. No leader sees an intermediate ISR. So all of them
+  become eligible if the remaining ISR is too small to commit.
+* **If no member is active, all leave** and become eligible.
 
-A replica that may lack what it acknowledged (an unclean restart) keeps no place. It leaves at once, alone if need be.
+These rules do not apply to a replica that may lack acknowledged records (after an unclean restart). It leaves
+at once, even alone.
 
-The set of waiting brokers is soft state (`BrokerSessions.wait`). A new controller derives it from the ISRs: members
-that are not active are waiting.
+The set of waiting brokers is soft state (`BrokerSessions.wait`). A new controller derives the set from the
+ISRs: all inactive members are waiting.
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ from odradek.wire.structure import Message
 __all__ = ["AT_ONCE", "begin_waiting", "go_on_leaving", "leave_isrs", "sorted_topics"]
 
 AT_ONCE = NEVER - 1
-"""Stands for the time after which the other members must have sent heartbeats: the broker leaves in any case."""
+"""A special value for the time of heartbeats in `leave_isrs`: the broker leaves without waiting for
+heartbeats of other members.
+"""
 
 
 def sorted_topics(image: MetadataImage) -> list[TopicImage]:
-    """List all topics in the order of their names, whatever the history of the image."""
+    """List all topics, sorted by name, so that decisions do not depend on the image's history."""
     return [image.topics[name] for name in sorted(image.topics)]
 
 
@@ -57,11 +61,12 @@ def leave_isrs(
     unclean: bool = False,
     log_dirs: Collection[bytes] | None = None,
 ) -> list[Message]:
-    """Remove brokers from leaderships and ISRs; after an `unclean` restart of one broker, also from ELRs. Return
-    the records.
+    """Make the records that remove brokers from leaderships and ISRs, and after an `unclean` restart of one
+    broker also from ELRs.
 
-    `leaving` has for each broker the time after which the remaining members must have sent heartbeats. `log_dirs`
-    are the directories with which one broker registers: its replicas in other directories leave as well.
+    `leaving` has for each broker the time after which the remaining members must have sent heartbeats.
+    `log_dirs` are the directories with which a single broker registers; its replicas in other directories
+    leave at once.
     """
     sessions = basis.sessions
     acceptable = acceptable_leaders(image, without=leaving)
@@ -102,7 +107,9 @@ def _removed(
     leaving: Mapping[int, int],
     sessions: BrokerSessions,
 ) -> tuple[int, ...] | None:
-    """Return the members that leave now; None if the partition must wait for heartbeats of other members."""
+    """Return the members that leave the ISR now; None if they must wait for heartbeats of the remaining
+    members.
+    """
     staying = [each for each in partition.isr if each not in away]
     since_ms = max(leaving[each] for each in gone)
     if since_ms == AT_ONCE:
@@ -121,22 +128,27 @@ def _is_active(image: MetadataImage, broker_id: int) -> bool:
 
 
 def _is_homeless(partition: PartitionImage, broker_id: int, log_dirs: Collection[bytes] | None) -> bool:
-    """True if the broker comes back without the directory of this replica. In any other directory the replica may
-    be empty.
+    """True if the broker returns without the directory of this replica.
+
+    In another directory the replica may be empty.
     """
     directory = partition.directory_of(broker_id)
     return log_dirs is not None and directory not in log_dirs and directory not in RESERVED_DIRECTORIES
 
 
 def go_on_leaving(image: MetadataImage, basis: DecisionBasis) -> list[Message]:
-    """Take waiting brokers out of ISRs whose other members have sent heartbeats, or are gone. Return the records."""
+    """Remove waiting brokers from ISRs whose other members have sent heartbeats or are inactive.
+
+    Returns the records.
+    """
     leaving = basis.sessions.waiting(image)
     return leave_isrs(image, leaving, basis) if leaving else []
 
 
 def begin_waiting(image: MetadataImage, now_ms: int, basis: DecisionBasis) -> None:
-    """Mark brokers as waiting that are still in an ISR although they are not active. The previous controller let
-    them wait.
+    """Mark inactive brokers that are still in an ISR as waiting.
+
+    A new controller calls this, because the previous one let them wait.
     """
     for broker_id in sorted(set(_inactive_members(image))):
         basis.sessions.wait(broker_id, now_ms)

@@ -1,9 +1,10 @@
 """Rules for the registration of a broker or of a controller. PURE.
 
-A registration is written to the metadata log unchanged, and gets from there into every node's memory, disk and
-Metadata answers. Kafka 4.3 checks little of it: it accepts a negative id, no incarnation, names of 30 KB or 3,000
-features. An unknown security protocol ends Kafka's controller, at once and at each later start. Here all of that is
-INVALID_REGISTRATION. An invalid range of feature levels is UNSUPPORTED_VERSION, as in Kafka.
+A registration is written to the metadata log as it is. From there its contents get into every node's memory,
+disk and Metadata responses. Kafka 4.3 checks little: it accepts a negative id, a missing incarnation, names
+of 30 KB or 3,000 features. An unknown security protocol even ends Kafka's controller, now and at each later
+start. Here all of these get INVALID_REGISTRATION. An invalid range of feature levels gets
+UNSUPPORTED_VERSION, as in Kafka.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from typing import Protocol
 from odradek.wire.errors import ErrorCode, KafkaError
 
 NAME_CHARACTERS_MAX = 255
-"""The longest host name (253 by DNS), listener name, feature or rack."""
+"""The longest name of a host (253 by DNS), listener, feature or rack, in characters."""
 LISTENERS_MAX = 64
 FEATURES_MAX = 256
 LOG_DIRS_MAX = 1024
 SECURITY_PROTOCOLS = (0, 1, 2, 3)
-"""PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL."""
+"""Kafka's numbers of the security protocols PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL."""
 _ZERO_ID = bytes(16)
 
 
 class ListenerLike(Protocol):
-    """A listener, as the registrations of brokers and of controllers both have it."""
+    """The interface that listeners in registrations of brokers and of controllers have in common."""
 
     name: str
     host: str
@@ -33,7 +34,7 @@ class ListenerLike(Protocol):
 
 
 class FeatureLike(Protocol):
-    """A feature, as the registrations of brokers and of controllers both have it."""
+    """The interface that features in registrations of brokers and of controllers have in common."""
 
     name: str
     min_supported_version: int

@@ -1,4 +1,4 @@
-"""The removal of a broker from the cluster for good: UnregisterBroker."""
+"""UnregisterBroker: the permanent removal of a broker from the cluster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from odradek.wire.structure import Message
 def unregister_broker(
     image: MetadataImage, request: UnregisterBrokerRequest, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Remove a broker's registration. It loses its leaderships and its places in ISRs; assignments keep its id
-    until they are changed.
+    """Remove a broker's registration. The broker loses its leaderships and leaves ISRs. Assignments of
+    replicas keep its id until they are changed.
 
     Stop the broker first: a running broker registers again when its next heartbeat is refused.
     """

@@ -1,7 +1,9 @@
-"""AlterPartition: a leader reports its in-sync replicas; the controller decides (KIP-497, KIP-841, KIP-903).
+"""AlterPartition: a leader proposes new in-sync replicas, and the controller decides (KIP-497, KIP-841,
+KIP-903).
 
-The leader's view of its leadership, of the partition or of the brokers may be outdated. Each case has its error, in
-Kafka's order. A whole request is one atomic batch; a refused partition leaves the others alone.
+The leader may have an outdated view of its leadership, of the partition or of the brokers. Each case gets its
+own error; the order of checks is Kafka's. A whole request is one atomic batch. A refused partition does not
+affect the others.
 """
 
 from __future__ import annotations
@@ -39,15 +41,15 @@ from odradek.wire.structure import Message
 from odradek.wire.topic_partition import TopicIdPartition
 
 UNKNOWN_BROKER_EPOCH = -1
-"""Stands for an unknown broker epoch: the leader does not know with which registration the replica fetched, so that
-check is left out.
+"""The broker epoch in requests of leaders that do not know with which registration the replica fetched. The
+epoch is then not checked.
 """
 
 
 def alter_partition(
     image: MetadataImage, request: AlterPartitionRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Decide each partition's new state, or the reason why it stays as it is."""
+    """Decide the new state of each partition, or return the error for which it stays as it is."""
     try:
         check_broker_epoch(image, request.broker_id, request.broker_epoch)
     except KafkaError as error:
@@ -86,8 +88,8 @@ def alter_partition(
             if record is not None:
                 records.append(record)
                 partition = changed[key] = merge_partition(partition, record)
-            # A reassignment that this change has completed may have moved the leadership away. Then the
-            # decision has both a record and an error: the former leader must wait for the metadata.
+            # With this change a reassignment may be complete, which may move the leadership away. Then there
+            # are both a record and an error, so that the former leader waits for the metadata.
             if record is not None and record.leader not in (request.broker_id, NO_LEADER_CHANGE):
                 reached("controller.leader_moved_by_its_own_change")
                 answers.append(_refused(number, ErrorCode.NEW_LEADER_ELECTED))
@@ -126,10 +128,10 @@ def _check(
     data: AlterPartitionRequestPartitionData,
     isr: list[BrokerState],
 ) -> ErrorCode:
-    """Perform Kafka's checks in its order."""
+    """Check one partition of the request, in Kafka's order. Returns NONE or the error."""
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    # A leader with a higher epoch than this controller has talked with a newer controller.
+    # If the leader knows a higher epoch than this controller, it got it from a newer controller.
     if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
         reached("controller.asked_by_a_later_state")
         return ErrorCode.NOT_CONTROLLER
@@ -158,8 +160,8 @@ def _check(
 
 
 def _is_eligible(image: MetadataImage, partition: PartitionImage, state: BrokerState) -> bool:
-    """True if a replica is registered, active, its directory online (Kafka skips that), and fetched under the
-    current registration.
+    """True if a replica may join the ISR: its broker is active, its directory is online (Kafka does not check
+    this), and it fetched under its current registration.
     """
     broker = image.brokers.get(state.broker_id)
     if broker is None or not broker.is_active or not partition.is_online(state.broker_id, broker):

@@ -1,4 +1,6 @@
-"""The replicas of a new partition: rules for a manual assignment, and the record that puts it into effect."""
+"""The replicas of new partitions: the rules for manual assignments, and the records that create the
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.metadata_records import PartitionRecord
 
 Assignment = tuple[list[int], list[int]]
-"""Replicas and in-sync replicas."""
+"""The replicas and the in-sync replicas of a partition."""
 
 
 def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignment]:
-    """Combine placed replicas with their in-sync replicas.
+    """Add to each list of placed replicas those that are in sync at once.
 
-    Each ISR has a member, since the placer gives every partition an active broker.
+    No ISR is empty, since the placement gives every partition an active broker.
     """
     found: dict[tuple[int, ...], Assignment] = {}
     assignments = []
@@ -28,12 +30,16 @@ def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignme
 
 
 def active_replicas(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
-    """Select the replicas whose brokers are active, so that they may be in sync from the start."""
+    """Select the replicas whose brokers are active. These are in sync when the partition is created."""
     return [replica for replica in replicas if image.brokers[replica].is_active]
 
 
 def check_given_replicas(image: MetadataImage, replicas: list[int], factor: int | None) -> None:
-    """Check one partition's manual assignment. Raises `KafkaError` INVALID_REPLICA_ASSIGNMENT."""
+    """Check the manual assignment of one partition.
+
+    `factor` is the required number of replicas; None means any. Raises `KafkaError`
+    INVALID_REPLICA_ASSIGNMENT.
+    """
     if not replicas:
         raise bad_assignment("The manual partition assignment includes an empty replica list.")
     previous = None
@@ -55,17 +61,17 @@ def check_given_replicas(image: MetadataImage, replicas: list[int], factor: int 
 
 
 def bad_assignment(message: str) -> KafkaError:
-    """Make the error of a manual assignment."""
+    """Make the error for an invalid manual assignment."""
     return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def partition_records(
     image: MetadataImage, topic_id: bytes, first: int, assignments: Iterable[Assignment]
 ) -> list[PartitionRecord]:
-    """Make records of new partitions from number `first` on. Records share equal lists.
+    """Make the records of new partitions, numbered from `first` on. Records share equal lists.
 
-    The first replica in sync leads, unless its directory is troubled (`odradek.serving.disk_troubles`) and that of
-    another is sound.
+    The first in-sync replica leads, unless its directory is troubled (`odradek.serving.disk_troubles`) and
+    that of another in-sync replica is not.
     """
     troubled = {each for ids in image.troubled_directories.values() for each in ids}
     directories = {broker_id: default_directory(image, broker_id) for broker_id in image.brokers}
@@ -94,8 +100,9 @@ def partition_records(
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """Return the directory of a broker that has a single one. A broker with several directories reports its choice
-    later.
+    """Return the directory of a broker that has only one, otherwise `UNASSIGNED_DIRECTORY`.
+
+    A broker with several directories reports its choice later.
     """
     directories = image.brokers[broker_id].log_dirs
     return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

@@ -1,4 +1,4 @@
-"""CreatePartitions: a topic grows, at its end, by partitions that are placed like those of a new topic."""
+"""CreatePartitions: add partitions to a topic. They are placed like those of a new topic."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from odradek.wire.structure import Message
 def create_partitions(
     image: MetadataImage, request: CreatePartitionsRequest, context: DecisionContext, _basis: DecisionBasis
 ) -> Decision:
-    """Create the partitions of all topics that can grow in one atomic batch; the other topics get their errors.
+    """Create the partitions of all valid topics in one atomic batch. Other topics get errors.
 
-    A topic with which the request would write more than `RECORDS_PER_REQUEST_MAX` records is refused. Later topics
-    are still tried. (Kafka writes as many as fit and answers with an unknown server error.)
+    If a topic would bring the request above `RECORDS_PER_REQUEST_MAX` records, the topic is refused, and
+    later topics are still tried. (Kafka writes as many as fit and answers with an unknown server error.)
     """
     counts: dict[str, int] = {}
     for topic in request.topics:
@@ -55,14 +55,14 @@ def create_partitions(
 
 
 def new_partitions_asked(image: MetadataImage, asked: CreatePartitionsTopic) -> int:
-    """Count the partitions by which a topic would grow; 0 if the request is wrong."""
+    """Count the partitions that would be added to a topic; 0 if the request is invalid."""
     topic: TopicImage | None = image.topics.get(asked.name)
     additional = 0 if topic is None else max(0, asked.count - len(topic.partitions))
     return additional if asked.assignments is None or len(asked.assignments) == additional else 0
 
 
 def too_many_partitions() -> KafkaError:
-    """Make the error of a topic that would grow by too many partitions."""
+    """Make the error for a topic to which too many partitions would be added."""
     return KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 

@@ -1,8 +1,9 @@
-"""ElectLeaders, and elections that the controller holds by itself: the balancer and the unclean ones.
+"""ElectLeaders, and the periodic elections of the controller: preferred leaders, and leaders for partitions
+without one.
 
-Elections when brokers come and go are in `brokers`. Here leaders change for three other reasons. A request asks for
-it. The preferred replica is in sync again (`auto.leader.rebalance.enable`). Or a topic prefers lost records to
-standing still (`unclean.leader.election.enable`).
+Elections because brokers come and go are in `brokers`. Here leaders change for three other reasons. A request
+asks for it. The preferred replica is in sync again (`auto.leader.rebalance.enable`). Or a topic prefers the
+loss of records to being unavailable (`unclean.leader.election.enable`).
 """
 
 from __future__ import annotations
@@ -48,21 +49,26 @@ UNCLEAN = 1
 
 @attrs.frozen
 class BalanceLeaders:
-    """A request of the controller's own timer: elect preferred replicas. Its response is the number of changes."""
+    """A request of the controller to itself: elect preferred leaders.
+
+    The response is the number of changed partitions.
+    """
 
 
 @attrs.frozen
 class ElectLeaderless:
-    """A request of the controller's own timer: elect leaders for partitions without one. Its response is the number
-    of changes.
+    """A request of the controller to itself: elect leaders for partitions without one.
+
+    The response is the number of changed partitions.
     """
 
 
 def elect_leaders(
     image: MetadataImage, request: ElectLeadersRequest, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Perform preferred or unclean elections. For a request about all partitions, the answer lists only partitions
-    that changed or failed.
+    """Perform the preferred or unclean elections that a client requests.
+
+    For a request about all partitions, the response lists only those that changed or failed.
     """
     records: list[Message] = []
     results = []
@@ -140,7 +146,7 @@ def _elect(
 def balance_leaders(
     image: MetadataImage, _request: BalanceLeaders, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Perform preferred elections for partitions that another replica leads, at most `ELECTIONS_PER_TURN_MAX`."""
+    """Elect preferred leaders for partitions that another replica leads, at most `ELECTIONS_PER_TURN_MAX`."""
     records = []
     acceptable = acceptable_leaders(image)
     for topic, number, partition in _partitions(image):
@@ -163,11 +169,11 @@ def balance_leaders(
 def elect_leaderless(
     image: MetadataImage, _request: ElectLeaderless, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Elect leaders for partitions without a leader; unclean if the topic allows it.
+    """Elect leaders for partitions without one, also uncleanly if the topic allows it.
 
-    A replica that may lead cleanly was elected when its broker came, unless the controller died halfway through a
-    large change. When no partition waits for the brokers of a recovery of the quorum any more, the list of these
-    brokers is removed.
+    A replica that may lead cleanly is normally elected when its broker becomes active. This decision also
+    elects those that a failure of the controller during a large change has left out. After a recovery of the
+    quorum, partitions may wait for brokers in a list. When none waits any more, the list is removed.
     """
     basis.recovery.forget_settled(image)
     records: list[Message] = []
@@ -179,13 +185,16 @@ def elect_leaderless(
             continue
         is_awaiting = is_awaiting or is_held_back(partition, awaited)
         if not any(acceptable(partition, replica) for replica in partition.replicas):
-            continue  # There may be thousands of these while a broker is away, each as costly as an election.
+            # No replica may lead. There may be thousands of such partitions while a broker is away, and to
+            # try each costs as much as an election.
+            continue
         rules = topic_rules(image, basis, topic)
         record = change_partition(topic.topic_id, number, partition, acceptable, rules)
         if record is not None:
             records.append(record)
             if len(records) >= ELECTIONS_PER_TURN_MAX:
-                is_awaiting = True  # Assume that one is awaited, since the rest was not checked.
+                # The remaining partitions were not checked, so assume that one of them waits.
+                is_awaiting = True
                 break
     elections = len(records)
     if awaited and not is_awaiting:
@@ -195,7 +204,7 @@ def elect_leaderless(
 
 
 def _partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-    """Yield all partitions, in an order that does not depend on the image's history."""
+    """Yield all partitions, sorted so that the order does not depend on the image's history."""
     for name in sorted(image.topics):
         topic = image.topics[name]
         for number, partition in topic.partitions.items():

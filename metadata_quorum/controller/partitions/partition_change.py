@@ -1,27 +1,29 @@
-"""Change of one partition when its in-sync replicas, its assignment or the brokers behind them change.
+"""The change of one partition, when its in-sync replicas, its assignment or its brokers change.
 
-One function decides leader, ISR, eligible replicas and the last known leader together, because they only make sense
-together. Kafka's PartitionChangeBuilder is the definition, with KIP-455 for reassignments and KIP-966 for the rest:
+One function decides the leader, ISR, eligible replicas and last known leader together, because they depend on
+each other. The rules are those of Kafka's PartitionChangeBuilder, with KIP-455 for reassignments and KIP-966
+for the rest:
 
-* **Leader.** A replica that is in sync and acceptable (its broker active, its directory online). That is the
-  present leader if it still qualifies, else the first in the order of assignment. A replica in a directory that
-  takes no records now (`odradek.serving.disk_troubles`) leads only if all others are in such directories, too. With
-  no ISR left, an eligible replica (ELR) leads. With no eligible replica, the replica with the longest log leads
-  (`unclean_recovery.py`), or the last known leader. Otherwise any acceptable replica leads, if
-  `unclean.leader.election.enable` allows it. The last three kinds of leaders may lack acknowledged records. So the
-  ISR is that leader alone, and the partition is RECOVERING until the leader reports otherwise.
-* **Eligible replicas.** The high watermark stands still while the ISR is below `min.insync.replicas`. So a replica
-  that leaves such an ISR still holds everything committed: it becomes eligible. If the ISR has
-  `min.insync.replicas` or more, there are no eligible replicas.
-* **Without the feature** the last in-sync replicas stay in the ISR when their brokers go away. If several brokers
-  go away at once, the first to come back leads, and is in sync alone.
+* **Leader.** The leader is a replica that is in sync and acceptable (its broker is active, its directory
+  online). It is the present leader if it still qualifies, else the first in the order of assignment. A
+  replica in a directory that takes no records now (`odradek.serving.disk_troubles`) leads only if all others
+  are in such directories, too. If the ISR is empty, an eligible replica (ELR) leads. If there is none, the
+  replica with the longest log leads (`unclean_recovery.py`), or the last known leader. Otherwise any
+  acceptable replica leads, if `unclean.leader.election.enable` allows it. The last three kinds of leaders may
+  lack acknowledged records. Then the ISR has only this leader, and the partition is RECOVERING until the
+  leader reports otherwise.
+* **Eligible replicas.** The high watermark does not advance while the ISR is below `min.insync.replicas`. So
+  a replica that leaves such an ISR has all committed records, and becomes eligible. If the ISR has
+  `min.insync.replicas` or more members, there are no eligible replicas.
+* **Without the feature of eligible replicas**, the last in-sync replicas stay in the ISR when their brokers
+  go away. If several brokers go away at once, the first broker that returns leads, and is the only one in sync.
 * **Unclean restarts.** A broker that may have lost acknowledged records leaves ISR and ELR, even as the last
-  member. If that empties both, the last known leader is recorded, and elected when it is active again. (Kafka does
-  so only with the feature, Odradek always.)
-* **Replaced disks.** A replica that begins anew is empty: it leaves all of these sets, so clean elections pass over
-  it. If nobody leads then, it becomes the last of the assignment, where an unclean election looks last.
-* **Reassignment.** `replicas` has old and new replicas until all that stay are in sync. Then the others are
-  removed. The leader epoch rises, so that removed replicas notice it.
+  member. If both are empty then, the last known leader is recorded, and elected when it is active again.
+  (Kafka does this only with the feature, Odradek always.)
+* **Replaced disks.** A replica that begins anew is empty. It leaves ISR and ELR, so clean elections skip it.
+  If there is no leader then, it is moved to the end of the assignment, where an unclean election looks last.
+* **Reassignment.** `replicas` has the old and the new replicas, until all that stay are in sync. Then the
+  others are removed. The leader epoch rises, so that the removed replicas notice it.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ Acceptable = Callable[[PartitionImage, int], bool]
 
 
 class Election(Enum):
-    """The kind of an election: who is preferred as the leader."""
+    """The kind of an election, by its preferred leader."""
 
     ONLINE = "the leader stays while it can"
     PREFERRED = "the first of the assignment, if it is in sync"
@@ -61,8 +63,9 @@ class Election(Enum):
 def acceptable_leaders(
     image: MetadataImage, *, also: int | None = None, without: Collection[int] = ()
 ) -> Acceptable:
-    """Return a test whether a broker may lead a partition in `image`; `also` counts as active, `without` as
-    inactive.
+    """Make a function that says whether a broker may lead a partition in `image`.
+
+    The broker `also` counts as active, the brokers `without` as inactive.
     """
     brokers = image.brokers
 
@@ -77,7 +80,7 @@ def acceptable_leaders(
 
 @attrs.define
 class _Target:
-    """The partition under construction."""
+    """The state of the partition after the change, while it is computed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -92,33 +95,35 @@ class _Target:
 
 @attrs.frozen
 class Change:
-    """A change of a partition. Fields that are not set leave their values unchanged."""
+    """A requested change of a partition. Unset fields request nothing."""
 
     isr: tuple[int, ...] | None = None
     removed: Collection[int] = ()
-    """Replicas that leave the ISR at once. They still hold all records, so if too few are left in sync, all of them
-    become eligible.
+    """Replicas that leave the ISR at once. They still have all records, so all of them become eligible if too
+    few replicas stay in sync.
     """
     lost: int | None = None
-    """A replica that may lack records that it acknowledged. It leaves the ISR even as its last member, and also the
-    eligible replicas.
+    """A replica that may lack records that it acknowledged. It leaves the ISR, even as the last member, and
+    the eligible replicas.
     """
     unclean: bool = False
-    """True if `isr` may become empty, although no eligible replica is left."""
+    """True if `isr` may become empty although there is no eligible replica."""
     begun_anew: int | None = None
-    """A replica that is empty, or is about to be set aside. It leaves all sets, and does not count as a former leader."""
+    """A replica that is empty, or whose log is about to be set aside. It leaves all sets, and does not count
+    as a former leader.
+    """
     replicas: tuple[int, ...] | None = None
     adding: tuple[int, ...] | None = None
     removing: tuple[int, ...] | None = None
     directories: Mapping[int, bytes] = attrs.field(factory=dict)
-    """The directories of new replicas. Other new replicas are unassigned."""
+    """The directories of replicas by broker id. New replicas that are not listed are unassigned."""
     leader_recovery_state: int | None = None
     election: Election | None = None
-    """The kind of election; by default it follows from the topic's rules."""
+    """The kind of election. By default it follows from the topic's rules."""
 
 
 NO_CHANGE = Change()
-"""A change without a request: only brokers or rules have changed."""
+"""The change to use when nothing is requested: only brokers or rules have changed."""
 
 
 def change_partition(
@@ -129,7 +134,7 @@ def change_partition(
     rules: TopicRules = TopicRules(),  # noqa: B008  (frozen)
     change: Change = NO_CHANGE,
 ) -> PartitionChangeRecord | None:
-    """Make the record for the new state of a partition; None if nothing changes."""
+    """Compute the new state of a partition, and make its record; None if nothing changes."""
     isr = partition.isr if change.isr is None else change.isr
     lost = change.lost if change.begun_anew is None else change.begun_anew
     target = _Target(
@@ -161,7 +166,7 @@ def change_partition(
 
 
 def _complete_reassignment(target: _Target) -> None:
-    """Complete a reassignment if all remaining replicas are in sync: the other replicas are removed (KIP-455)."""
+    """Complete a reassignment if all replicas that stay are in sync: remove the other replicas (KIP-455)."""
     if not target.adding and not target.removing:
         return
     isr = tuple(each for each in target.isr if each not in target.removing)
@@ -183,7 +188,10 @@ def _keep_eligible(target: _Target, partition: PartitionImage, rules: TopicRules
 
 
 def _is_sufficient(target: _Target, rules: TopicRules) -> bool:
-    """True if this ISR may commit records, so that replicas outside of it may miss some."""
+    """True if this ISR is large enough to commit records.
+
+    Replicas outside of it may then lack committed records.
+    """
     min_isr = min(rules.min_isr, len(target.replicas)) if rules.eligible_replicas else 1
     return len(target.isr) >= min_isr
 
@@ -226,7 +234,10 @@ def _least_loss(
     election: Election,
     rules: TopicRules,
 ) -> int | None:
-    """Choose a leader although it may lack records; None if a better replica is still waited for."""
+    """Choose a leader that may lack records.
+
+    None if no replica may lead, or the election still waits for a better one.
+    """
     at_once = election is Election.UNCLEAN
     has_candidates = bool(target.isr or target.elr)
     if has_candidates and not at_once:
@@ -261,7 +272,7 @@ def _recovery(target: _Target, rules: TopicRules) -> Recovery | None:
 
 
 def _empty_last(target: _Target) -> tuple[int, ...]:
-    """Sort replicas in the order in which an unclean election tries them: an empty replica comes last."""
+    """Return the replicas in the order in which an unclean election tries them: an empty replica is last."""
     return tuple(sorted(target.replicas, key=lambda each: each == target.begun_anew))
 
 
@@ -281,11 +292,12 @@ def _lead_uncleanly(target: _Target, leader: int) -> None:
 
 
 def _remember_last(target: _Target, partition: PartitionImage, rules: TopicRules) -> None:
-    """Record the replicas that were in sync or eligible last, and remove this record when it is not needed any more.
+    """Update `last_known`: the replicas that were last in sync or eligible. It is cleared when it is no
+    longer needed.
 
-    With unclean recovery, these are all replicas that left since the ISR became too small to commit, the last leader
-    first. Without it, only the last leader is recorded. If a node without unclean recovery has joined since, the last
-    leader may be unknown. Then it is the replica that was eligible last.
+    With unclean recovery, it has all replicas that have left since the ISR became too small to commit, the
+    last leader first. Without unclean recovery, it has only the last leader. If the last leader is unknown,
+    because a node without unclean recovery has joined since, it has the replica that was eligible last.
     """
     if _recovery(target, rules) is not None:
         _remember_members(target, partition, rules)
@@ -320,7 +332,7 @@ def _remember_members(target: _Target, partition: PartitionImage, rules: TopicRu
 
 
 def _check(target: _Target) -> None:
-    """Assert the invariants of every partition, whatever has changed."""
+    """Assert what must hold for every partition after a change."""
     if not is_subset(target.isr, target.replicas) or not is_subset(target.elr, target.replicas):
         raise AssertionError(f"a broker without a replica is in the ISR or eligible to lead: {target}")
     if target.leader != NO_LEADER and target.leader not in target.isr:

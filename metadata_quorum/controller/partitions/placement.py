@@ -1,10 +1,11 @@
-"""The placement of new partitions' replicas on brokers.
+"""The placement of the replicas of new partitions on brokers.
 
-Brokers are laid out on a ring. Neighbours are in different racks and, within a rack, on different hosts (a host may
-run one node per disk). Partition p is led by the p-th broker of the ring, from a random start. Its other replicas are
-taken from the ring in an order that shifts by one with every round of leaders. So the load of a dead broker spreads
-over all survivors. Each replica is put where the partition has the fewest so far: first by rack, then by host.
-Leaders are active brokers; fenced ones take replicas only when active ones do not suffice.
+Brokers are put in a ring. Neighbours are in different racks and, within a rack, on different hosts (a host
+may run one node per disk). Partition p is led by the p-th broker of the ring, counted from a random start.
+Its other replicas are taken from the ring in an order that shifts by one after each complete round of
+leaders. So when a broker fails, its load is spread over all other brokers. Each replica is placed where the
+partition has the fewest replicas so far: first by rack, then by host. Leaders are active brokers. Fenced
+brokers get replicas only if there are too few active ones.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from odradek.metadata_quorum.image.metadata_image import BrokerImage
 
 
 class TooFewBrokers(Exception):
-    """Raised if there are too few brokers for the replication factor; the text is Kafka's."""
+    """Raised if there are too few brokers for the replication factor. The text is Kafka's."""
 
 
 @attrs.frozen
@@ -32,9 +33,9 @@ class _Place:
 def place_replicas(
     brokers: list[BrokerImage], partition_count: int, replication_factor: int, random: Random
 ) -> list[list[int]]:
-    """Choose the replicas of each partition, leader first. Raises `TooFewBrokers`.
+    """Choose the brokers for the replicas of each partition, the leader first. Raises `TooFewBrokers`.
 
-    Distant partitions may share a list: do not change it.
+    Several partitions may share one list, so the caller must not change it.
     """
     usable = [
         broker
@@ -70,7 +71,7 @@ def _place(broker: BrokerImage) -> _Place:
 
 
 def _ring(places: list[_Place]) -> list[_Place]:
-    """Sort brokers so that neighbours are in different racks and on different hosts, as far as their numbers allow."""
+    """Sort brokers so that neighbours are in different racks and on different hosts, as far as possible."""
     racks: dict[str, dict[str, list[_Place]]] = {}
     for place in sorted(places, key=lambda place: place.broker_id):
         racks.setdefault(place.rack, {}).setdefault(place.host, []).append(place)

@@ -1,14 +1,15 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: replicas move to other brokers while the partition is
-served (KIP-455).
+"""AlterPartitionReassignments and ListPartitionReassignments: move replicas to other brokers while the
+partition is in use (KIP-455).
 
-A reassignment has up to three stages. First, the assignment becomes the wanted replicas, followed by the replicas
-to be removed; `adding` and `removing` name both groups. Then the leader takes each new replica into the ISR when it
-has caught up. With the change that adds the last of them (`partition_change`), the replicas to be removed leave,
-and the reassignment is done. A reassignment that copies no data is done at once.
+A reassignment has up to three stages. First, the assignment is set to the wanted replicas, followed by the
+obsolete replicas. `adding` lists the new replicas, `removing` the obsolete ones. Then the leader adds each
+new replica to the ISR when it has caught up. When the last one is added (`partition_change`), the obsolete
+replicas are removed, and the reassignment is complete. A reassignment that copies no data is complete at
+once.
 
-`adding` are all replicas that the partition did not have when the reassignment began. That is true even if one
-reassignment replaces another: if it is cancelled, all of them are removed. (Kafka forgets the replicas of the
-earlier reassignment.)
+`adding` has all replicas that the partition did not have when the reassignment began, also if a second
+reassignment replaces the first. If it is cancelled, all of them are removed. (Kafka does not remove those of
+the first reassignment.)
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ def alter_partition_reassignments(
     _context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    """Change replicas in one atomic batch; a refused partition does not affect the others."""
+    """Start or cancel the requested reassignments in one atomic batch.
+
+    A refused partition does not affect other partitions.
+    """
     allow_factor_change = request.allow_replication_factor_change
     records: list[Message] = []
     seen: set[TopicPartition] = set()
@@ -80,7 +84,8 @@ def alter_partition_reassignments(
             responses.append(ReassignableTopicResponse(topic.name, answers))
     except KafkaError as error:
         return Decision([], refuse(request, error.code, error.message))
-    # Kafka answers a request without topics before it sets the error message, which then is empty rather than null.
+    # Kafka answers a request without topics before it sets the error message, so the message is empty instead
+    # of null.
     text = None if request.topics else ""
     response = AlterPartitionReassignmentsResponse(0, allow_factor_change, ErrorCode.NONE, text, responses)
     return Decision(records, response)
@@ -140,7 +145,10 @@ def _reassign(
 
 
 def _check_factor(partition: PartitionImage, wanted: list[int]) -> None:
-    """Check the replication factor (KIP-860). During a reassignment it is that of the target."""
+    """Check the number of wanted replicas (KIP-860).
+
+    During a reassignment it is compared with the target's number.
+    """
     factor = len(set(partition.replicas) - set(partition.removing_replicas))
     if factor != len(wanted):
         raise KafkaError(
@@ -159,7 +167,7 @@ def _cancel(
         raise bad_assignment("Invalid replica assignment: addingReplicas contains all replicas.")
     isr = tuple(each for each in partition.isr if each in replicas)
     if not isr and not any(each in replicas for each in partition.elr):
-        # Only the new replicas have all records: to cancel would lose records.
+        # No old replica has all records, so cancelling would lose records.
         if not rules.unclean_election:
             raise bad_assignment(
                 f"Unable to revert partition assignment for {topic.name}:{number} because it would require an "
@@ -183,7 +191,7 @@ def list_partition_reassignments(
     _context: DecisionContext,
     _basis: DecisionBasis,
 ) -> Decision:
-    """List the reassignments under way, of all topics or of the requested ones.
+    """List the reassignments in progress, of all topics or of the requested ones.
 
     Unknown partitions, and partitions without a reassignment, are left out.
     """

@@ -1,4 +1,4 @@
-"""The configured rules by which the partitions of a topic are decided: min ISR, unclean election, eligible replicas."""
+"""The configured rules for the partitions of a topic: min ISR, unclean election, eligible replicas."""
 
 from __future__ import annotations
 
@@ -17,26 +17,30 @@ UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 @attrs.frozen
 class TopicRules:
-    """Rules for all partitions of one topic."""
+    """The rules for all partitions of one topic."""
 
     min_isr: int = topic_setting(MIN_ISR)
-    """The configured minimum. A partition with fewer replicas needs all of them."""
+    """The configured `min.insync.replicas`. A partition with fewer replicas needs all of them."""
     unclean_election: bool = topic_setting(UNCLEAN_ELECTION)
-    """True if a replica that may lack committed records may lead when no better replica is left."""
+    """True if a replica that may lack committed records may lead when no better replica is available."""
     eligible_replicas: bool = False
-    """True if replicas that leave an ISR below `min_isr` are kept as eligible leaders (KIP-966)."""
+    """True if replicas that leave an ISR below `min_isr` become eligible leaders (KIP-966)."""
     troubled_directories: frozenset[bytes] = frozenset()
-    """Troubled directories. A replica in one of them leads only if no replica with all records is elsewhere."""
+    """Directories that take no records now. A replica in one of them leads only if no replica with all
+    records is elsewhere.
+    """
     recovery: Recovery | None = None
-    """The election of the longest log if no certainly complete replica is left; None: the last known leader is
-    elected.
+    """The election of the replica with the longest log, if no replica certainly has all records. None: the
+    last known leader is elected.
     """
     awaited: frozenset[int] = frozenset()
-    """Brokers whose logs partitions wait for without a limit, after a recovery of the quorum."""
+    """After a recovery of the quorum, the brokers whose logs partitions wait for without a time limit."""
 
 
 def topic_rules(image: MetadataImage, basis: DecisionBasis, topic: TopicImage) -> TopicRules:
-    """Make the rules of one topic by its overrides, the cluster's defaults and the properties file."""
+    """Compute the rules of one topic from its overrides, the cluster's dynamic values and the properties
+    file.
+    """
     return settings_of(
         TopicRules,
         layers_for(image, basis.settings.static_config),

@@ -1,1 +1,1 @@
-"""The requests of a quorum replica to other nodes, and the addresses of these."""
+"""The requests of a quorum replica to other nodes, and the addresses of those nodes."""

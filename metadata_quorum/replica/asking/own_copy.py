@@ -1,16 +1,17 @@
-"""A voter whose address has changed makes sure that no copy of it runs. PORTED.
+"""The check, by a voter whose address has changed, that no other process runs with a copy of its directory.
+PORTED.
 
 Theory of operation
 -------------------
-A voter with a new address looks like a copy of its directory that runs beside the original: neither is at the
-logged address. So it sends a Vote that names itself to the address in the log and to all bootstrap servers. It
-takes part once no process has answered as this voter for a fetch timeout. Until then it abstains: it neither votes,
-nor stands, nor fetches (`RaftCore.abstain`). It keeps asking until the log has its address.
+A voter with a new address looks like a process with a copy of its directory: neither is at the address in the
+log. So it sends a Vote with its own id and directory to the address in the log and to all bootstrap servers.
+It takes part once no process has answered as this voter for a fetch timeout. Until then it abstains from
+votes, candidacies and fetches (`RaftCore.abstain`). It repeats the check until the log has its address.
 
-The Vote is a pre-vote, which has no effect on the receiver. In the place of the log's end it has a random number. A
-process that receives its own number has sent the Vote to another of its own addresses.
+The Vote is a pre-vote, which changes nothing at its receiver. Instead of the log's end it contains a random
+number. A process that receives its own number has sent the Vote to itself, under another address.
 
-Voters that are at their address in the log, and the voter of a quorum of one, start without this check.
+A voter at its address in the log, and the only voter of a quorum, start without this check.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ LOOKS_PER_WINDOW = 8
 """The number of checks for a copy in one fetch timeout, so that a few lost messages do not hide a copy."""
 NUMBER_BITS = 62
 QUESTIONS_MAX = 1000
-"""The most questions under way at once. While the resolver or answers are so slow, no new check begins."""
+"""The most questions under way at once. While the resolver or the answers are so slow, no further check
+begins.
+"""
 VOTERS_WORDS = (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
-"""The errors with which a voter answers a Vote that names it."""
+"""The error codes with which a voter answers a Vote that names it."""
 
 
 class OwnCopy:
-    """The search of this voter for another process that has its directory."""
+    """The check whether another process runs with this voter's directory."""
 
     def __init__(self, driver: QuorumDriver, search: VoterSearch, places: VoterPlaces) -> None:
         self._driver = driver
@@ -45,26 +48,30 @@ class OwnCopy:
         self._search = search
         self._places = places
         self._logged: Place | None = None
-        """The place where the log has this voter; None if this process is there."""
+        """The place that the log has for this voter; None if this process is there, so that no check is
+        needed.
+        """
         self._judged: tuple[VoterSet, bool] | None = None
-        """The voters and the leadership at the last call of `judge`."""
+        """The voters, and whether this node led, at the last call of `judge`."""
         self._numbers: dict[int, bool] = {}
-        """The numbers of questions under way, and whether this process has received them."""
+        """For each question under way, its number and True if this process itself has received it."""
         self.found_at: Place | None = None
-        """The place where another process has recently answered as this voter."""
+        """The place where another process last answered as this voter; None if there is none."""
         self._alone_since = 0.0
-        """The time since which no other process has answered as this voter."""
+        """The time, in monotonic seconds, since which no other process has answered as this voter."""
         self._is_here = False
-        """True once a question for the place in the log has reached this process."""
+        """True once a question to the place in the log has reached this process itself."""
 
     def judge(self) -> None:
-        """Stop voting, and look for another process with this voter's directory, while the log has another address for it."""
+        """Start to abstain and to check for a copy if the log has another address for this voter; stop when
+        the log has its address. Called after changes.
+        """
         driver = self._driver
         voters, leads = driver.core.voters, isinstance(driver.core.role, Leader)
         if self._judged is not None and self._judged[0] is voters and self._judged[1] is leads:
             return
         self._judged = voters, leads
-        # A leader has been elected as this voter, and writes its own address first.
+        # A leader has won an election as this voter, and writes its own address first.
         logged = None if leads else self._place_in_log(voters)
         if logged == self._logged:
             return
@@ -76,7 +83,9 @@ class OwnCopy:
             driver.start_soon(self._doubt, logged)
 
     def _place_in_log(self, voters: VoterSet) -> Place | None:
-        """Return where the log has this voter, if that is not one of its own endpoints."""
+        """Return the place that the log has for this voter, if it is not one of this process's endpoints;
+        otherwise None.
+        """
         me = self._settings.me
         voter = voters.get(me.node_id)
         if voter is None or voter.key != me or not voter.endpoints or not self._settings.endpoints:
@@ -87,14 +96,15 @@ class OwnCopy:
         return None if any(each[1:] == logged for each in self._settings.endpoints) else Place(*logged)
 
     def note_received(self, request: Request) -> None:
-        """Recognize a question that this process has sent to itself."""
+        """Called for each received request, to recognize questions that this process has sent to itself."""
         if isinstance(request, Vote) and request.log_end.offset in self._numbers:
             self._numbers[request.log_end.offset] = True
 
     async def _doubt(self, logged: Place) -> None:
-        """Check for a copy repeatedly, until the log has another place for this voter.
+        """Check for a copy repeatedly, while the log has this place for the voter.
 
-        A check begins even if the previous one has no answers yet, so a lost message delays no later check.
+        Each check begins on time, even if the previous one is not answered, so that lost messages delay
+        nothing.
         """
         driver = self._driver
         clock, window = driver.clock, self._settings.raft.fetch_timeout_seconds
@@ -107,10 +117,10 @@ class OwnCopy:
                 self._take_part_if_alone()
 
     def _take_part_if_alone(self) -> None:
-        """Vote again once no other process has answered as this voter for a fetch timeout.
+        """Stop abstaining if no other process has answered as this voter for a fetch timeout.
 
-        If a question to the place in the log has reached this process itself, the voter need not wait, unless a
-        copy was found.
+        If a question to the place in the log has reached this process, and no copy was found, the voter need
+        not wait.
         """
         now, window = self._driver.clock.monotonic(), self._settings.raft.fetch_timeout_seconds
         if now - self._alone_since >= window or (self._is_here and self.found_at is None):
@@ -118,7 +128,7 @@ class OwnCopy:
             self._driver.report(self._driver.core.abstain, False)
 
     async def _look(self, logged: Place) -> None:
-        """Ask for this voter at the place in the log and at all bootstrap servers, all at once."""
+        """Send a question to the place in the log and to all bootstrap servers, all at once."""
         if len(self._numbers) >= QUESTIONS_MAX:
             return
         self._driver.start_soon(self._ask, logged, logged)
@@ -128,7 +138,10 @@ class OwnCopy:
                 self._driver.start_soon(self._ask, place, logged)
 
     async def _ask(self, place: Place, logged: Place) -> None:
-        """Ask whether another process answers as this voter at a place, and wait for a fetch timeout at most."""
+        """Send a pre-vote request to one place; note whether this process or a copy of its directory answers.
+
+        The wait is at most one fetch timeout.
+        """
         number = self._driver.env.random.getrandbits(NUMBER_BITS)
         self._numbers[number] = False
         try:
@@ -151,7 +164,7 @@ class OwnCopy:
         return Vote(core.epoch, me, me, OffsetAndEpoch(number, max(core.log.last_epoch, 0)), pre_vote=True)
 
     def _log_found(self, found: Place) -> None:
-        """Write one line for each place where a copy appears."""
+        """Log that a copy answers at this place, unless this place was logged last."""
         if found != self.found_at:
             here = "{1}:{2}".format(*self._settings.endpoints[0])
             self._driver.logger.error(

@@ -1,14 +1,14 @@
-"""Requests of a replica of the quorum to other nodes: the nodes' addresses, the waits, the reports of answers.
-PORTED.
+"""The requests of a quorum replica to other nodes: finding addresses, waiting, and reporting the answers to
+the core. PORTED.
 
-A request goes to the address that the node itself has reported when it led. Otherwise it goes to the place where
-the node was found, or to the address in the set of voters, or to a bootstrap server. A node that stays out of reach
-is asked less and less often. The first failures are reported at once, since a broken connection is the first sign
-that a leader is dead.
+A request is sent to the address that the node itself has reported when it led. Without one, it is sent to the
+place where the node was found, to its address in the voter set, or to a bootstrap server. A node that stays
+out of reach is asked less and less often. The first failures are reported at once, since a broken connection
+is the first sign that a leader is dead.
 
-**A voter may have moved.** Where the log names the voters (kraft.version 1), a voter is its id and its directory. A
-Vote or BeginQuorumEpoch that fails at the voter's address is sent to all addresses of all bootstrap servers. An
-answer counts if exactly one place answers as this voter (`voter_places.py`).
+**A voter may have moved.** If the log names the voters (kraft.version 1), a voter is identified by its id and
+directory. A Vote or BeginQuorumEpoch that fails at the voter's address is also sent to all addresses of all
+bootstrap servers. An answer counts if exactly one place answers as this voter (`voter_places.py`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from odradek.wire.structure import ZERO_UUID
 __all__ = ["QuorumPeers"]
 
 FIRST_BOOTSTRAP_ID = -2
-"""Bootstrap servers have addresses but no known ids, so requests to them use the ids -2, -3 and so on, as in Kafka."""
+"""The id of the first bootstrap server. Servers have addresses but no known ids, so they get the ids -2, -3
+and so on, as in Kafka.
+"""
 FAILURES_LOGGED_AT_ONCE = 3
 SECONDS_BETWEEN_FAILURES_MAX = 0.5
 
 
 class QuorumPeers:
-    """The addresses of the other nodes, and their last answers."""
+    """The other nodes as this replica sees them: their addresses, and how they answered last."""
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
@@ -51,22 +53,22 @@ class QuorumPeers:
         self._places = VoterPlaces(self._settings.raft.fetch_timeout_seconds)
         self._search = VoterSearch(driver, self._places)
         self._sought: set[ReplicaKey] = set()
-        """Voters for which a search is under way."""
+        """Voters that are being searched for at other places."""
         self._copied: set[ReplicaKey] = set()
-        """Voters that have answered at two places, until they answer only at one."""
+        """Voters that answer at two places, so that this is already logged."""
         self.own_copy = OwnCopy(driver, self._search, self._places)
         self._addresses: dict[int, tuple[str, int]] = {}
-        """The addresses that nodes have reported as their own when they led."""
+        """The addresses that nodes have reported as their own, when they were leaders."""
         self.refusals: dict[int, ErrorCode] = {}
-        """The error codes with which nodes have refused this node's requests since their last good answer."""
+        """For each node that refused this node's last requests, the error code of the last refusal."""
         self.leader_high_watermark = -1
         """The largest high watermark that a leader has sent to this node; -1 before the first."""
         self.is_named_leader = False
-        """True if the last answer named this very node as the leader: either it led before, or another node has the
-        same id.
+        """True if the last answer named this node as the leader. Either it led before, or another node has
+        the same id.
         """
         self._failures: dict[int, int] = {}
-        """Failed requests in a row, by node."""
+        """The number of failed requests in a row, by node."""
         self._update_at = float("-inf")
 
     def connect(self, connections: PeerChannels) -> None:
@@ -83,7 +85,7 @@ class QuorumPeers:
         return tuple(self._bootstrap)
 
     def channel(self, address: tuple[str, int]) -> PeerChannel:
-        """Return the channel to the node that listens at this address."""
+        """Return the channel to this address."""
         return self._search.channel(Place(*address))
 
     def channel_to(self, node_id: int) -> PeerChannel | None:
@@ -92,7 +94,7 @@ class QuorumPeers:
         return None if place is None else self._search.channel(place)
 
     def said_address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Return the address that a node has reported as its own."""
+        """Return the address that a node has reported as its own; None if there is none."""
         return self._addresses.get(node_id)
 
     def note_address(self, node_id: int, address: tuple[str, int] | None) -> None:
@@ -103,7 +105,9 @@ class QuorumPeers:
             self._addresses[node_id] = address
 
     def leader_address(self) -> tuple[str, int] | None:
-        """Host and port where the leader serves controllers' requests, None while no leader is known."""
+        """Return host and port at which the leader serves controllers' requests; None while no leader is
+        known.
+        """
         leader_id = self._driver.core.leader_id
         return None if leader_id is None else self.address_of(leader_id)
 
@@ -113,14 +117,14 @@ class QuorumPeers:
         return None if place is None else place.named
 
     def _place_of(self, node_id: int) -> Place | None:
-        """Return the place where a node can most likely be reached."""
+        """Return the place where a node most probably listens; None if none is known."""
         if node_id == self._settings.me.node_id and self._settings.endpoints:
             return Place(*self._settings.endpoints[0][1:])
         voter = self._driver.core.voters.get(node_id)
         endpoints = () if voter is None else voter.endpoints
         said = self._addresses.get(node_id)
-        # Other nodes may report a node by the listener that they use, which may need another protocol than this
-        # node's.
+        # Other nodes may name a node by the address of their own listener, whose protocol this node may not
+        # use. So a known listener has priority.
         if endpoints and (said is None or any(each[1:] == said for each in endpoints)):
             logged = self.chosen(endpoints)
             assert voter is not None
@@ -129,11 +133,13 @@ class QuorumPeers:
         return None if address is None else Place(*address)
 
     def chosen(self, endpoints: Sequence[wire_messages.Endpoint]) -> tuple[str, int]:
-        """Choose the endpoint at which this node reaches another node: the endpoint of the listener with the same name."""
+        """Return host and port of the endpoint at which this node reaches another node: that of the listener
+        with this node's listener name.
+        """
         return self._settings.chosen(endpoints)
 
     async def ask(self, node_id: int, request: Request) -> None:
-        """Send a request, and report its answer or its failure to the core."""
+        """Send a request to a node, and report the answer or the failure to the core."""
         driver = self._driver
         place = self._place_of(node_id)
         if place is None:
@@ -150,8 +156,8 @@ class QuorumPeers:
             self._take(node_id, request, outcome)
         elif isinstance(error, ConnectionLost):
             await self._count_failure(node_id, paused=isinstance(error, NeverSent))
-            # The node may have moved from the address that it reported. The set of voters and the next leader
-            # have newer addresses.
+            # The node may have moved away from the address that it reported. The voter set and the next
+            # leader have newer addresses.
             self.note_address(node_id, None)
             driver.report(driver.core.request_failed, node_id, request, broken=True)
         else:
@@ -162,7 +168,7 @@ class QuorumPeers:
             driver.report(driver.core.request_failed, node_id, request, broken=False)
 
     def _take(self, node_id: int, request: Request, outcome: Outcome) -> None:
-        """Report an answer to the core, and note the addresses that it names."""
+        """Report an answer to the core, and store the addresses that it contains."""
         driver, response = self._driver, outcome.response
         assert response is not None
         self._failures.pop(node_id, None)
@@ -174,7 +180,8 @@ class QuorumPeers:
         for each, before in known:
             if driver.core.leader_id != each:
                 reached("quorum.claimed_leader_address_undone")
-                # Another node has wrongly claimed the leadership. The address came from that node, too.
+                # The answer named a leader that the core does not accept, so its address is not stored
+                # either.
                 self.note_address(each, before)
         if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
             self._note_high_watermark(response.high_watermark)
@@ -183,9 +190,12 @@ class QuorumPeers:
     # -- voters that have moved -----------------------------------------------------------------------------------------
 
     async def _ask_voter(self, request: Request, first: Outcome) -> Outcome:
-        """Check that an answer comes from the voter that the request names; otherwise look for the voter elsewhere."""
+        """Check that the answer `first` comes from the voter that the request names.
+
+        If not, send the request to other places where the voter may be.
+        """
         if not isinstance(request, Vote | BeginEpoch):
-            # Other requests do not name a voter.
+            # Other requests are not addressed to a voter with a directory.
             return first
         voter = request.voter
         if voter.directory_id == ZERO_UUID or not self._driver.has_dynamic_voters:
@@ -216,8 +226,9 @@ class QuorumPeers:
         return outcome
 
     async def reach(self, voter: ReplicaKey, address: tuple[str, int]) -> str:
-        """Send a request to a voter at the address that it wants to have in the log. Return "" if it answers there,
-        else the reason why the address is refused.
+        """Check that a voter answers at this address, which it wants to have in the log.
+
+        Returns "" if it does, otherwise the reason for a refusal.
         """
         begin = BeginEpoch(self._driver.core.epoch, self._settings.me, voter)
         outcome = await self._search.ask(Place(*address), begin)
@@ -232,12 +243,12 @@ class QuorumPeers:
         )
 
     def _logged(self, voter: ReplicaKey) -> tuple[str, int] | None:
-        """Return the address of a voter in the log."""
+        """Return the voter's address in the log; None if there is none."""
         known = self._driver.core.voters.get(voter.node_id)
         return None if known is None or not known.endpoints else self.chosen(known.endpoints)
 
     async def _places_beyond(self, voter: ReplicaKey, tried: Place) -> list[Place]:
-        """Return the places where a voter may be that did not answer at `tried`."""
+        """Return the places where a voter may be, except `tried` and places where other voters answer."""
         await self._search.resolve(tried.host, tried.port)
         logged, now = self._logged(voter), self._driver.clock.monotonic()
         places = [] if logged is None or Place(*logged) == tried else [Place(*logged)]
@@ -249,7 +260,10 @@ class QuorumPeers:
         ]
 
     def _only_answer(self, voter: ReplicaKey, answers: list[Outcome]) -> Outcome:
-        """Return the answer of a voter that answers at one place; return an error if it answers at two."""
+        """Return the only answer of a voter.
+
+        If it answers at two places, return an error, because neither answer counts.
+        """
         now = self._driver.clock.monotonic()
         others = [(each.place, self._places.note_answer(voter, each.place, now)) for each in answers]
         for place, other in others:
@@ -265,7 +279,7 @@ class QuorumPeers:
         return answers[0]
 
     def _log_copied(self, voter: ReplicaKey, one: Place, other: Place) -> None:
-        """Log that a voter answers at two addresses. Log it once, until the voter answers at one address again."""
+        """Log that a voter answers at two places, unless this is already logged."""
         if voter not in self._copied:
             self._copied.add(voter)
             self._driver.logger.error(
@@ -277,8 +291,9 @@ class QuorumPeers:
             )
 
     async def _count_failure(self, node_id: int, *, paused: bool = False) -> None:
-        """Count a failure, and pause. `paused`: the next request has to wait for the next attempt to reach the node
-        anyway.
+        """Count a failed request, and pause before the next one.
+
+        With `paused` there is no pause, because the connection to the node makes one anyway.
         """
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         if failures > FAILURES_LOGGED_AT_ONCE and not paused:
@@ -289,7 +304,9 @@ class QuorumPeers:
             await clock.sleep_until(clock.monotonic() + min(backoff, SECONDS_BETWEEN_FAILURES_MAX))
 
     def _log_refused(self, node_id: int, error: KafkaError) -> None:
-        """Log one line for each run of failures, because failures repeat many times a second."""
+        """Log that a node refuses requests, once per run of failures, because failures repeat many times a
+        second.
+        """
         if self._failures.get(node_id) == 1:
             self._driver.logger.warning("quorum.request_refused", node=node_id, error=str(error))
 
@@ -303,7 +320,7 @@ class QuorumPeers:
     # -- the voter's own entry ------------------------------------------------------------------------------------------
 
     def _update_voter(self) -> None:
-        """Send the leader this voter's address if the log has another one (KIP-853)."""
+        """Send the leader this voter's present address, if the log has another one (KIP-853)."""
         driver = self._driver
         core, now = driver.core, driver.clock.monotonic()
         known = core.voters.get(self._settings.me.node_id)

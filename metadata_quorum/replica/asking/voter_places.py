@@ -1,15 +1,15 @@
-"""The places at which voters have answered: a voter is identified by its id and its directory; an address is only a
-hint. PURE.
+"""The places at which voters have answered. A voter is identified by its id and directory; an address is only
+a hint. PURE.
 
-The log has an address for each voter. If no process answers there as this voter, it is searched at all addresses of
-all bootstrap servers (`voter_search.py`). The place that was found is kept here until it fails, or until the log
-has another address.
+The log has an address for each voter. If no process answers there as this voter, the voter is searched for at
+all addresses of all bootstrap servers (`voter_search.py`). The place where it was found is kept here until it
+fails, or until the log has another address.
 
-**One voter answers at one place.** Two places that answer for one voter within the window are two processes with one
-directory: a copy. Each of them may have voted by itself, so their answers do not count while this lasts.
+**One voter answers at one place.** If two places answer as one voter within the time window, two processes
+run with copies of one directory. Each of them may have voted, so their answers do not count while this lasts.
 
-One process may have several addresses. Two places count as one in three cases. They are equal; they have an address
-in common; or one name resolves to both, by IPv4 and by IPv6.
+One process may have several addresses. So two places count as one in three cases. They are equal, they share
+an IP address, or one name resolves to both (by IPv4 and IPv6).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Place", "VoterPlaces"]
 
 @attrs.frozen
 class Place:
-    """A host and a port. `address` is one of the host's addresses, where it has several."""
+    """A host and a port. `address` is one of the host's IP addresses, if it has several."""
 
     host: str
     port: int
@@ -38,39 +38,41 @@ class Place:
 
     @property
     def named(self) -> tuple[str, int]:
-        """Host and port that other nodes can use. If the host has several addresses, this is the address that was
-        used.
+        """Host and port for other nodes to use.
+
+        If the place has an IP address, this replaces the host name.
         """
         return self.host if self.address is None else self.address, self.port
 
 
 class VoterPlaces:
-    """The places of voters, as their answers show them. Times are monotonic seconds."""
+    """The places at which voters have answered, with the times. All times are monotonic seconds."""
 
     def __init__(self, window_seconds: float) -> None:
         self._window_seconds = window_seconds
         self._answered: dict[ReplicaKey, dict[Place, float]] = {}
-        """The time of the last answer of each voter at each place."""
+        """For each voter and each place, the time of the last answer."""
         self._found: dict[ReplicaKey, tuple[Place, tuple[str, int] | None]] = {}
-        """The place where a voter was found, and the address that the log had then."""
+        """For each voter that was found elsewhere, the place, and the address that the log had at that time.
+        """
         self._addresses: dict[str, tuple[str, ...]] = {}
-        """The addresses of hosts, as they were last resolved."""
+        """The IP addresses of hosts, as last resolved."""
 
     def note_addresses(self, host: str, addresses: tuple[str, ...]) -> None:
-        """Store the addresses to which a host's name resolves."""
+        """Store the IP addresses to which a host name resolves."""
         self._addresses[host] = addresses
 
     def addresses_of(self, host: str) -> tuple[str, ...]:
-        """Return the addresses to which this host's name was last resolved."""
+        """Return the IP addresses to which a host name last resolved; empty if there are none."""
         return self._addresses.get(host, ())
 
     def is_same(self, one: Place, other: Place) -> bool:
-        """True if both places may be one process."""
+        """True if both places may belong to one process."""
         if one.port != other.port:
             return False
         if one.host == other.host and one.address is not None and other.address is not None:
-            # Two addresses of one family mean two hosts behind one name. Two addresses of different families
-            # are most likely one host.
+            # Two addresses of one family (IPv4 or IPv6) mean two hosts under one name. Addresses of different
+            # families most probably are one host.
             return one.address == other.address or (":" in one.address) != (":" in other.address)
         there = self._all_of(other)
         return any(each in there for each in self._all_of(one))
@@ -83,7 +85,10 @@ class VoterPlaces:
     # -- answers --------------------------------------------------------------------------------------------------
 
     def note_answer(self, voter: ReplicaKey, place: Place, now: float) -> Place | None:
-        """Note that a voter has answered; return another place at which it has answered within the window."""
+        """Record that a voter has answered at a place.
+
+        Returns another place at which it has answered within the time window; None if there is none.
+        """
         since = now - self._window_seconds
         known = {each: at for each, at in self._answered.get(voter, {}).items() if at > since}
         other = next((each for each in known if not self.is_same(each, place)), None)
@@ -92,7 +97,9 @@ class VoterPlaces:
         return other
 
     def is_another(self, voter: ReplicaKey, place: Place, now: float) -> bool:
-        """True if another voter has answered at this place within the window, so that this voter must be elsewhere."""
+        """True if another voter has answered at this place within the time window, so that this voter must be
+        elsewhere.
+        """
         since = now - self._window_seconds
         return any(
             known != voter and answered.get(place, since) > since
@@ -102,16 +109,21 @@ class VoterPlaces:
     # -- voters that were found -----------------------------------------------------------------------------------
 
     def note_found(self, voter: ReplicaKey, place: Place, logged: tuple[str, int] | None) -> bool:
-        """Store where a voter is, although the log has another address. Return True if this is new."""
+        """Store where a voter was found, although the log has another address.
+
+        Returns True if this place is new.
+        """
         news = self._found.get(voter) != (place, logged)
         self._found[voter] = (place, logged)
         return news
 
     def found(self, voter: ReplicaKey, logged: tuple[str, int] | None) -> Place | None:
-        """Return the place where a voter was found; None if the log has another address since."""
+        """Return the place where a voter was found; None if there is none, or the log has had another address
+        since.
+        """
         place, known = self._found.get(voter, (None, None))
         return place if known == logged else None
 
     def forget(self, voter: ReplicaKey) -> None:
-        """Forget the place where a voter was found, because it no longer answers there."""
+        """Drop the place where a voter was found, because it no longer answers there."""
         self._found.pop(voter, None)

@@ -1,8 +1,8 @@
-"""Requests to a voter at one place, or at all places where it may be. PORTED.
+"""Requests to a voter, at one place or at all places where it may be. PORTED.
 
-An answer comes from the named voter, unless it is INVALID_VOTER_KEY. Only Vote and BeginQuorumEpoch name their
-voter by id and directory, so only these two are sent to addresses that may be another node's. Each request has this
-cluster's id, so a node of another cluster at an old address refuses it.
+Any answer except INVALID_VOTER_KEY comes from the voter that the request names. Only Vote and
+BeginQuorumEpoch name a voter by id and directory, so only these two are sent to addresses that may belong to
+other nodes. Each request contains this cluster's id, so a node of another cluster refuses it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Outcome:
 
     @property
     def is_the_voters(self) -> bool:
-        """True if the voter that the request names has answered."""
+        """True if the answer is from the voter that the request names."""
         return self.response is not None and self.response.error is not ErrorCode.INVALID_VOTER_KEY
 
     @property
@@ -43,7 +43,7 @@ class Outcome:
 
 
 class VoterSearch:
-    """Requests to places, over this node's channels."""
+    """The sender of requests to places (a host, a port and maybe an IP address), through this node's channels."""
 
     def __init__(self, driver: QuorumDriver, places: VoterPlaces) -> None:
         self._driver = driver
@@ -54,14 +54,16 @@ class VoterSearch:
         )
         self.connections: PeerChannels
         self.strangers: dict[tuple[str, int], bool] = {}
-        """By host and port: True if a node of another cluster gave the last answer."""
+        """For each host and port, True if its last answer came from a node of another cluster."""
 
     def channel(self, place: Place) -> PeerChannel:
         """Return the channel to this place."""
         return self.connections.channel(place.host, place.port, address=place.address)
 
     async def ask(self, place: Place, request: Request, patience_seconds: float | None = None) -> Outcome:
-        """Send a request to a place, and wait for its answer; without a limit, as long as a request may take."""
+        """Send a request to a place, and wait for the outcome: at most `patience_seconds`, or with None the
+        usual request timeout.
+        """
         limit = self._settings.raft.request_timeout_seconds if patience_seconds is None else patience_seconds
         deadline = self._driver.clock.monotonic() + limit
         message = wire_messages.encode_request(request, self._sender)
@@ -80,7 +82,7 @@ class VoterSearch:
     async def ask_all(
         self, questions: Mapping[Place, Request], patience_seconds: float | None = None
     ) -> list[Outcome]:
-        """Send requests to all these places at once; return the outcomes, in the order of the places."""
+        """Send requests to several places at once. Returns the outcomes, in the order of the places."""
         outcomes: dict[Place, Outcome] = {}
         done = self._driver.env.event()
 
@@ -102,14 +104,17 @@ class VoterSearch:
         for host, port in self._settings.bootstrap_servers:
             if (host, port) not in own:
                 addresses = await self.resolve(host, port)
-                # A name with a single address is resolved again for each connection, because the address may
+                # A name with a single address is resolved again for each connection, since its address may
                 # change.
                 several = [Place(host, port, address) for address in addresses if len(addresses) > 1]
                 found |= dict.fromkeys(several or [Place(host, port)])
         return list(found)
 
     async def resolve(self, host: str, port: int) -> tuple[str, ...]:
-        """Return the addresses of a host name; while it cannot be resolved, the last known addresses."""
+        """Resolve a host name.
+
+        Returns its IP addresses; if it cannot be resolved now, the last known ones.
+        """
         try:
             addresses = await self.connections.addresses_of(host, port)
         except ConnectionLost:
@@ -127,8 +132,9 @@ class VoterSearch:
 
 
 def _check_fetched(request: Fetch, response: FetchAnswer) -> None:
-    """Check that fetched batches continue this node's log. Raises `KafkaError` if they do not: no correct leader
-    sends such batches.
+    """Check that fetched batches continue this node's log.
+
+    Raises `KafkaError` otherwise, since no correct leader sends such batches.
     """
     offset, epoch = request.offset, request.last_epoch
     for batch in response.batches:

@@ -1,4 +1,4 @@
-"""`odradek acl list|add|remove|check`: the rules of who may do what."""
+"""`odradek acl list|add|remove|check`: rules that allow or deny users operations on resources."""
 
 from __future__ import annotations
 
@@ -20,33 +20,39 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _RESOURCES = ("topic", "group", "transactional-id", "delegation-token", "user-resource")
-"""Options that name a resource. `--user` is the acting user, so resources of the type USER have another option."""
+"""Names of the options that select a resource (`--topic` and so on). `--user` is the acting user, so
+resources of the type USER have another option.
+"""
 _TYPES = {"user-resource": "USER"}
 DENIED = 1
 
 
 def register(groups: Groups) -> None:
-    """Add the group of commands."""
+    """Add the command group `acl` to the parser of the command line."""
     commands = groups.add_parser("acl", help="list, add, remove, check rights").add_subparsers(
         metavar="COMMAND", required=True
     )
-    listing = add_command(commands, "list", _list, "list the rules that match")
+    listing = add_command(commands, "list", _list, "list the ACL rules that fit the options")
     _add_rule_options(listing)
     add_connection_options(listing)
-    add = add_command(commands, "add", _add, "give a right, or deny it")
+    add = add_command(commands, "add", _add, "add ACL rules that allow or deny operations")
     _add_rule_options(add)
-    add.add_argument("--deny", action="store_true", help="deny it (a denial wins over every right)")
-    add.add_argument("--dry-run", action="store_true", help="only show the rules")
+    add.add_argument(
+        "--deny",
+        action="store_true",
+        help="deny the operations instead (a denial outweighs every permission)",
+    )
+    add.add_argument("--dry-run", action="store_true", help="show the rules, and add nothing")
     add_connection_options(add)
-    remove = add_command(commands, "remove", _remove, "remove the rules that match")
+    remove = add_command(commands, "remove", _remove, "remove the ACL rules that fit the options")
     _add_rule_options(remove)
     remove.add_argument(
         "--exact",
         action="store_true",
-        help="only the rules that `acl add` makes of the same options (otherwise all that these options match)",
+        help="remove only the rules that `acl add` would add for the same options (default: all rules that fit them)",
     )
-    remove.add_argument("--deny", action="store_true", help="with --exact: the rule is a denial")
-    remove.add_argument("--dry-run", action="store_true", help="only show the rules")
+    remove.add_argument("--deny", action="store_true", help="with --exact: remove the rules that deny")
+    remove.add_argument("--dry-run", action="store_true", help="show the rules, and remove nothing")
     add_connection_options(remove)
     check = add_command(
         commands, "check", _check, "show whether a user may do something, and which rule decides"
@@ -57,21 +63,24 @@ def register(groups: Groups) -> None:
         action="append",
         default=[],
         metavar="USER",
-        help="a user in super.users, which only the nodes' files know (repeat for more)",
+        help="assume that super.users in the nodes' properties files has this user (repeat for more)",
     )
     check.add_argument(
         "--allow-everyone",
         action="store_true",
-        help="allow.everyone.if.no.acl.found is true in the nodes' files",
+        help="assume that the nodes' properties files have allow.everyone.if.no.acl.found=true",
     )
     add_connection_options(check)
 
 
 def _add_rule_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--user", action="append", metavar="USER", help="who acts: a name, type:name, or * (repeat for more)"
+        "--user",
+        action="append",
+        metavar="USER",
+        help="the user: NAME, TYPE:NAME, or * for all (repeat for more)",
     )
-    parser.add_argument("--host", metavar="ADDRESS", help="the address that they act from (add: default any)")
+    parser.add_argument("--host", metavar="ADDRESS", help="the client's address (default of add: any)")
     parser.add_argument(
         "--operation", action="append", metavar="NAME", help="read, write, create, ..., all (repeat for more)"
     )
@@ -80,7 +89,7 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
             f"--{name}", action="append", metavar="NAME", help=f"a {name.replace('-', ' ')}, or * for all"
         )
     parser.add_argument("--cluster", action="store_true", help="the cluster itself")
-    parser.add_argument("--prefixed", action="store_true", help="names are beginnings of names")
+    parser.add_argument("--prefixed", action="store_true", help="the names are prefixes")
 
 
 def _principal(text: str) -> str:
@@ -145,7 +154,9 @@ def _rules(args: argparse.Namespace) -> list[Acl]:
 
 
 def _filters(args: argparse.Namespace) -> list[AclFilter]:
-    """Make a filter for each combination of the options; an option that is not given matches everything."""
+    """Make a filter of rules for each combination of the options. An option that is not given matches
+    everything.
+    """
     from odradek.security.acls.acl_requests import AclFilter
     from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
 
@@ -162,7 +173,7 @@ def _filters(args: argparse.Namespace) -> list[AclFilter]:
 
 
 def _exact_filters(args: argparse.Namespace) -> list[AclFilter]:
-    """Make a filter for each single rule that these options describe."""
+    """Make filters that each match exactly one of the rules that the options describe."""
     import attrs
 
     from odradek.security.acls.acl_requests import AclFilter
@@ -251,7 +262,9 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Check rights. Exit code 0 if all are allowed, 1 if any is denied."""
+    """Print whether each requested operation is allowed. Return exit code 0 if all are allowed, 1 if any is
+    denied.
+    """
     from odradek.security.acls.rules import Operation, ResourceType
 
     needed = _needed(args)
@@ -290,7 +303,9 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
-    """Make an authorizer from the cluster's rules, with the super users and the default from the command line."""
+    """Make an authorizer that decides by the cluster's rules. Super users and the default come from the
+    command line.
+    """
     from odradek.security.acls.acl_index import AclIndex
     from odradek.security.acls.acl_requests import AclFilter
     from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings

@@ -24,7 +24,7 @@ _DOWN_SECONDS_MAX = 10.0
 
 
 def register(groups: Groups) -> None:
-    """Add the group."""
+    """Add the command group `broker` to the parser of the command line."""
     commands = groups.add_parser("broker", help="list, add, drain, remove brokers").add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -38,16 +38,14 @@ def register(groups: Groups) -> None:
     add_connection_options(add, plans=True)
 
     drain = add_command(
-        commands, "drain", _drain, "move everything off brokers, so that they can be stopped for good"
+        commands, "drain", _drain, "move all replicas off brokers, so that they can be stopped for good"
     )
     drain.add_argument("brokers", metavar="ID", type=id_number, nargs="+", help="the id of a broker to empty")
     add_loss_option(drain)
     add_plan_options(drain)
     add_connection_options(drain, plans=True)
 
-    remove = add_command(
-        commands, "remove", _remove, "let the cluster forget a broker that is drained and stopped"
-    )
+    remove = add_command(commands, "remove", _remove, "unregister a broker that is drained and stopped")
     remove.add_argument("broker", metavar="ID", type=id_number, help="the id of the broker to remove")
     remove.add_argument(
         "--force", action="store_true", help="remove the broker even if it still runs or holds replicas"
@@ -56,8 +54,8 @@ def register(groups: Groups) -> None:
 
 
 def _is_down(client: Client, survey: ClusterSurvey, node: int, deadline: float) -> bool:
-    """Wait until `deadline` for the broker to leave the cluster; true if it has left. A script may stop and remove
-    it at once.
+    """Wait until `deadline` (monotonic seconds) for the broker to leave the cluster. Return true if it has
+    left: then a script may stop and remove it at once.
     """
     while node not in survey.cluster.fenced:
         if time.monotonic() >= deadline:
@@ -118,7 +116,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _known(survey: ClusterSurvey, node: int) -> None:
-    """Check that the broker is registered, or that partitions are still assigned to it. Raises `CliError`."""
+    """Raise `CliError` unless the broker is registered or partitions are still assigned to it."""
     brokers = [broker.node_id for broker in survey.cluster.brokers]
     if node not in brokers and not survey.load_of(node)[1]:
         raise CliError(f"there is no broker {node} (brokers: {', '.join(map(str, brokers))})")
@@ -139,8 +137,8 @@ def _add(args: argparse.Namespace) -> int:
 
 
 def _arrived(args: argparse.Namespace, client: Client) -> ClusterSurvey:
-    """Wait until the broker serves, and describe the cluster. Raises `CliError` if it does not serve within
-    --timeout.
+    """Wait until the broker `args.broker` serves clients, then return a survey of the cluster. Raises
+    `CliError` if it does not serve within --timeout.
     """
     deadline = time.monotonic() + args.timeout
     while True:
@@ -226,16 +224,16 @@ def _remove(args: argparse.Namespace) -> int:
             say(
                 paint(
                     YELLOW,
-                    f"the quorum did not answer whether node {node} still votes: see `odradek quorum status`",
+                    f"the quorum did not answer, so node {node} may still have a vote: run `odradek quorum status`",
                 )
             )
     return 0
 
 
 def _votes(args: argparse.Namespace, client: Client, node: int) -> bool | None:
-    """True if the node is a voter; None if the quorum does not answer.
+    """Return true if the node is still a voter of the quorum; None if the quorum does not answer.
 
-    The broker is removed already, so errors are ignored.
+    The node was already removed as a broker, so errors are ignored.
     """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import KafkaError

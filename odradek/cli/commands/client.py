@@ -1,4 +1,6 @@
-"""`odradek client list|describe`: the clients that brokers know, their libraries, and what they push of themselves (KIP-714)."""
+"""`odradek client list|describe`: the clients connected to the brokers, their libraries, and the metrics that
+they push (KIP-714).
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ __all__ = ["register"]
 
 
 def register(groups: Groups) -> None:
-    """Add the group of commands."""
+    """Add the command group `client` to the parser of the command line."""
     commands = groups.add_parser("client", help="list clients, describe what they push").add_subparsers(
         metavar="COMMAND", required=True
     )
     listing = add_command(commands, "list", _list, "list the clients that brokers know by their telemetry")
     add_connection_options(listing)
-    describe = add_command(commands, "describe", _describe, "show what a client has pushed of itself")
+    describe = add_command(commands, "describe", _describe, "show the metrics that a client has pushed")
     describe.add_argument("client_id", metavar="CLIENT_ID", help="the id that the client gives itself")
     describe.add_argument("--user", metavar="NAME", help="only the client of this user")
     add_connection_options(describe)
@@ -75,14 +77,13 @@ def _describe(args: argparse.Namespace) -> int:
             _print_client(broker, each)
     if not found and all(broker.error is None for broker in asked):
         raise CliError(
-            f"no broker knows a client {args.client_id!r}: `odradek client list` shows the ones that ask for "
-            "subscriptions"
+            f"no broker knows a client {args.client_id!r}: `odradek client list` shows the clients that push metrics"
         )
     return _end(asked)
 
 
 def _end(brokers: list[BrokerClients]) -> int:
-    """Report the first broker that did not answer."""
+    """Raise the error of the first broker that did not answer; return exit code 0 if all answered."""
     failed = next((broker.error for broker in brokers if broker.error is not None), None)
     if failed is not None:
         raise call_failure(failed)
@@ -143,7 +144,7 @@ def _pushed(client: ClientDescription) -> str:
 
 
 def _words(name: str) -> str:
-    """Return the name of a figure without its unit, in words."""
+    """Return the name of a metric as words, without its unit."""
     for unit in ("_total", "_seconds"):
         name = name.removesuffix(unit)
     return name.replace("_", " ")

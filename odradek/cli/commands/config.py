@@ -31,7 +31,7 @@ _KINDS = ("broker", "topic", "group", "client-metrics")
 
 
 def register(groups: Groups) -> None:
-    """Add the group."""
+    """Add the command group `config` to the parser of the command line."""
     commands = groups.add_parser("config", help="show and change configurations").add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -49,7 +49,7 @@ def register(groups: Groups) -> None:
     change = add_command(commands, "set", _set, "change the configuration of a broker, a topic or a group")
     _add_resource(change)
     change.add_argument(
-        "changes", metavar="KEY=VALUE", nargs="*", type=key_value, help="give a key this value"
+        "changes", metavar="KEY=VALUE", nargs="*", type=key_value, help="set a key to this value"
     )
     change.add_argument(
         "--unset",
@@ -187,7 +187,7 @@ def _document(entry: ConfigEntry) -> dict[str, object]:
 
 
 def _fights(client: Client, topic: str, entries: list[ConfigEntry]) -> list[tuple[str, str]]:
-    """Find the keys of a topic that conflict with others, and the effect of each conflict."""
+    """Find configuration keys of a topic that conflict with other keys, each with the effect of the conflict."""
     from odradek.cli.config_conflicts import conflicts
     from odradek.client.admin import ConfigSource
 
@@ -212,7 +212,7 @@ def _explain(entries: list[ConfigEntry], fights: list[tuple[str, str]]) -> None:
 
 
 def _source(entry: ConfigEntry) -> str:
-    """Write the source of a value, in one or two words."""
+    """Write where a configuration value comes from, in one or two words."""
     return _SOURCES.get(entry.source.name, entry.source.name.lower())
 
 

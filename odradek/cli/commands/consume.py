@@ -36,14 +36,14 @@ _RECORDS_PER_POLL = 5000
 
 
 def register(groups: Groups) -> None:
-    """Add the command."""
+    """Add the command `consume` to the parser of the command line."""
     parser = add_command(groups, "consume", _consume, "print the records of a topic")
     parser.add_argument("topic", metavar="TOPIC", help="the topic to read")
     parser.add_argument(
         "--group",
         metavar="GROUP",
-        help="join this consumer group, print what the group has not read, and commit what was printed; behind a pipe, what "
-        "the pipe has taken is committed, also where its reader left without reading it",
+        help="join this consumer group, print what the group has not read, and commit what was printed; in a pipe, records "
+        "count as printed once they are in the pipe, even if its reader ends without reading them",
     )
     parser.add_argument(
         "--partition",
@@ -98,7 +98,9 @@ def register(groups: Groups) -> None:
 
 
 def _start(text: str) -> tuple[str, int]:
-    """Parse where to start: a kind (earliest, latest, offset, last, time) and its number."""
+    """Parse the option that says where to start. Return a kind (earliest, latest, offset, last, time) and its
+    number.
+    """
     if text in ("earliest", "latest"):
         return text, 0
     if text.isascii() and text.isdigit():
@@ -129,7 +131,9 @@ def _consume(args: argparse.Namespace) -> int:
 
 
 def _led(topic: Topic) -> list[int]:
-    """List the partitions that can be read; print the others on stderr. Raises `CliError` if none can be read."""
+    """List the partitions that have a leader; name the others on stderr. Raises `CliError` if none has a
+    leader.
+    """
     led = [index for index, each in sorted(topic.partitions.items()) if each.leader >= 0]
     offline = [str(index) for index in sorted(topic.partitions) if index not in led]
     if offline:
@@ -147,8 +151,8 @@ def _led(topic: Topic) -> list[int]:
 def _spans(
     args: argparse.Namespace, client: Client, keys: list[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Find the first and the next offset of each partition. For committed readers, the end is where the first open
-    transaction begins.
+    """Find the start and the end offset of each partition. With `read_committed`, the end is the last stable
+    offset.
     """
     from odradek.client.core.partition_offsets import LATEST
 
@@ -175,7 +179,7 @@ def _spans(
 def _starts(
     args: argparse.Namespace, client: Client, spans: dict[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int]:
-    """Find the first offset to read of each partition."""
+    """Find the first offset to read in each partition, from `--from` or its default."""
     kind, number = args.start or ("latest" if args.follow else "earliest", 0)
     if kind == "earliest":
         return {key: first for key, (first, _) in spans.items()}
@@ -196,7 +200,9 @@ def _starts(
 
 
 class _Printer:
-    """Prints records until the requested number is printed, and records how many were handed over to the reader."""
+    """Prints records until the requested number is printed, and counts how many were written to standard
+    output.
+    """
 
     def __init__(
         self, args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes], output: RecordOutput
@@ -232,7 +238,9 @@ class _Printer:
             self._quiet_since = time.monotonic()
 
     def _hand_over(self, lines: list[bytes], count: int) -> None:
-        """Write these lines. Then count `count` records as handed over, including records without a line."""
+        """Write these lines to standard output. Then mark `count` records as handed over, including filtered
+        ones without a line.
+        """
         if lines:
             self._output.write(b"".join(lines))
             self.left -= len(lines)
@@ -241,7 +249,9 @@ class _Printer:
         self.handed.settle(count)
 
     def expect(self, what: str) -> None:
-        """Raise `CliError` if no record has come for --timeout, although some should come."""
+        """Raise `CliError` if no record has come for --timeout. `what` begins the message: which records were
+        expected.
+        """
         if self._patience is not None and time.monotonic() - self._quiet_since > self._patience:
             raise CliError(
                 f"{what} within {self._patience:g} s: the broker may be down, or give a longer --timeout"
@@ -250,8 +260,8 @@ class _Printer:
 
 @contextmanager
 def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Consumer]:
-    """Open a consumer for the block, with these settings in addition to the command's. If the block fails, the
-    consumer closes quickly.
+    """Open a consumer for the block, with `settings` in addition to the options of the command. If the block
+    raises, close the consumer without waiting.
     """
     from odradek.client.shells.consumer import Consumer
 
@@ -285,7 +295,9 @@ def _read_assigned(
     spans: dict[TopicPartition, tuple[int, int]],
     render: Callable[[ConsumerRecord], bytes],
 ) -> None:
-    """Print records from `starts` to the present ends, or for ever."""
+    """Print records from the offsets `starts` to the ends in `spans`; with --follow, until the command is
+    interrupted.
+    """
     ends = None if args.follow else {key: end for key, (_, end) in spans.items()}
     pending = {key for key in starts if ends is None or starts[key] < ends[key]}
     printer = _Printer(args, render, RecordOutput())
@@ -315,7 +327,9 @@ def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool
 def _read_as_member(
     args: argparse.Namespace, client: Client, render: Callable[[ConsumerRecord], bytes]
 ) -> None:
-    """Join the group, print the records that it has not read, and commit the printed ones."""
+    """Join the group as a member, print the records that it has not read, and commit the offsets of the
+    printed ones.
+    """
     if args.partition is not None:
         raise CliError("--partition and --group cannot be combined: the group assigns the partitions", USAGE)
     kind, _ = args.start or ("earliest", 0)
@@ -327,7 +341,7 @@ def _read_as_member(
         )
     if is_closed(sys.stdout):
         raise CliError(
-            "standard output is closed, and the records of a group must be printed (`>/dev/null` drops them)"
+            "standard output is closed, so the records of the group cannot be printed (`>/dev/null` discards them)"
         )
     with Ending() as ending:
         printer = _Printer(args, render, RecordOutput(ending))
@@ -338,7 +352,9 @@ def _read_as_member(
 
 
 class _Member:
-    """The progress of a group's member: the end offsets of its assigned partitions, and its committed offsets."""
+    """The command as a member of a consumer group: the end offsets of its assigned partitions, and its
+    committed offsets.
+    """
 
     def __init__(
         self,
@@ -358,7 +374,7 @@ class _Member:
         self._committed: dict[TopicPartition, int] = {}
 
     def read(self) -> None:
-        """Print until the present ends, and commit."""
+        """Print records up to the present end offsets, and commit them."""
         from odradek.client.errors import ClientError
         from odradek.wire.errors import KafkaError
 
@@ -398,9 +414,10 @@ class _Member:
                     return
 
     def _has_no_share(self) -> bool:
-        """True if the coordinator's present target has no partition for this member of a group of the new protocol.
+        """True if the coordinator's current target assignment has no partition for this member (new protocol,
+        KIP-848).
 
-        A member begins with nothing, so its client cannot say whether more is to come.
+        A member begins without partitions, so its client cannot know whether it will get some.
         """
         (group,) = self._client.admin.describe_groups([self._args.group])
         member_id = self._consumer.group_metadata().member_id
@@ -449,8 +466,10 @@ class _Member:
             self._committed.update(news)
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """Read new partitions to their present ends."""
-        # The coordinator of a group of the new protocol begins with nothing while others give partitions up.
+        """Called when partitions are assigned: unless --follow is given, they are read up to their present
+        end offsets.
+        """
+        # In the new protocol, a member first gets no partitions while other members release theirs.
         self._was_assigned |= bool(partitions) or self._consumer.statistics()["group_protocol"] == "classic"
         if not self._args.follow:
             with self._ending.waiting():
@@ -458,7 +477,7 @@ class _Member:
             self._ends.update((key, found[key]) for key in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Commit offsets of partitions that are given to other members, which will continue there."""
+        """Called when partitions move to other members: commits offsets, from which those members continue."""
         positions = {key: self._position(key, None) for key in partitions}
         with _refusals_noted():
             try:
@@ -471,7 +490,7 @@ class _Member:
                 self.lost(partitions)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
-        """Forget partitions that were lost."""
+        """Called when partitions were lost: forgets their records and offsets, and commits nothing."""
         self._printer.handed.forget(partitions)
         for key in partitions:
             for table in (self._ends, self._committed):
@@ -480,8 +499,8 @@ class _Member:
 
 @contextmanager
 def _refusals_noted() -> Iterator[None]:
-    """Continue after a commit that the group refuses because other members have the partitions, or will soon have
-    them.
+    """Report on stderr if the group refuses the commit of the block because partitions move to other members;
+    then continue.
     """
     from odradek.wire.errors import ErrorCode, KafkaError
 

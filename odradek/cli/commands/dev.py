@@ -41,15 +41,15 @@ VOTERS_MAX = 5
 REPLICATED_FROM = 3
 """From this number of nodes on, topics have three replicas, two of which must be in sync."""
 _FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
-"""Settings for a development machine, where a group need not wait for many consumers. The value is written once;
-after that the user may change it. It is not zero because kafka-python gets its topic's partitions only 0.1 s after
-its start. If the group were complete before then, it would be assigned no partitions.
+"""Settings for a development machine, where a group does not have to wait long for more consumers. The value
+is written only once, so the user may change it. It is not zero because kafka-python learns its topic's
+partitions only 0.1 s after its start. A rebalance that ended earlier would assign it no partitions.
 """
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
 
 def register(groups: Groups) -> None:
-    """Add the command."""
+    """Add the command `dev` to the parser of the command line."""
     parser = add_command(groups, "dev", _dev, "run a local cluster until Ctrl-C")
     parser.add_argument(
         "--nodes",
@@ -76,8 +76,7 @@ def register(groups: Groups) -> None:
     parser.add_argument(
         "--secure",
         action="store_true",
-        help="TLS and logins: clients take DIR/admin.properties or DIR/client.properties (--command-config). Brokers "
-        "reach each other at the ports 1500 above",
+        help="run the nodes with TLS and logins; clients use DIR/admin.properties or DIR/client.properties (--command-config). Brokers reach each other at ports 1500 above the client ports",
     )
 
 
@@ -153,7 +152,7 @@ class _Node:
             )
 
     def why_it_ended(self) -> str:
-        """Return the last line that the node logged, without the prefix of every line."""
+        """Return the last line that the node logged, without the prefix that every line has."""
         with self.log.open("rb") as stream:
             stream.seek(self._log_start)
             lines = stream.read().decode(errors="replace").strip().splitlines()
@@ -163,7 +162,9 @@ class _Node:
 
 
 def _end(nodes: list[_Node]) -> None:
-    """Send SIGTERM to all nodes at once (the last ones would find no majority), wait, send SIGKILL, and reap."""
+    """Stop all nodes: send SIGTERM to all at once, wait, then send SIGKILL. (Stopped one by one, the last
+    nodes would lose the quorum's majority.)
+    """
     for node in nodes:
         if node.process.poll() is None:
             node.process.terminate()
@@ -178,10 +179,10 @@ def _end(nodes: list[_Node]) -> None:
 
 @contextmanager
 def _started(data: Path, count: int, first_port: int, security: DevSecurity | None) -> Iterator[list[_Node]]:
-    """Start the nodes for the block, and end them after it. Unless all nodes came to serve, restore their former
-    properties.
+    """Start the nodes for the block, and stop them after it. If not all nodes begin to serve, restore their
+    former properties files.
 
-    The directory may belong to running nodes, whose files must keep their own ports.
+    The directory may belong to nodes that run already, and their files must keep the right ports.
     """
     places = [_Place(data, number + 1, first_port + number) for number in range(count)]
     with _usable(data):
@@ -217,7 +218,9 @@ def _usable(data: Path) -> Iterator[None]:
 
 
 def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> None:
-    """Write the properties, and format the new directories."""
+    """Write the properties files, and format the directories that are new. Raises `CliError` if `data` holds
+    another cluster.
+    """
     formatted = [place for place in places if place.is_formatted]
     more = _Place(data, len(places) + 1, 0)
     if more.is_formatted:
@@ -244,7 +247,10 @@ def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> 
 
 
 def _check_majority(places: list[_Place]) -> None:
-    """Refuse to format the lost nodes anew if the remaining ones cannot elect a leader."""
+    """Raise `CliError` if some nodes' directories are gone and the remaining nodes cannot elect a leader.
+
+    Formatting new directories would then start a second cluster.
+    """
     known = [place for place in places if place.is_formatted or place.properties.exists()]
     gone = [str(place.node_id) for place in known if not place.is_formatted]
     if not gone or len(gone) == len(known):
@@ -260,13 +266,13 @@ def _check_majority(places: list[_Place]) -> None:
 
 
 def _voters(places: list[_Place]) -> list[_Place]:
-    """Return the nodes that vote in a cluster of these: an odd number."""
+    """Return those of these nodes that vote in a new cluster: an odd number, at most `VOTERS_MAX`."""
     return places[: min(VOTERS_MAX, len(places) - (1 - len(places) % 2))]
 
 
 def _check_ports(first: _Place) -> None:
-    """Refuse ports other than those of the first start: voters find each other at the addresses in the metadata
-    log.
+    """Raise `CliError` if the ports differ from those of the first start, because the metadata log holds the
+    voters' addresses.
     """
     text = first.properties.read_text() if first.properties.exists() else ""
     found = re.search(r"^listeners=(?:PLAINTEXT|SASL_SSL)://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
@@ -282,7 +288,9 @@ def _restore(properties: Path, before: bytes | None) -> None:
 
 
 def _format(places: list[_Place], users: list[str]) -> None:
-    """Format the directories. The first start chooses the voters; later nodes join that cluster and do not vote."""
+    """Format the directories that are new. The first start chooses the voters; nodes that are added later do
+    not vote.
+    """
     from odradek.cli.commands.storage import format_storage_of
     from odradek.env.real import RealEnv
     from odradek.metadata_quorum.replica.meta_properties import MetaProperties
@@ -335,7 +343,7 @@ def _settings(place: _Place, places: list[_Place], security: DevSecurity | None)
 
 
 def _write_properties(path: Path, settings: dict[str, str]) -> None:
-    """Set the keys of this command in the file; all other lines of the user stay."""
+    """Set these keys in the properties file, and keep all other lines that the user wrote."""
     before = path.read_text().splitlines() if path.exists() else [_HEADER.rstrip()]
     theirs = {line.partition("=")[0].strip() for line in before}
     left = settings | {key: value for key, value in _FOR_ONE_PERSON.items() if key not in theirs}
@@ -377,7 +385,9 @@ def _signals() -> Iterator[int]:
 
 
 def _watch(nodes: list[_Node], wakeup: int, security: DevSecurity | None, as_json: bool) -> int:
-    """Print when all nodes serve and when one has died; return when a signal requests the end."""
+    """Print when all nodes serve, and whenever a node has died. Return 0 after SIGINT or SIGTERM; raise
+    `CliError` if a node fails to start.
+    """
     selector = selectors.DefaultSelector()
     selector.register(wakeup, selectors.EVENT_READ)
     for node in nodes:

@@ -1,5 +1,5 @@
-"""`odradek disk`: the brokers' log directories, the health of their disks, moves between them, and moves of
-leaderships off slow disks.
+"""`odradek disk`: the brokers' log directories and the health of their disks. It also moves replicas between
+directories, and leaderships off slow disks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALARM_SECONDS = 24 * 3600
 
 
 def register(groups: Groups) -> None:
-    """Add the group."""
+    """Add the command group `disk` to the parser of the command line."""
     commands = groups.add_parser(
         "disk", help="list, empty and balance the log directories of brokers"
     ).add_subparsers(metavar="COMMAND", required=True)
@@ -42,11 +42,11 @@ def register(groups: Groups) -> None:
         help="show how many bytes each topic takes in each directory, the largest first",
     )
     add_connection_options(listing)
-    demote = add_command(commands, "demote", _demote, "let other brokers lead what lies on a slow disk")
+    demote = add_command(commands, "demote", _demote, "move leaderships off a slow disk to other brokers")
     demote.add_argument(
         "disk", metavar="BROKER:DIR", type=_broker_and_path, help="the broker's id and its log directory"
     )
-    demote.add_argument("--undo", action="store_true", help="let the replicas there lead again")
+    demote.add_argument("--undo", action="store_true", help="allow the replicas in it to lead again")
     add_connection_options(demote)
 
 
@@ -72,8 +72,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _demote(args: argparse.Namespace) -> int:
-    """Store the paths in the broker's own configuration: its broker reports them, and the controller moves
-    leaderships.
+    """Demote a log directory, or undo that, by the broker's own configuration: the controller then moves
+    leaderships off the disk.
     """
     from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
     from odradek.serving.disk_troubles import DEMOTED_LOG_DIRS, demoted_paths, demoted_text
@@ -89,7 +89,7 @@ def _demote(args: argparse.Namespace) -> int:
         if path not in known and asked.brokers:
             raise CliError(f"broker {broker} has no log directory {path} (it has: {', '.join(known)})")
         if not asked.brokers and not args.undo:
-            raise CliError(f"broker {broker} is down: it leads nothing")
+            raise CliError(f"broker {broker} is down, so no replica on its disks leads anyway")
         (described,) = client.admin.describe_configs([resource], [DEMOTED_LOG_DIRS])
         if described.error is not None:
             raise call_failure(described.error)
@@ -126,7 +126,9 @@ def _broker_and_path(text: str) -> tuple[int, str]:
 
 
 def _is_silent(broker: BrokerLogDirs) -> bool:
-    """True if the broker has not answered: it may have just died, and will be fenced when its session ends."""
+    """True if the broker has not answered: it may have died a moment ago, and is fenced when its session
+    ends.
+    """
     from odradek.client.errors import ClientError
 
     return isinstance(broker.error, ClientError)
@@ -182,7 +184,7 @@ def _print_directories(
 
 
 def _left_text(directory: LogDirDescription) -> str:
-    """Write which replicas a retirement still has to move."""
+    """Write how many replicas are still in a directory that is being retired."""
     if directory.error is not None:
         return "and it is offline"
     if not directory.replicas:
@@ -206,7 +208,7 @@ def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
 
 
 def _state(each: LogDirDescription, trouble: TroubledDirectory | None, *, is_retiring: bool) -> str:
-    """Choose the word for a directory's state: in capitals if an operator should act."""
+    """Choose the word for a directory's state. It is in capitals if an operator should act."""
     health = each.health
     if each.error is not None:
         return "released" if health is not None and health.is_released else "OFFLINE"
@@ -245,12 +247,14 @@ def _health_cells(health: DirectoryHealth | None) -> tuple[str | None, ...]:
 
 
 def _health_alarms(broker: int, path: str, health: DirectoryHealth | None) -> list[str]:
-    """Write a line for each sign of a failing disk: it is soon full, slow, or has rotten logs."""
+    """Write a line for each sign of trouble: the disk is soon full or is slow, or logs on it fail their
+    checksums.
+    """
     if health is None:
         return []
     alarms = []
     if health.seconds_left is not None and health.seconds_left < ALARM_SECONDS and not health.is_short:
-        # Show at least a minute: the rate is too rough for seconds.
+        # The time is shown as at least a minute: the rate is too rough for seconds.
         left = span_text(max(1, health.seconds_left // 60) * 60_000)
         alarms.append(f"broker {broker}: {path} will be full in {left} at the rate of the last hour")
     if health.is_slow:

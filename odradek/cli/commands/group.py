@@ -1,4 +1,4 @@
-"""`odradek group list|describe|reset|delete`."""
+"""`odradek group list|describe|reset|delete`: consumer groups, their members, lag and committed offsets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STATES = (
 
 
 def register(groups: Groups) -> None:
-    """Add the group of commands."""
+    """Add the command group `group` to the parser of the command line."""
     commands = groups.add_parser(
         "group", help="list, describe, reset, delete consumer groups"
     ).add_subparsers(metavar="COMMAND", required=True)
@@ -50,7 +50,7 @@ def register(groups: Groups) -> None:
         action="append",
         default=[],
         choices=("classic", "consumer"),
-        help="only groups of this type: consumer is the one of the new protocol (repeat for more)",
+        help="only groups of this type; consumer is the protocol of KIP-848 (repeat for more)",
     )
     add_connection_options(listing)
 
@@ -60,7 +60,7 @@ def register(groups: Groups) -> None:
         "--watch",
         type=_watch_span,
         metavar="SPAN",
-        help="look a second time after this span (10s, 1m), and show the trend of the lag, and when it will be zero",
+        help="measure again after this span (10s, 1m), and show the trend of the lag, and when the lag will be zero",
     )
     add_connection_options(describe)
 
@@ -83,7 +83,7 @@ def register(groups: Groups) -> None:
 
 
 def _add_destinations(where: argparse._MutuallyExclusiveGroup) -> None:
-    """Add the options of which exactly one says where the offsets go."""
+    """Add the options that choose the new offsets of a reset; exactly one of them must be given."""
     where.add_argument(
         "--to-earliest", action="store_true", help="move to the first record of each partition"
     )
@@ -109,7 +109,7 @@ def _add_destinations(where: argparse._MutuallyExclusiveGroup) -> None:
 
 
 def _watch_span(text: str) -> int:
-    """Parse the milliseconds between two looks."""
+    """Parse the time between two measurements of the lag, into milliseconds."""
     found = span(text)
     if found < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is too short to see a trend")
@@ -178,7 +178,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _look(client: Client, groups: Sequence[str]) -> list[tuple[GroupDescription, list[PartitionLag]]]:
-    """Describe the groups, and how far they have read."""
+    """Fetch the description of each group, together with the lag of its partitions."""
     found = []
     for group in client.admin.describe_groups(groups):
         if group.error is not None:
@@ -234,18 +234,18 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag], trend:
 
 
 def _epochs(group: GroupDescription) -> list[tuple[str, object]]:
-    """Return the line about epochs, which a classic group does not have."""
+    """Return the line about epochs as (name, text) in a list; return an empty list for a classic group."""
     if group.group_type != "consumer":
         return []
     epochs = f"group {group.group_epoch}, assignment {group.assignment_epoch}"
     moving = sum(member.partitions != member.target for member in group.members)
     if moving:
-        epochs = paint(YELLOW, f"{epochs}; {_count(moving, 'member')} still moving to the target")
+        epochs = paint(YELLOW, f"{epochs}; {_count(moving, 'member')} still moving to the target assignment")
     return [("epochs", epochs)]
 
 
 def _print_members(group: GroupDescription) -> None:
-    """Print the members; those of a group of the new protocol with epochs and targets."""
+    """Print the group's members as a table. In the new protocol it includes epochs and target assignments."""
     has_epochs = group.group_type == "consumer"
     header = ("MEMBER", "CLIENT", "HOST", "INSTANCE")
     rows = [
@@ -319,7 +319,7 @@ def _listed(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
 
 
 def _owners(group: GroupDescription) -> dict[TopicPartition, int]:
-    """Map each partition to its member's number in the table."""
+    """Map each partition to the number that its member has in the printed table."""
     return {key: number for number, member in enumerate(group.members, 1) for key in member.partitions}
 
 
@@ -328,7 +328,7 @@ def _member_id(group: GroupDescription, number: int | None) -> str | None:
 
 
 def _partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """Write partitions as `words:0-2,5 other:1`: runs, by topic."""
+    """Write partitions by topic, with ranges: `words:0-2,5 other:1`."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(index)

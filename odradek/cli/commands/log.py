@@ -1,4 +1,6 @@
-"""`odradek log dump`: the contents of a partition's files, read without any node. `log clean-status` asks brokers."""
+"""`odradek log dump|clean-status`: `dump` prints the files of a partition without any node, `clean-status`
+asks the brokers.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ _EPOCHS = "leader-epoch-checkpoint"
 
 
 def register(groups: Groups) -> None:
-    """Add the group."""
+    """Add the command group `log` to the parser of the command line."""
     commands = groups.add_parser(
-        "log", help="print or verify the files of partitions, show their cleaning"
+        "log", help="print or verify the files of partitions, show how far they are cleaned"
     ).add_subparsers(metavar="COMMAND", required=True)
     dump = add_command(commands, "dump", _dump, "print what the files of a partition hold")
     dump.add_argument(
@@ -90,13 +92,17 @@ def _file_name(path: Path) -> str:
 
 
 def _is_of_partition(name: str) -> bool:
-    """True if the name begins with an offset. Names of the audit log, in the parent directory, do not."""
+    """True if the file belongs to a partition's log. (The audit log, in the parent directory, has names of
+    another form.)
+    """
     stem, dot, suffix = name.partition(".")
     return name == _EPOCHS or (stem.isdecimal() and dot + suffix in _SUFFIXES)
 
 
 def _items(directory: Dir, name: str | None, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Read the named file; without a name, all segments or, to verify, all files."""
+    """Yield the contents of the named file. Without a name, read all segments; with --verify, check all
+    files.
+    """
     from odradek.data_plane.log.dump import dump_segment, verify_partition
 
     if name is not None:
@@ -144,7 +150,7 @@ def _word(value: object) -> str:
 
 
 def _document(item: dict[str, Any]) -> dict[str, Any]:
-    """Return the item, with bytes as text."""
+    """Return one item of the dump in a form for JSON, with bytes as text."""
     document: dict[str, Any] = {}
     for key, value in item.items():
         if key == "headers":

@@ -41,7 +41,7 @@ __all__ = ["register"]
 
 
 def register(groups: Groups) -> None:
-    """Add the group."""
+    """Add the command group `partition` to the parser of the command line."""
     commands = groups.add_parser(
         "partition", help="list, move, balance partitions, elect their leaders"
     ).add_subparsers(metavar="COMMAND", required=True)
@@ -81,8 +81,8 @@ def _register_move(commands: Groups) -> None:
         "--to",
         type=_places,
         metavar="ID[:DIR],ID",
-        help="all brokers that hold the partitions afterwards, the preferred leader first, or directories of theirs; brokers "
-        "that hold them already, each with a directory, are a move between disks alone",
+        help="the brokers that will hold the partitions, the preferred leader first; if all of them hold the partitions already "
+        "and each has a directory, replicas only move between disks",
     )
     how.add_argument(
         "--from",
@@ -106,7 +106,7 @@ def _register_move(commands: Groups) -> None:
     move.add_argument(
         "--fewer",
         action="store_true",
-        help="with --to: drop the replicas of brokers that it leaves out, although fewer remain than before",
+        help="with --to: allow fewer replicas than before",
     )
     add_plan_options(move)
     add_connection_options(move, plans=True)
@@ -122,25 +122,27 @@ def _register_balance(commands: Groups) -> None:
         type=_percentage,
         metavar="PERCENT",
         default=0.05,
-        help="let brokers differ so much from the mean (default: 5)",
+        help="allow this difference of a broker from the mean (default: 5)",
     )
     add_plan_options(balance)
     add_connection_options(balance, plans=True)
 
 
 def _register_elect(commands: Groups) -> None:
-    elect = add_command(commands, "elect", _elect, "let the preferred replicas lead again")
+    elect = add_command(
+        commands, "elect", _elect, "give the leadership of partitions back to the preferred replicas"
+    )
     _add_topics(elect, "elect leaders only for these topics, or these partitions of them (default: all)")
     elect.add_argument(
         "--unclean",
         action="store_true",
-        help="where no replica in sync is left, let one lead that is not in sync; the records that it lacks are lost",
+        help="if no in-sync replica is left, elect a replica that is not in sync; the records that it lacks are lost",
     )
     elect.add_argument(
         "--leader",
         type=id_number,
         metavar="ID",
-        help="with --unclean: let the replica on this broker lead (default: the one that has the most records)",
+        help="with --unclean: elect the replica on this broker (default: the replica with the most records)",
     )
     elect.add_argument("--execute", action="store_true", help="do it (default: show what would be done)")
     add_connection_options(elect)
@@ -158,7 +160,9 @@ def _brokers(text: str) -> tuple[int, ...]:
 
 
 def _places(text: str) -> dict[int, str | None]:
-    """Parse directories by broker; None if the broker should choose."""
+    """Parse BROKER or BROKER:DIR, separated by commas, into directories by broker; None lets the broker
+    choose.
+    """
     places: dict[int, str | None] = {}
     for part in text.split(","):
         node, colon, path = part.strip().partition(":")
@@ -180,8 +184,8 @@ def _percentage(text: str) -> float:
 
 
 def _wanted(args: argparse.Namespace, survey: ClusterSurvey) -> dict[TopicPartition, Partition]:
-    """Choose the partitions in the arguments, or all without an argument. Raises `CliError` for a partition that
-    does not exist.
+    """Choose the partitions that the arguments name, or all partitions if they name none. Raises `CliError`
+    for a partition that does not exist.
     """
 
     from odradek.wire.topic_partition import TopicPartition
@@ -346,8 +350,8 @@ def _planned(
 
 
 def _replicas_after(before: tuple[int, ...], to: Mapping[int, str | None]) -> tuple[int, ...]:
-    """Return the brokers of a partition after the move. If directories are given for only some of its brokers, the
-    brokers stay the same.
+    """Return the brokers of a partition after the move `to`. If `to` names directories for only some of the present
+    brokers, the partition keeps all its brokers.
     """
     if None not in to.values() and set(to) < set(before):
         return before

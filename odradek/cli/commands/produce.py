@@ -28,8 +28,8 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ACKS = ("all", "-1", "0", "1")
 _BUFFER_BYTES = 128 << 20
 _PENDING_BYTES_MAX = _BUFFER_BYTES // 2
-"""The most bytes of lines under way, so that no line waits for memory. A signal would have to wait for that line,
-too.
+"""The most bytes of lines that are not acknowledged yet. Below this limit no line waits for the producer's
+memory, so a signal need not wait either.
 """
 _LAST_SECONDS = 2.0
 """The time that a command waits for the outcome of sent lines after a signal has requested its end."""
@@ -38,7 +38,7 @@ _LINGER_MS = 5
 
 
 def register(groups: Groups) -> None:
-    """Add the command."""
+    """Add the command `produce` to the parser of the command line."""
     parser = add_command(groups, "produce", _produce, "write each line of the input as a record")
     parser.add_argument("topic", metavar="TOPIC", help="the topic to write to")
     parser.add_argument(
@@ -79,8 +79,7 @@ def register(groups: Groups) -> None:
         "--acks",
         choices=_ACKS,
         default="all",
-        help="which replicas must have a record before it is acknowledged: all (or -1) in sync, 1 the leader, 0 none "
-        "(default: all)",
+        help="which replicas must have a record before it is acknowledged: all or -1 (all in-sync replicas), 1 (the leader), 0 (none); default: all",
     )
     add_connection_options(parser)
 
@@ -132,7 +131,8 @@ def _send_all(args: argparse.Namespace, sent: SentLines) -> None:
     from odradek.client.core.requests import topics_with_metadata
 
     with line_source(args.file) as read, connected(args, "ProducerSettings") as client, sent.progress:
-        # Before reading any input, check that a broker answers, and that the topic has the requested partition.
+        # Check before any input is read that a broker answers, and that the topic has the requested
+        # partition.
         deadline = client.core.now + args.timeout
         client.run(topics_with_metadata(client.core, [args.topic], deadline=deadline, auto_create=True))
         if args.partition is not None:
@@ -170,7 +170,9 @@ def _check(sent: SentLines) -> None:
 
 
 def _settle(producer: Producer, sent: SentLines, patience_seconds: float) -> None:
-    """Wait until all sent lines have their outcome, so that the count is right."""
+    """Wait at most `patience_seconds` until each sent line is acknowledged or failed, so that the reported
+    count is right.
+    """
     from odradek.client.errors import ClientError
 
     with suppress(ClientError):  # records without an outcome are counted as such afterwards
@@ -202,7 +204,7 @@ def _producer(args: argparse.Namespace) -> Producer:
 
 
 def _send_lines(args: argparse.Namespace, producer: Producer, some: list[bytes], sent: SentLines) -> None:
-    """Send these lines of the input. All lines before an invalid line are sent. Raises `CliError`."""
+    """Send these lines of the input as records. All lines before an invalid line are sent. Raises `CliError`."""
     headers = tuple((name, value.encode()) for name, value in args.header)
     parse = record_of_json if args.input == "json" else partial(_record, args.key_separator)
     now_ms = time.time_ns() // 1_000_000

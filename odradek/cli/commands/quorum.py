@@ -1,4 +1,6 @@
-"""`odradek quorum status|add|remove`: the controllers that keep the metadata log. Its recovery is in `recovering/`."""
+"""`odradek quorum status|add|remove`: the controllers that keep the metadata log. The package `recovering`
+has the commands that repair a quorum.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,20 @@ _STALE_MS = 5000
 
 
 def register(groups: Groups) -> None:
-    """Add the group."""
+    """Add the command group `quorum` to the parser of the command line."""
     commands = groups.add_parser(
         "quorum", help="show the quorum of controllers, change its voters"
     ).add_subparsers(metavar="COMMAND", required=True)
     add_connection_options(
-        add_command(commands, "status", _status, "show who leads the quorum, and how far the others are")
+        add_command(
+            commands,
+            "status",
+            _status,
+            "show the leader of the quorum, and how far the others have copied its log",
+        )
     )
     add = add_command(
-        commands, "add", _add, "let a controller vote that runs already and only follows the quorum"
+        commands, "add", _add, "make a running controller, which is only an observer so far, a voter"
     )
     add.add_argument("node", metavar="ID", type=id_number, help="the node id of the controller")
     add.add_argument(
@@ -43,7 +50,7 @@ def register(groups: Groups) -> None:
     _add_directory(add)
     add_connection_options(add)
 
-    remove = add_command(commands, "remove", _remove, "take the vote from a controller")
+    remove = add_command(commands, "remove", _remove, "remove a controller from the voters")
     remove.add_argument("node", metavar="ID", type=id_number, help="the node id of the controller")
     _add_directory(remove)
     add_connection_options(remove)
@@ -115,7 +122,7 @@ def _status(args: argparse.Namespace) -> int:
     print_table(
         ("NODE", "ROLE", "END", "LAG", "FETCHED", "CAUGHT UP", "ADDRESS", "DIRECTORY"),
         [_row(quorum, each, now_ms) for each in (*quorum.voters, *quorum.observers)],
-        # Silent replicas are also listed further up. `quorum add` and `remove` need the directory.
+        # The status also lists silent replicas above the table. `quorum add` and `remove` need the directory.
         less=("CAUGHT UP", "FETCHED"),
         whole=("DIRECTORY",),
     )
@@ -223,7 +230,9 @@ def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...],
 def _registered(
     args: argparse.Namespace, client: Client, quorum: QuorumDescription
 ) -> dict[str, tuple[str, int]]:
-    """Return the endpoint with which the controller has registered."""
+    """Return the listener and its address with which controller `args.node` has registered. Raises `CliError`
+    if it has not.
+    """
     with connected_to_controller(args, client, quorum) as (controller, listener):
         found = controller.admin.describe_controllers()
     for node in found:

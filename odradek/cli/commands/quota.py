@@ -1,4 +1,4 @@
-"""`odradek quota list|set|remove|explain`: how much of the cluster a client may use."""
+"""`odradek quota list|set|remove|explain`: limits for the bandwidth and the processor time that clients use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_BYTES = ("produce-rate", "fetch-rate")
 _UNITS = {"producer_byte_rate": "B/s", "consumer_byte_rate": "B/s", "request_percentage": "%"}
 DEFAULT = "<default>"
 LOOK_SECONDS = 1.0
-"""The time over which the use of a quota is measured."""
+"""The time over which the command measures how much of a quota is used."""
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
 _LINE = re.compile(
     rf"odradek_quota_(used|throttled_seconds)_total\{{key={_TEXT},user={_TEXT},client_id={_TEXT}\}} (\S+)"
@@ -41,7 +41,7 @@ _LINE = re.compile(
 
 
 def register(groups: Groups) -> None:
-    """Add the group of commands."""
+    """Add the command group `quota` to the parser of the command line."""
     commands = groups.add_parser("quota", help="list, set, remove, explain quotas").add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -58,13 +58,15 @@ def register(groups: Groups) -> None:
             metavar="BYTES" if is_bytes else "NUMBER",
             help=f"{described}, like 10M" if is_bytes else described,
         )
-    setting.add_argument("--dry-run", action="store_true", help="only have the controller check it")
+    setting.add_argument(
+        "--dry-run", action="store_true", help="let the controller check the change, and change nothing"
+    )
     add_connection_options(setting)
     remove = add_command(commands, "remove", _remove, "remove quotas of clients")
     _add_entity_options(remove)
     for option, (_, described) in _KEYS.items():
-        remove.add_argument(f"--{option}", action="store_true", help=f"only that of {described}")
-    remove.add_argument("--dry-run", action="store_true", help="only show what would go")
+        remove.add_argument(f"--{option}", action="store_true", help=f"remove only the quota of {described}")
+    remove.add_argument("--dry-run", action="store_true", help="only show what would be removed")
     add_connection_options(remove)
     explain = add_command(commands, "explain", _explain, "show which quotas hold for a client, and why")
     explain.add_argument(
@@ -76,7 +78,7 @@ def register(groups: Groups) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="the metrics page of a broker, to show what is used there (repeat for more)",
+        help="a broker's metrics page, to show how much of the quotas is used there (repeat for more)",
     )
     add_connection_options(explain)
 
@@ -96,10 +98,12 @@ def _byte_rate(text: str) -> float:
 
 def _add_entity_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--user", metavar="NAME", help=f"a user, or {DEFAULT} for all without a quota of their own"
+        "--user", metavar="NAME", help=f"a user, or {DEFAULT} for all users without a quota of their own"
     )
     parser.add_argument(
-        "--client-id", metavar="ID", help=f"a client id, or {DEFAULT}; with --user: of that user"
+        "--client-id",
+        metavar="ID",
+        help=f"a client id, or {DEFAULT}; with --user: for this user's clients alone",
     )
     parser.add_argument("--ip", metavar="ADDRESS", help=f"an address, or {DEFAULT}")
 
@@ -217,7 +221,7 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _alter(client: Client, alteration: QuotaAlteration, *, validate_only: bool = False) -> None:
-    """Alter a quota. Raises `KafkaError`."""
+    """Change a quota in the cluster. Raises `KafkaError`."""
     for error in client.admin.alter_client_quotas([alteration], validate_only=validate_only).values():
         if error is not None:
             raise error
@@ -274,17 +278,19 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _use_texts(key: str, used: Mapping[str, float] | None) -> tuple[str, str]:
-    """Write the use per second, in the quota's unit, and the waits."""
+    """Write the measured use per second in the quota's unit, and the total throttle time; "-" for both if
+    unknown.
+    """
     if used is None:
         return "-", "-"
     return _text(key, float(f"{used['per_second']:.3g}")), f"{used['throttled_seconds']:,.1f} s in all"
 
 
 def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Measure by (key, user, client id): the use during the second that this takes, and the waits since the
-    brokers' start.
+    """Measure the use per second by (key, user, client id), for one second, and read the throttle times since
+    the brokers' start.
 
-    Accounts that are on no metrics page are left out. Raises `CliError`.
+    Accounts that no metrics page lists are left out. Raises `CliError`.
     """
     if not addresses:
         return {}
@@ -293,7 +299,7 @@ def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
     after, seconds = _read(addresses), time.monotonic() - began
     return {
         account: {
-            # 100 percent are one processor core.
+            # 100 percent are one processor core
             "per_second": (100 if account[0] == _KEYS["request-percentage"][0] else 1)
             * max(0.0, now["used"] - before.get(account, now)["used"])
             / seconds,
@@ -304,7 +310,7 @@ def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
 
 
 def _read(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Add up the figures of the metrics pages by (key, user, client id). Raises `CliError`."""
+    """Read the metrics pages, and add up their quota figures by (key, user, client id). Raises `CliError`."""
     from urllib.error import URLError
     from urllib.request import urlopen
 
@@ -327,5 +333,5 @@ def _read(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
 
 
 def _unescaped(text: str) -> str:
-    """Return the value of a label in Prometheus' format, without its escapes."""
+    """Replace the escapes in a label's value (Prometheus' text format)."""
     return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], text)

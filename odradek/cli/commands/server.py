@@ -15,7 +15,7 @@ __all__ = ["register"]
 
 
 def register(groups: Groups) -> None:
-    """Add the command."""
+    """Add the command `server` to the parser of the command line."""
     parser = add_command(
         groups,
         "server",
@@ -29,7 +29,7 @@ def register(groups: Groups) -> None:
 
 
 def _server(args: argparse.Namespace) -> int:
-    """Run a node. Its log is written to stderr; a line on stdout reports that it serves."""
+    """Run a node until it is stopped. Its log goes to stderr; a line on stdout says when it serves clients."""
     from odradek.node.main import serve
 
     def started(facts: Mapping[str, Any]) -> None:

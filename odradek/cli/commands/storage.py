@@ -1,4 +1,6 @@
-"""`odradek storage format|adopt|info|check-config|random-uuid`: prepare the directories of a node, and show their contents."""
+"""`odradek storage format|adopt|info|check-config|random-uuid`: prepare the directories of a node, and show their
+contents.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ __all__ = ["Formatted", "format_storage_of", "register"]
 
 
 def register(groups: Groups) -> None:
-    """Add the group."""
+    """Add the command group `storage` to the parser of the command line."""
     commands = groups.add_parser("storage", help="prepare the directories of a node").add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -48,7 +50,7 @@ def register(groups: Groups) -> None:
         help="the first voters, the same for every node; UUID becomes the id of that node's metadata directory",
     )
     voters.add_argument(
-        "--no-initial-controllers", action="store_true", help="the node joins controllers that vote already"
+        "--no-initial-controllers", action="store_true", help="the node joins a quorum that exists already"
     )
     form.add_argument(
         "--feature",
@@ -56,27 +58,27 @@ def register(groups: Groups) -> None:
         action="append",
         type=_feature,
         default=[],
-        help="begin with this level of a feature (repeat for more)",
+        help="start the cluster with this feature level (repeat for more)",
     )
     form.add_argument(
         "--add-scram",
         metavar="MECHANISM=[name=USER,password=PASSWORD]",
         action="append",
         default=[],
-        help="begin with this user, as Kafka's tool takes it: also iterations=N, salt=BASE64, saltedpassword=BASE64, and "
+        help="create this user with the cluster, in the syntax of Kafka's tool. More parts are possible: iterations=N, salt=BASE64, saltedpassword=BASE64, and "
         "passwordfile=FILE instead of a password that others could see (repeat for more)",
     )
     adopt = add_command(
         commands,
         "adopt",
         _adopt,
-        "take blank disks that were put in the places of others into a node's service",
+        "use blank disks that have replaced other disks of a node",
     )
     adopt.add_argument("config", metavar="CONFIG", type=file_path, help="the node's properties file")
     adopt.add_argument(
         "--same-file-system",
         action="store_true",
-        help="also an empty directory that has no file system of its own; be sure that its disk is not just unmounted",
+        help="adopt empty directories that are not mount points, too; first make sure that no disk is merely unmounted",
     )
     info = add_command(commands, "info", _info, "show what the directories of a node hold")
     info.add_argument("config", metavar="CONFIG", type=file_path, help="the node's properties file")
@@ -89,7 +91,7 @@ def _register_check(commands: Groups) -> None:
         commands,
         "check-config",
         _check_config,
-        "say all that is wrong with a properties file, and start nothing",
+        "report all problems of a properties file",
     )
     check.add_argument(
         "config", metavar="CONFIG", type=file_path, help="the node's properties file; - reads standard input"
@@ -99,7 +101,7 @@ def _register_check(commands: Groups) -> None:
         metavar="KEY",
         action="append",
         default=[],
-        help="a key that this version does not know and that is meant to be there (repeat for more)",
+        help="an unknown key that must not be reported (repeat for more)",
     )
 
 
@@ -152,8 +154,8 @@ def _random_uuid(args: argparse.Namespace) -> int:
 
 
 def _adopt(args: argparse.Namespace) -> int:
-    """Format blank directories as those of the node that has the other directories. The metadata log's directory is
-    never adopted.
+    """Format blank log directories, so that they join the node that owns the other, formatted directories.
+    The metadata log's directory is never formatted in this way.
     """
     from odradek.env.ports import DiskError, FileMissing
     from odradek.env.real import RealEnv
@@ -239,7 +241,9 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _check_config(args: argparse.Namespace) -> int:
-    """Print a line for each problem and each unknown key. Raises `CliError` if there is any."""
+    """Print a line for each problem and each unknown key of a properties file. Raises `CliError` if there is
+    any.
+    """
     from odradek.node.configuration.file_judgement import judge_file
     from odradek.node.configuration.node_config import contents_of
 
@@ -255,7 +259,7 @@ def _check_config(args: argparse.Namespace) -> int:
             complain(f"{path}: {warning}")
     count = len(judged.problems) + len(judged.unknown)
     if count:
-        raise CliError(f"{path}: {counted(count, 'line')} to mend before a node starts with it")
+        raise CliError(f"{path}: {counted(count, 'line')} to correct before a node can start with it")
     return 0
 
 
@@ -273,8 +277,8 @@ def _text_of(path: str) -> str:
 def _who_votes(
     config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
 ) -> tuple[VoterEndpoint | None, VoterSet | None]:
-    """Return the single voter, or the set of all voters. Both are None if `controller.quorum.voters` has the
-    voters. Raises `StorageError`.
+    """Return the only voter, or the set of all voters, as the options choose. Both are None for a node that
+    does not found a quorum, or if `controller.quorum.voters` names the voters. Raises `StorageError`.
     """
     from odradek.metadata_quorum.replica.storage_format import StorageError, initial_voters
 
@@ -361,7 +365,7 @@ def format_storage_of(
 
 
 def _warn_of_modes(paths: list[str]) -> None:
-    """Print a warning for directories that existed before and that any user can read."""
+    """Print a warning for directories that existed before and that every user of the machine can read."""
     from odradek.node.secret_files import chmod_remedy, open_to_everybody
 
     exposed = open_to_everybody(paths)
@@ -374,9 +378,9 @@ def _warn_of_modes(paths: list[str]) -> None:
 
 
 def _is_alone(config: NodeConfig) -> bool:
-    """True if the file has no other controller than this node's.
+    """True if the properties file names no controller other than this node.
 
-    Then it is the only voter, without an option.
+    Such a node becomes the only voter, even without an option.
     """
     if config.voter is None:
         return False

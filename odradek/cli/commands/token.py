@@ -1,4 +1,6 @@
-"""`odradek token create|list|renew|expire`: delegation tokens, which stand for their owners (KIP-48)."""
+"""`odradek token create|list|renew|expire`: delegation tokens, with which clients log in as the token's owner
+(KIP-48).
+"""
 
 from __future__ import annotations
 
@@ -35,55 +37,73 @@ _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 def register(groups: Groups) -> None:
-    """Add the group of commands."""
-    commands = groups.add_parser("token", help="make, list, renew, end delegation tokens").add_subparsers(
+    """Add the command group `token` to the parser of the command line."""
+    commands = groups.add_parser("token", help="create, list, renew, end delegation tokens").add_subparsers(
         metavar="COMMAND", required=True
     )
-    create = add_command(commands, "create", _create, "make a token, which logs in as its owner")
-    create.add_argument("--owner", metavar="USER", help="who the token stands for (default: yourself)")
-    create.add_argument(
-        "--renewer",
-        action="append",
-        default=[],
-        metavar="USER",
-        help="who else may renew it (repeat for more)",
-    )
-    create.add_argument(
-        "--max-lifetime",
-        metavar="SPAN",
-        type=span,
-        help=f"no renewal lasts beyond it: {_SPAN_HELP} (default: the cluster's)",
-    )
-    create.add_argument(
-        "--to",
-        metavar="FILE",
-        type=file_path,
-        help="write client keys with the token to a new file that only you can read, and do not print its secret",
-    )
-    create.add_argument(
-        "--mechanism", metavar="NAME", default="SCRAM-SHA-512", help="the mechanism in --to's file"
-    )
-    create.add_argument("--dry-run", action="store_true", help="only say what would be made")
-    add_connection_options(create)
+    _register_create(commands)
     listing = add_command(commands, "list", _list, "list the tokens that you may see")
     listing.add_argument(
         "--owner", action="append", metavar="USER", help="only those of this owner (repeat for more)"
     )
     add_connection_options(listing)
-    renew = add_command(commands, "renew", _renew, "let a token live longer")
+    renew = add_command(commands, "renew", _renew, "extend the lifetime of a token")
     renew.add_argument("token_id", metavar="ID")
     renew.add_argument(
-        "--for", dest="period", metavar="SPAN", type=span, help=f"how long from now: {_SPAN_HELP}"
+        "--for",
+        dest="period",
+        metavar="SPAN",
+        type=span,
+        help=f"the token expires this long from now: {_SPAN_HELP}",
     )
-    renew.add_argument("--dry-run", action="store_true", help="only show the token")
+    renew.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
     add_connection_options(renew)
-    expire = add_command(commands, "expire", _expire, "end a token now, or soon")
+    expire = add_command(commands, "expire", _expire, "end a token now, or after a span of time")
     expire.add_argument("token_id", metavar="ID")
     expire.add_argument(
-        "--in", dest="period", metavar="SPAN", type=span, help=f"end it only then: {_SPAN_HELP}"
+        "--in",
+        dest="period",
+        metavar="SPAN",
+        type=span,
+        help=f"end the token only after this time: {_SPAN_HELP}",
     )
-    expire.add_argument("--dry-run", action="store_true", help="only show the token")
+    expire.add_argument("--dry-run", action="store_true", help="show the token, and change nothing")
     add_connection_options(expire)
+
+
+def _register_create(commands: Groups) -> None:
+    create = add_command(
+        commands, "create", _create, "create a token, with which clients log in as its owner"
+    )
+    create.add_argument(
+        "--owner", metavar="USER", help="the user as whom the token logs in (default: yourself)"
+    )
+    create.add_argument(
+        "--renewer",
+        action="append",
+        default=[],
+        metavar="USER",
+        help="a user who may renew the token besides its owner (repeat for more)",
+    )
+    create.add_argument(
+        "--max-lifetime",
+        metavar="SPAN",
+        type=span,
+        help=f"how long the token can be renewed: {_SPAN_HELP} (default: the cluster's limit)",
+    )
+    create.add_argument(
+        "--to",
+        metavar="FILE",
+        type=file_path,
+        help="write client settings with the token to this new file, which only you can read; the secret is not printed",
+    )
+    create.add_argument(
+        "--mechanism", metavar="NAME", default="SCRAM-SHA-512", help="the SASL mechanism for the file of --to"
+    )
+    create.add_argument(
+        "--dry-run", action="store_true", help="show what would be created, and create nothing"
+    )
+    add_connection_options(create)
 
 
 def _principal(text: str) -> str:
@@ -141,7 +161,9 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _write_keys(args: argparse.Namespace, token: DelegationToken) -> None:
-    """Write a file of keys for --command-config; from its creation on, no other user can read the file."""
+    """Write a file of client keys (for --command-config) that logs in by the token. Only its owner can ever
+    read the file.
+    """
     known = {key: value for key, value in security_properties(args).items() if key in _SHARED_KEYS}
     keys = {
         "bootstrap.servers": bootstrap_of(args),
@@ -197,7 +219,7 @@ def _show(tokens: list[DelegationToken]) -> None:
 
 
 def _renewers(token: DelegationToken) -> str:
-    """Write as many renewers as fit a line; --json has all of them."""
+    """Write as many renewers as fit on a line; --json has all of them."""
     shown = ",".join(token.renewers[:RENEWERS_SHOWN]) or "-"
     more = len(token.renewers) - RENEWERS_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
@@ -212,7 +234,7 @@ def _found(client: Client, token_id: str) -> DelegationToken:
 
 @contextmanager
 def _by_renewer(token: DelegationToken) -> Iterator[None]:
-    """Print which users may do this, if the client may not."""
+    """Turn an error about missing rights in the block into a `CliError` that names the users who may do this."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     try:
@@ -234,7 +256,7 @@ def _renew(args: argparse.Namespace) -> int:
             return 0
         with changing(), _by_renewer(token):
             until = client.admin.renew_delegation_token(token.hmac, period_ms=args.period or -1)
-    return _say_until(args, token, until, "lives until")
+    return _say_until(args, token, until, "is valid until")
 
 
 def _expire(args: argparse.Namespace) -> int:

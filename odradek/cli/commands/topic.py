@@ -1,4 +1,4 @@
-"""`odradek topic list|create|describe|alter|delete`."""
+"""`odradek topic list|create|describe|alter|delete`: topics, their partitions and configurations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["register"]
 
 
 def register(groups: Groups) -> None:
-    """Add the group."""
+    """Add the command group `topic` to the parser of the command line."""
     commands = groups.add_parser("topic", help="list, create, describe, alter, delete topics").add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -183,7 +183,7 @@ def _describe(args: argparse.Namespace) -> int:
 def _uncleaned(
     client: Client, args: argparse.Namespace, configs: Mapping[str, list[ConfigEntry]]
 ) -> dict[str, list[str]]:
-    """Write the warnings about compacted topics with logs that the cleaner has set aside, by topic."""
+    """Return warnings about logs of compacted topics that the cleaner skips after an error, by topic."""
     if not any(
         entry.name == "cleanup.policy" and "compact" in (entry.value or "")
         for entries in configs.values()
@@ -269,7 +269,7 @@ def _delete(args: argparse.Namespace) -> int:
 
 
 def _spare_internal(client: Client, names: list[str]) -> None:
-    """Raise `CliError` for an internal topic of the cluster."""
+    """Raise `CliError` if one of the topics is internal."""
     topics = client.metadata(names).topics
     for name in names:
         if name in topics and topics[name].is_internal:
@@ -283,7 +283,7 @@ _Ends = dict[int, tuple["ListedOffset", "ListedOffset"]]
 
 
 def _offsets(client: Client, topic: Topic) -> _Ends:
-    """Find the first and the next offset of each partition."""
+    """Find the start and the end offset of each partition."""
     from odradek.client.core.partition_offsets import EARLIEST, LATEST
     from odradek.wire.topic_partition import TopicPartition
 

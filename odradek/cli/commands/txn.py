@@ -1,5 +1,5 @@
-"""`odradek txn list|describe|describe-producers|abort`: transactions, as coordinators and partitions' leaders
-report them.
+"""`odradek txn list|describe|describe-producers|abort`: transactions, as reported by coordinators and by the
+leaders of partitions.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["register"]
 
 _LOOK_SECONDS_MAX = 3.0
 _ANY_AGE = -(1 << 62)
-"""An age that also covers records of a leader whose clock is ahead."""
+"""A minimum age that every transaction exceeds, even if the leader's clock is ahead of ours."""
 
 
 def register(groups: Groups) -> None:
-    """Add the group of commands."""
+    """Add the command group `txn` to the parser of the command line."""
     commands = groups.add_parser(
         "txn", help="list, describe, abort transactions, find those that hang"
     ).add_subparsers(metavar="COMMAND", required=True)
@@ -47,14 +47,16 @@ def register(groups: Groups) -> None:
         commands, "describe-producers", _producers, "show the producers that a partition's leader remembers"
     )
     producers.add_argument("--topic", required=True, metavar="TOPIC", help="the partition's topic")
-    producers.add_argument("--partition", required=True, type=id_number, metavar="N", help="its number")
+    producers.add_argument(
+        "--partition", required=True, type=id_number, metavar="N", help="the number of the partition"
+    )
     add_connection_options(producers)
 
     abort = add_command(
         commands,
         "abort",
         _abort,
-        "end a transaction in the place of its producer, by its id or on one partition",
+        "end a transaction instead of its producer, by its id or on one partition",
     )
     abort.add_argument(
         "--transactional-id",
@@ -62,9 +64,9 @@ def register(groups: Groups) -> None:
         help="fence the producer of this id, which aborts its open or prepared transaction everywhere",
     )
     abort.add_argument("--topic", metavar="TOPIC", help="abort on one partition only: its topic")
-    abort.add_argument("--partition", type=id_number, metavar="N", help="its number")
+    abort.add_argument("--partition", type=id_number, metavar="N", help="the number of the partition")
     abort.add_argument(
-        "--start-offset", type=natural, metavar="OFFSET", help="where the transaction begins there"
+        "--start-offset", type=natural, metavar="OFFSET", help="the first offset of the transaction in it"
     )
     abort.add_argument(
         "--force",
@@ -103,7 +105,7 @@ def _register_list(commands: Groups) -> None:
     listing.add_argument(
         "--transactional-id-pattern",
         metavar="RE",
-        help="only ids that this regular expression (RE2) fits as a whole",
+        help="only ids that match this regular expression (RE2) as a whole",
     )
     add_connection_options(listing)
 
@@ -175,7 +177,7 @@ def _document(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
 
 
 def _age_ms(each: TransactionDescription, now_ms: int) -> int | None:
-    """Return how long the transaction has been under way; None if none is."""
+    """Return how long the transaction has been open; None if no transaction is open."""
     if each.start_ms is None or not _is_under_way(each):
         return None
     return max(0, now_ms - each.start_ms)
@@ -286,7 +288,7 @@ def _fence(args: argparse.Namespace, client: Client) -> int:
             raise
         raise CliError(_unfinished_text(name)) from error
     except RequestTimedOut as error:
-        # The coordinator delays this answer for a while before it is CONCURRENT_TRANSACTIONS.
+        # The coordinator waits for a while before it answers CONCURRENT_TRANSACTIONS.
         (now,) = client.admin.describe_transactions([name], timeout=_LOOK_SECONDS_MAX)
         if now.state not in ("PrepareCommit", "PrepareAbort"):
             raise
@@ -319,7 +321,7 @@ def _unfinished_text(name: str) -> str:
 
 
 def _outcome(before: TransactionDescription) -> str | None:
-    """Return how the transaction ended; None if there was none."""
+    """Return how the transaction must have ended, from its state before; None if there was no transaction."""
     return {"Ongoing": "aborted", "PrepareAbort": "aborted", "PrepareCommit": "committed"}.get(before.state)
 
 
@@ -340,7 +342,9 @@ def _fenced_text(fenced: FencedProducer) -> str:
 
 
 def _check_abandoned(args: argparse.Namespace, client: Client) -> None:
-    """Raise `CliError` if a coordinator has the transaction: it may be committed on other partitions."""
+    """Raise `CliError` if a coordinator knows the transaction, because it may be committed on other
+    partitions.
+    """
     search = client.admin.find_hanging_transactions(
         now_ms=time.time_ns() // 1_000_000, older_than_ms=_ANY_AGE, topic=args.topic, partition=args.partition
     )

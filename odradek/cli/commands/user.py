@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _Row: TypeAlias = tuple[str, str, int]
-"""A user, a mechanism, the iterations."""
+"""A user, a SCRAM mechanism, and the number of iterations."""
 DEFAULT_MECHANISM = "SCRAM-SHA-512"
 DRY_RUN = "nothing was changed: repeat the command without --dry-run to do it"
 _SALT_BYTES = 16
 
 
 def register(groups: Groups) -> None:
-    """Add the group of commands."""
+    """Add the command group `user` to the parser of the command line."""
     commands = groups.add_parser("user", help="list, add, remove users, change passwords").add_subparsers(
         metavar="COMMAND", required=True
     )
     listing = add_command(commands, "list", _list, "list users and their mechanisms")
-    listing.add_argument("users", nargs="*", metavar="USER", help="only these")
+    listing.add_argument("users", nargs="*", metavar="USER", help="list only these users")
     add_connection_options(listing)
-    add = add_command(commands, "add", _add, "add a user, or a mechanism for one")
+    add = add_command(commands, "add", _add, "add a user, or a further login mechanism of a user")
     add.add_argument("user", metavar="USER")
     _add_password_options(add, f"by which the user logs in (repeat for more; default: {DEFAULT_MECHANISM})")
     password = add_command(commands, "password", _password, "change the password of a user")
@@ -43,11 +43,11 @@ def register(groups: Groups) -> None:
     _add_password_options(
         password, "whose password changes (repeat for more; default: all that the user has)"
     )
-    remove = add_command(commands, "remove", _remove, "remove users, or a mechanism of theirs")
+    remove = add_command(commands, "remove", _remove, "remove users, or only some of their login mechanisms")
     remove.add_argument("users", nargs="+", metavar="USER")
-    _add_mechanism(remove, "that goes (repeat for more; default: all that the user has)")
+    _add_mechanism(remove, "to be removed (repeat for more; default: all that the user has)")
     _add_disconnect(remove)
-    remove.add_argument("--dry-run", action="store_true", help="only show what would go")
+    remove.add_argument("--dry-run", action="store_true", help="only show what would be removed")
     add_connection_options(remove)
 
 
@@ -64,7 +64,7 @@ def _add_password_options(parser: argparse.ArgumentParser, mechanism: str) -> No
         metavar="N",
         type=_iterations,
         default=DEFAULT_ITERATIONS,
-        help=f"what a guess at the password costs, 4096 to 16384 (default: {DEFAULT_ITERATIONS})",
+        help=f"SCRAM iterations, 4096 to 16384: more make it harder to guess the password (default: {DEFAULT_ITERATIONS})",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be written")
     add_connection_options(parser)
@@ -103,8 +103,8 @@ def _iterations(text: str) -> int:
 
 
 def _known(client: Client, users: list[str] | None) -> dict[str, Mapping[str, int]]:
-    """Return the iterations by mechanism of each user; a user who does not exist has no mechanism. Raises
-    `KafkaError`.
+    """Return each user's SCRAM mechanisms with their numbers of iterations. A user who does not exist has
+    none. Raises `KafkaError`.
     """
     from odradek.wire.errors import ErrorCode, KafkaError
 
@@ -181,7 +181,7 @@ def _password(args: argparse.Namespace) -> int:
 
 
 def _set_password(args: argparse.Namespace, client: Client, mechanisms: list[str]) -> list[_Row]:
-    """Write the credentials, and return them; with a dry run, return those that would be written."""
+    """Write the user's new SCRAM credentials, and return them as rows; with --dry-run, only return the rows."""
     from odradek.client.admin import ScramUpsertion
 
     if not args.dry_run:
@@ -225,7 +225,9 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _disconnected(args: argparse.Namespace, client: Client, users: list[str]) -> list[int]:
-    """Close the users' connections, if requested; return the brokers that have done so. Raises `CliError`."""
+    """Close the users' connections if --disconnect is given. Return the ids of the brokers that have closed
+    them. Raises `CliError`.
+    """
     if not args.disconnect or args.dry_run:
         return []
     from odradek.cli.disconnecting import disconnect
@@ -235,7 +237,7 @@ def _disconnected(args: argparse.Namespace, client: Client, users: list[str]) ->
 
 
 def _finish(args: argparse.Namespace, rows: list[_Row], brokers: list[int], done: str = "") -> None:
-    """Print the changes, and their effect on connected clients."""
+    """Print the changed users, and what happens to clients that are already connected."""
     if args.json:
         _show(args, rows, executed=not args.dry_run, disconnected_by_brokers=brokers)
         return

@@ -1,4 +1,6 @@
-"""A broker's own configuration: its directories, and the rate of copies between them."""
+"""A broker's own configuration for its log directories: retired and cordoned paths, and the rate of copies
+between directories.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,7 @@ _NO_RATE = "none"
 
 
 def broker_configs(client: Client, broker: int) -> dict[str, str]:
-    """Read the keys of a broker that commands for directories use; a key without a value is empty. Raises
-    `CliError`.
-    """
+    """Read a broker's configuration keys that concern directories; a key without a value is empty. Raises `CliError`."""
     from odradek.client.admin import ConfigResource, ResourceType
     from odradek.serving.disk_troubles import RATE_BEFORE, RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
@@ -48,7 +48,7 @@ def broker_configs(client: Client, broker: int) -> dict[str, str]:
 
 
 def set_broker_configs(client: Client, broker: int, changes: Sequence[AlterConfig]) -> None:
-    """Change dynamic values of a broker, all in one decision of the controller. Raises `KafkaError`."""
+    """Change dynamic configuration values of a broker, all or none. Raises `KafkaError`."""
     from odradek.client.admin import ConfigResource, ResourceType
 
     resource = ConfigResource(ResourceType.BROKER, str(broker))
@@ -58,8 +58,8 @@ def set_broker_configs(client: Client, broker: int, changes: Sequence[AlterConfi
 
 
 def append(key: str, path: str) -> AlterConfig:
-    """Make the change by which the controller adds a path to a list. The controller changes the list, because
-    another command may do so at the same time.
+    """Make the change that adds a path to the list `key`. The controller edits the list, because another
+    command may change it at the same time.
     """
     from odradek.client.admin import AlterConfig, ConfigOperation
 
@@ -67,14 +67,14 @@ def append(key: str, path: str) -> AlterConfig:
 
 
 def subtract(key: str, path: str) -> AlterConfig:
-    """Make the change by which the controller removes a path from a list."""
+    """Make the change that removes a path from the list `key`."""
     from odradek.client.admin import AlterConfig, ConfigOperation
 
     return AlterConfig(key, path, ConfigOperation.SUBTRACT)
 
 
 def replace(key: str, value: str | None) -> AlterConfig:
-    """Make the change to a new value; None resets the key to its default."""
+    """Make the change that sets `key` to a new value; None resets the key to its default."""
     from odradek.client.admin import AlterConfig, ConfigOperation
 
     if value is None:
@@ -83,7 +83,7 @@ def replace(key: str, value: str | None) -> AlterConfig:
 
 
 def listed_paths(text: str) -> list[str]:
-    """Parse the paths in a list."""
+    """Parse a list of paths, separated by commas."""
     return [path.strip() for path in text.split(",") if path.strip()]
 
 
@@ -94,13 +94,13 @@ def cordoned_paths(configs: Mapping[str, str], disks: Sequence[LogDirDescription
 
 
 def is_no_throttle(rate: str | None) -> bool:
-    """True if the rate is the default: copies as fast as they can be."""
+    """True if the rate is the default, which does not limit copies."""
     return rate in (None, "", str((1 << 63) - 1))
 
 
 def put_rate_back(client: Client, broker: int, configs: Mapping[str, str]) -> None:
-    """Restore the rate of copies from before any `--throttle`. A running command sets its own rate again. Raises
-    `KafkaError`.
+    """Restore the rate of copies from before any `--throttle`. A command that still runs then sets its own
+    rate again. Raises `KafkaError`.
     """
     before = configs.get(_before_key())
     if before:
@@ -123,12 +123,12 @@ class CopyThrottle:
         self._rate = None if rate is None else str(rate)
 
     def begin(self) -> None:
-        """Set the rate. Raises `KafkaError`."""
+        """Set the rate of this command. Raises `KafkaError`."""
         if self._rate is not None:
             self._set(broker_configs(self._client, self._broker))
 
     def hold(self) -> None:
-        """Set the rate again if another command has restored the former value. Raises `KafkaError`."""
+        """Set this command's rate again if another command has restored the former rate. Raises `KafkaError`."""
         if self._rate is None:
             return
         configs = broker_configs(self._client, self._broker)
@@ -136,7 +136,7 @@ class CopyThrottle:
             self._set(configs)
 
     def end(self) -> None:
-        """Restore the former value, unless the rate of another command is in force. Raises `KafkaError`."""
+        """Restore the former rate, unless another command's rate is in force. Raises `KafkaError`."""
         if self._rate is None:
             return
         configs = broker_configs(self._client, self._broker)

@@ -1,4 +1,4 @@
-"""`odradek disk retire|balance`: replicas move between the directories of a broker."""
+"""`odradek disk retire|balance`: move replicas between the directories of a broker."""
 
 from __future__ import annotations
 
@@ -38,28 +38,33 @@ __all__ = ["register_moves"]
 LOOK_SECONDS = 1.0
 RELEASE_SECONDS = 30.0
 CALM_LOOKS = 4
-"""The number of checks without a move before the command ends. A retirement that is being cancelled may request
-moves once more.
+"""The number of successive checks that must find no move before the command ends. A retirement that is being
+cancelled may request moves once more.
 """
 MOVES_AT_ONCE = 500
-"""The most moves that are requested before the next check."""
+"""The most moves that the command requests between two checks."""
 _ASSUMED_RATE = 100 << 20
 _LINES_MAX = 40
 
 
 def register_moves(commands: Groups) -> None:
-    """Add the commands."""
+    """Add the commands `retire` and `balance` to the group `disk`."""
     retire = add_command(commands, "retire", _retire, "empty a log directory, so that its disk may be pulled")
-    retire.add_argument("directory", metavar="BROKER:DIR", type=_broker_directory, help="like 1:/disks/3")
+    retire.add_argument(
+        "directory",
+        metavar="BROKER:DIR",
+        type=_broker_directory,
+        help="the directory to empty, like 1:/disks/3",
+    )
     retire.add_argument(
         "--keep",
         action="store_true",
-        help="leave the empty directory in service and cordoned; without it the broker lets go of the disk",
+        help="keep the empty directory in use, but cordoned (default: the broker stops using it)",
     )
     retire.add_argument(
         "--cancel",
         action="store_true",
-        help="give up the moves, and let the directory take replicas again; those that have moved stay away",
+        help="cancel the retirement: the directory accepts replicas again; replicas that have moved stay where they are",
     )
     _add_options(retire)
     balance = add_command(
@@ -71,7 +76,7 @@ def register_moves(commands: Groups) -> None:
     balance.add_argument(
         "--over-hosts",
         action="store_true",
-        help="move replicas from one broker to another, until all use like shares of their disks",
+        help="move replicas from one broker to another, until all use equal shares of their disks",
     )
     _add_options(balance)
 
@@ -82,7 +87,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--throttle",
         type=byte_count,
         metavar="BYTES",
-        help="copy so many bytes per second at most (like 50M)",
+        help="let each broker copy at most this many bytes a second, for example 50M",
     )
     add_connection_options(parser, plans=True)
 
@@ -164,7 +169,7 @@ def _retire(args: argparse.Namespace) -> int:
 
 
 def _release(client: Client, broker: int, path: str) -> None:
-    """Let the broker release an empty directory; then remove the retirement from the broker's configuration."""
+    """Have the broker release an empty directory; then remove the retirement from the broker's configuration."""
     from odradek.serving.disk_troubles import RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
     set_broker_configs(client, broker, [append(RELEASED_LOG_DIRS, path)])
@@ -259,7 +264,7 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
 
 
 def _leaving(directories: Sequence[LogDirDescription], path: str) -> list[tuple[str, int]]:
-    """List topic and partition of each replica in the directory that is moving out of it."""
+    """List (topic, partition) of each replica in the directory that is being moved out of it."""
     online = [each for each in directories if each.error is None]
     moving = {(each.topic, each.partition) for disk in online for each in disk.replicas if each.is_future}
     held = {
@@ -273,8 +278,8 @@ def _leaving(directories: Sequence[LogDirDescription], path: str) -> list[tuple[
 
 
 def _stay(client: Client, broker: int, path: str) -> None:
-    """Give up the moves out of a directory, by moving each replica to the directory where it is already. Raises
-    `CliError`.
+    """Cancel the moves out of a directory, by requesting for each replica a move to its present directory.
+    Raises `CliError`.
     """
     from odradek.client.admin.moves.disk_plans import DiskMove
 
@@ -340,8 +345,8 @@ def _carry_out(
     first: Sequence[DiskMove] = (),
     emptied: str | None = None,
 ) -> None:
-    """Request the moves and wait until they have ended. Each check calls `plan` again, because a broker may have
-    restarted, or a new replica may have come. Remove the throttle at the end.
+    """Request the moves and wait until they have ended. Each check calls `plan` again, because a broker may
+    have restarted, or a new replica may have been created. Remove the throttle at the end.
     """
     throttle = CopyThrottle(client, broker, args.throttle)
     throttle.begin()
@@ -374,14 +379,16 @@ class _Cordon:
     """The cordon of a directory that is being emptied. `odradek disk retire --cancel` removes it."""
 
     def __init__(self, broker: int, path: str | None) -> None:
-        """`path` may be None: then no directory is emptied."""
+        """`path` is the directory that is being emptied, or None if there is none."""
         self._broker = broker
         self._path = path
         self._is_seen = False
         self._deadline = time.monotonic() + RELEASE_SECONDS
 
     def check(self, directories: Sequence[LogDirDescription]) -> None:
-        """Raise `CliError` if the cordon is gone. A broker may learn of a new cordon with a delay."""
+        """Raise `CliError` if the directory is no longer cordoned. A broker may report a new cordon with a
+        delay.
+        """
         if self._path is None:
             return
         if any(each.path == self._path and each.is_cordoned for each in directories):
@@ -396,7 +403,7 @@ class _Cordon:
 def _plan_again(
     broker: int, plan: Any, directories: Sequence[LogDirDescription], emptied: str | None
 ) -> list[DiskMove]:
-    """Plan again, because another retirement may have cordoned another directory meanwhile."""
+    """Make a new plan of moves, because another command may have cordoned a directory since the last plan."""
     from odradek.client.admin.moves.disk_plans import disks_of
     from odradek.client.admin.moves.placement import CannotPlan
 
@@ -423,8 +430,8 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
 
 
 def _left(client: Client, broker: int, emptied: str | None) -> int:
-    """Count the replicas that still move, or are in a directory to be emptied; add 1 while new replicas may still
-    come there.
+    """Count the replicas that still move, or are in the directory to be emptied. The directory itself counts
+    while it is not cordoned yet.
     """
     online = [each for each in _directories(client, broker) if each.error is None]
     moving = sum(replica.is_future or each.path == emptied for each in online for replica in each.replicas)

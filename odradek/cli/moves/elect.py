@@ -1,5 +1,5 @@
-"""`odradek partition elect`: elect preferred leaders for partitions, or leaders that lack records if no other
-replica can lead.
+"""`odradek partition elect`: elect preferred leaders for partitions. If no complete replica can lead, elect
+replicas that lack records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.2
 
 
 class _Choice(NamedTuple):
-    """The broker that should lead a partition, or the reason why the leader cannot change."""
+    """The broker that should lead a partition (`next`), or the obstacle that prevents the change."""
 
     key: TopicPartition
     before: int
@@ -63,8 +63,8 @@ def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
 def elect_uncleanly(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
 ) -> int:
-    """Elect the replica of --leader for each partition without a leader; by default, the replica with the most
-    records.
+    """Elect a leader for each partition without one: the replica of --leader, or by default the one with the
+    most records.
     """
     found = find_leaderless(args, client, survey, wanted)
     choices = [_unclean_choice(args, survey, each) for each in found.values()]
@@ -75,7 +75,7 @@ def elect_uncleanly(
     if not args.execute or not other:
         return _carry_out(args, client, choices, "every partition is led")
     # The controller elects the first replica whose broker it considers alive. So put the wanted replica first
-    # for that time.
+    # until the election is done.
     with changing():
         _order(client, {each.key: _first(wanted[each.key].replicas, each.next) for each in other})
         try:
@@ -106,7 +106,7 @@ def _first(replicas: Sequence[int], node: int | None) -> tuple[int, ...]:
 
 
 def _order(client: Client, orders: dict[TopicPartition, Sequence[int]]) -> None:
-    """Change the order of the replicas; no data moves."""
+    """Change the order of the replicas in the partitions' assignments; no data moves."""
     for error in client.admin.alter_partition_reassignments(orders).values():
         if error is not None:
             raise error
@@ -147,7 +147,9 @@ def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choi
 def _elected(
     args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
 ) -> dict[TopicPartition, Any]:
-    """Elect leaders; return the errors by partition. Partitions that needed no election are left out."""
+    """Elect leaders; return the errors by partition. Partitions that already had the right leader have no
+    error.
+    """
     from odradek.client.admin import ElectionType
     from odradek.wire.errors import ErrorCode
 
@@ -164,7 +166,9 @@ def _elected(
 def _leaders(
     args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
 ) -> dict[TopicPartition, int]:
-    """Find the present leaders. The answering broker may learn of an election a moment later than the controller."""
+    """Wait briefly until the elected brokers lead, and return the leader of each partition. The answering
+    broker may learn of an election later than the controller.
+    """
     deadline = time.monotonic() + min(args.timeout, LOOK_SECONDS_MAX)
     names = sorted({each.key.topic for each in choices})
     while choices:

@@ -1,9 +1,9 @@
-"""The plan of `odradek broker drain`: replicas move off brokers, also off brokers that will not come back.
+"""The plan of `odradek broker drain`: how replicas move off brokers, even off dead brokers.
 
-New replicas copy from each partition's leader, even if the broker that leaves is down. A copy needs a leader as its
-source. It stays, and the plan names it. There are two kinds. A partition may wait for another broker, which has all
-its records. Or it is lost: no other broker has all of them. The operator gives up lost partitions by topic
-(`--accept-loss`). These continue with the records of the best other replica, or empty on new brokers.
+New replicas copy from each partition's leader, so the broker that leaves may be down. A partition without a leader
+stays, and the plan lists it. There are two kinds. Some partitions wait for another broker, which has all their
+records. The others are lost: no remaining broker has all their records. The operator gives up lost partitions by
+topic (`--accept-loss`). These continue with the records of the best other replica, or empty on new brokers.
 
 The plan includes moves that are under way already, so the command may be interrupted and repeated.
 """
@@ -49,7 +49,9 @@ class Stuck(NamedTuple):
 
     leaderless: Leaderless
     waits_for: tuple[int, ...]
-    """The brokers with all its records, or the last leader. Brokers that leave are left out."""
+    """The brokers that have all records of the partition, or its last leader, without the brokers that are to be
+    emptied.
+    """
     source: int | None
     """The remaining broker whose replica lacks the fewest records; None if no such replica is online."""
 
@@ -59,7 +61,7 @@ class Stuck(NamedTuple):
         return not self.waits_for
 
     def document(self) -> StuckDocument:
-        """Make the object of `--json`."""
+        """Make the object of this partition for `--json`."""
         return {
             "topic": self.leaderless.key.topic,
             "partition": self.leaderless.key.partition,
@@ -78,7 +80,7 @@ class Leaving(NamedTuple):
     under_way: list[Move]
     """The moves in `moves` that have begun already."""
     given_up: list[Stuck]
-    """Partitions without a leader that begin anew."""
+    """Lost partitions that the operator gives up: they continue with the records that remain."""
     kept: list[Stuck]
     """Partitions without a leader that stay on their brokers."""
     narrowed: list[Move]
@@ -123,8 +125,8 @@ class Leaving(NamedTuple):
         return lines
 
     def begin_anew(self, client: Client, survey: ClusterSurvey) -> None:
-        """Move the partitions that are given up to their new brokers, and let the replica with the most records
-        lead.
+        """Move the lost partitions to their new brokers, and elect the replica with the most records. Raises
+        `CliError`.
         """
         from odradek.client.admin import ElectionType
         from odradek.wire.errors import ErrorCode, KafkaError
@@ -160,7 +162,9 @@ def _loss(partitions: Sequence[Stuck]) -> str:
 
 
 def plan_leaving(args: argparse.Namespace, client: Client, survey: ClusterSurvey) -> Leaving:
-    """Plan the moves off `args.brokers`. Raises `CliError` if there is no place for some replica."""
+    """Plan the moves of all replicas off `args.brokers`. Raises `CliError` if some replica fits on no other
+    broker.
+    """
     from odradek.client.admin.moves.balance import drain
     from odradek.client.admin.moves.placement import CannotPlan
 
@@ -192,7 +196,9 @@ def plan_leaving(args: argparse.Namespace, client: Client, survey: ClusterSurvey
 
 
 def _refuse_arrivals(survey: ClusterSurvey, leaving: Collection[int]) -> None:
-    """Raise an error if partitions move to a live broker that should leave. (A dead broker never gets them.)"""
+    """Raise `CliError` if replicas are moving to a live broker that should leave. (A dead broker gets no new
+    replicas.)
+    """
     alive = {site.node_id for site in survey.sites} & set(leaving)
     for key, move in survey.reassignments.items():
         if alive & set(move.target):
@@ -205,7 +211,9 @@ def _refuse_arrivals(survey: ClusterSurvey, leaving: Collection[int]) -> None:
 def moves_under_way(
     survey: ClusterSurvey, *, leaving: Collection[int] = (), coming: Collection[int] = ()
 ) -> list[Move]:
-    """List the moves that have begun already: off brokers that leave, or to brokers that come."""
+    """List the moves that have begun already: off brokers that leave (`leaving`), or to brokers that join
+    (`coming`).
+    """
     from odradek.client.admin.moves.placement import Move
 
     return [
@@ -266,7 +274,9 @@ def _accepted(args: argparse.Namespace, survey: ClusterSurvey) -> set[TopicParti
 
 
 def _led_by_the_best(moves: Sequence[Move], sources: dict[TopicPartition, int | None]) -> list[Move]:
-    """Put the replica with the most records first if a partition begins anew: the first replica leads."""
+    """Put the replica with the most records first in the moves of lost partitions, because the first replica
+    will lead.
+    """
     from attrs import evolve
 
     from odradek.wire.topic_partition import TopicPartition

@@ -1,4 +1,4 @@
-"""`odradek disk balance --over-hosts`: replicas move between the disks of several brokers."""
+"""`odradek disk balance --over-hosts`: move replicas between the disks of several brokers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NOTHING = "there is nothing to move: the brokers use equal shares of their disks
 
 
 def balance_over_hosts(args: argparse.Namespace, client: Client, disks: Mapping[int, Sequence[Disk]]) -> int:
-    """Show the plan for these brokers, or execute it: send the directories, then the reassignments, as Kafka's tool
-    does.
+    """Show the plan for these brokers, or execute it. The directories are sent before the reassignments, as
+    by Kafka's tool.
     """
     from odradek.client.admin.moves.host_plans import plan_balance_over_hosts
 

@@ -1,4 +1,4 @@
-"""Code that commands for moving partitions share: options, the plan for people, its execution."""
+"""Code that is shared by commands which move partitions: options, printing a plan, executing it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def byte_count(text: str) -> int:
 
 
 def topic_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """Parse a topic, or some of its partitions: words, words:0, words:0-3,7."""
+    """Parse a topic, or some of its partitions: `words`, `words:0`, `words:0-3,7`. None means all partitions."""
     name, colon, listed = text.partition(":")
     if not name:
         raise argparse.ArgumentTypeError(f"{text!r} does not name a topic")
@@ -86,12 +86,12 @@ def add_plan_options(parser: argparse.ArgumentParser, execute: str = "--execute"
         type=positive,
         metavar="N",
         default=50,
-        help="move at most so many partitions at a time (default: 50)",
+        help="move at most this many partitions at a time (default: 50)",
     )
     parser.add_argument(
         "--no-wait",
         action="store_true",
-        help="begin all moves together and return; the moves go on by themselves",
+        help="begin all moves together and return at once; the brokers complete them",
     )
 
 
@@ -106,11 +106,11 @@ def carry_out(
     under_way: Sequence[Move] = (),
     more: Mapping[str, Any] | None = None,
 ) -> int:
-    """Show the plan, or execute it. `nothing` is the text if there is nothing to do. `is_shown`: the caller has
-    shown the plan already.
+    """Show the planned moves, or execute them. `nothing` is the text if there is nothing to do. `is_shown`:
+    the caller has shown the plan already.
 
-    `under_way` are the moves that have begun before: the command waits for them, but their disk space was checked
-    at that time. `more` are further keys of the document of --json.
+    `under_way` are the moves that have begun before: the command waits for them, but their disk space was
+    checked at that time. `more` are further keys of the object for --json.
     """
     more = more or {}
     if not moves:
@@ -166,7 +166,7 @@ def _late_text(args: argparse.Namespace, count: int, progress: Progress) -> str:
 
 
 def refuse_too_full(moves: Sequence[Move], survey: ClusterSurvey) -> None:
-    """Refuse a plan that would fill a disk, because a full disk fails all partitions on it."""
+    """Raise `CliError` for a plan that would fill a disk, because a full disk fails all partitions on it."""
     full = [
         f"broker {node} would get {bytes_text(gain)} more, and has room for {bytes_text(room)}"
         for node, (gain, room) in survey.too_full(moves).items()
@@ -219,7 +219,9 @@ def _finish(
 
 @contextmanager
 def _printing_throttles(args: argparse.Namespace) -> Iterator[None]:
-    """Print how to remove the throttles if the block fails: they stay, for the moves that go on."""
+    """Print how to remove the throttles if the block fails. They stay in force then, for the moves that
+    continue.
+    """
     try:
         yield
     except Exception:
@@ -232,7 +234,7 @@ def _printing_throttles(args: argparse.Namespace) -> Iterator[None]:
 
 
 class Progress:
-    """The progress of a plan, as a line on a terminal."""
+    """The progress of a plan's moves, shown as a line on a terminal."""
 
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
@@ -244,7 +246,7 @@ class Progress:
 
     @property
     def is_measured(self) -> bool:
-        """True if the number of bytes in the target is known."""
+        """True if some bytes were seen in the new replicas, so that a rate can be computed."""
         return self._first is not None
 
     def update(self, progress: MoveProgress) -> None:
@@ -276,7 +278,7 @@ class Progress:
         return int((self._last.bytes - self._last.copied) / self._rate)
 
     def clear(self) -> None:
-        """Remove the line."""
+        """Remove the line from the terminal."""
         if self._tty:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
@@ -314,7 +316,7 @@ def _print_plan(args: argparse.Namespace, moves: Sequence[Move], survey: Cluster
 
 
 def _print_loads(moves: Sequence[Move], survey: ClusterSurvey) -> None:
-    """Print every broker's load before and after."""
+    """Print every broker's load before and after the moves."""
     after: dict[int, list[int]] = {}
     for broker in survey.cluster.brokers:
         after[broker.node_id] = list(survey.load_of(broker.node_id))

@@ -1,4 +1,4 @@
-"""`odradek metadata rebuild`: a metadata log without any copy of the old one."""
+"""`odradek metadata rebuild`: makes a new metadata log when every copy of the old log is lost."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["register"]
 
 
 def register(groups: Groups) -> None:
-    """Add the group."""
+    """Add the command group `metadata` to the parser of the command line."""
     register_rebuild(
-        groups.add_parser("metadata", help="make the metadata log anew from the disks").add_subparsers(
+        groups.add_parser("metadata", help="make a new metadata log from the disks").add_subparsers(
             metavar="COMMAND", required=True
         )
     )

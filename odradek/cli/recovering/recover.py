@@ -1,4 +1,6 @@
-"""`odradek quorum inspect|recover|begin-anew` and `odradek metadata rebuild`: a quorum from the copies of the metadata log that are left."""
+"""`odradek quorum inspect|recover|begin-anew` and `odradek metadata rebuild`: restore a quorum from the
+remaining copies of the metadata log.
+"""
 
 from __future__ import annotations
 
@@ -36,36 +38,41 @@ Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None
 
 
 def register_recovery(commands: Groups) -> None:
-    """Add the commands to the group `quorum`."""
+    """Add the recovery commands to the group `quorum`."""
     inspect = add_command(
-        commands, "inspect", _inspect, "write a report about stopped nodes of this host, for `quorum recover`"
+        commands,
+        "inspect",
+        _inspect,
+        "write a report about the stopped nodes of this host, as input for `quorum recover`",
     )
     _add_configs(inspect, "+")
-    inspect.add_argument("--to", metavar="FILE", type=file_path, required=True, help="where the report goes")
+    inspect.add_argument(
+        "--to", metavar="FILE", type=file_path, required=True, help="the file for the report"
+    )
 
     _register_recover(commands)
     anew = add_command(
         commands,
         "begin-anew",
         _begin_anew,
-        "set a stopped node's metadata log aside, so that it fetches that of the quorum; without --execute only look",
+        "set a stopped node's metadata log aside, so that the node fetches the quorum's; without --execute only show",
     )
     _add_configs(anew, None)
     anew.add_argument("--execute", action="store_true", help="do it")
     anew.add_argument(
         "--has-no-vote",
         action="store_true",
-        help="the quorum does not count this node's directory as a voter any more, whatever its own log says",
+        help="confirm that this node's directory has no vote in the quorum now, even if its own log says so",
     )
 
 
 def register_rebuild(commands: Groups) -> None:
-    """Add the command to the group `metadata`."""
+    """Add the command `rebuild` to the group `metadata`."""
     again = add_command(
         commands,
         "rebuild",
         _rebuild,
-        "make the metadata log anew from what lies on the disks, when no copy is left; without --execute only say how",
+        "make a new metadata log from the disks if no copy is left; without --execute only show the plan",
     )
     _add_configs(again, "*")
     _add_shared(again)
@@ -76,7 +83,7 @@ def _register_recover(commands: Groups) -> None:
         commands,
         "recover",
         _recover,
-        "begin the metadata log anew from the best copy that is left; without --execute only say how",
+        "begin a new metadata log from the best copy that is left; without --execute only show the plan",
     )
     _add_configs(recover, "*")
     _add_shared(recover)
@@ -86,31 +93,31 @@ def _register_recover(commands: Groups) -> None:
         type=_voter,
         action="append",
         default=[],
-        help="a voter whose metadata are lost, with the id of its directory; the plan names those that it misses (repeat for more)",
+        help="a voter whose metadata are lost, with the id of its directory; without it, the plan names the missing voters (repeat for more)",
     )
     recover.add_argument(
         "--backup",
         metavar="PATH",
         type=file_path,
-        help="a backup of the metadata log as one more copy: the archive, or the directory that it holds",
+        help="a backup of the metadata log, as a further copy: the archive, or its unpacked directory",
     )
     recover.add_argument(
-        "--even-if-older", action="store_true", help="the backup counts although a node has a better copy"
+        "--even-if-older", action="store_true", help="use the backup even if a node has a newer copy"
     )
     recover.add_argument(
-        "--from", dest="source", metavar="FILE", type=file_path, help="carry out the plan in this file"
+        "--from", dest="source", metavar="FILE", type=file_path, help="execute the plan in this file"
     )
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `recover` and `rebuild`."""
+    """Add the options that `recover` and `rebuild` share."""
     parser.add_argument(
         "--report",
         metavar="FILE",
         type=file_path,
         action="append",
         default=[],
-        help="what `quorum inspect` has written on another host (repeat for more)",
+        help="a report that `quorum inspect` has written on another host (repeat for more)",
     )
     parser.add_argument(
         "--absent",
@@ -126,7 +133,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         type=id_number,
         action="append",
         default=[],
-        help="a node that never comes back (repeat for more)",
+        help="a node that is lost for ever (repeat for more)",
     )
     parser.add_argument(
         "--topic",
@@ -134,21 +141,21 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         type=_topic,
         action="append",
         default=[],
-        help="the topic that counts where directories have several of that name (repeat for more)",
+        help="the id of the right topic, if directories have several topics of this name (repeat for more)",
     )
     parser.add_argument(
         "--topics",
         metavar="FILE",
         type=file_path,
-        help="configurations for topics that no copy knows, in JSON: a list of objects with name and configs, as odradek_topics",
+        help="configurations for topics that no copy knows, in JSON: a list of objects with name and configs",
     )
     parser.add_argument(
         "--plan",
         metavar="FILE",
         type=file_path,
-        help="write the plan, for the other hosts (with --execute by default beside the first CONFIG)",
+        help="write the plan to this file, for the other hosts (default with --execute: a file beside the first CONFIG)",
     )
-    parser.add_argument("--execute", action="store_true", help="carry the plan out on the nodes of this host")
+    parser.add_argument("--execute", action="store_true", help="execute the plan on the nodes of this host")
 
 
 def _add_configs(parser: argparse.ArgumentParser, count: str | None) -> None:
@@ -204,7 +211,7 @@ def _about_node(node: FoundNode) -> str:
 
 
 def _write_for_owner(path: str, data: bytes) -> None:
-    """Write a file whole or not at all. Raises `CliError`."""
+    """Write a file that only its owner can read, either completely or not at all. Raises `CliError`."""
     unfinished = f"{path}.tmp"
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -240,7 +247,9 @@ def _recover(args: argparse.Namespace) -> int:
 
 
 def _begin_log(args: argparse.Namespace, *, is_rebuilt: bool) -> int:
-    """Begin the metadata log anew, from a copy or from the disks alone."""
+    """Plan a new metadata log, from an old copy or from the disks alone (`is_rebuilt`). With --execute, write
+    it on the nodes of this host.
+    """
     facts = [facts_of(each) for each in args.config]
     if args.source is not None:
         plan = _plan_in(args.source)
@@ -260,7 +269,7 @@ def _begin_log(args: argparse.Namespace, *, is_rebuilt: bool) -> int:
             _show_plan(plan)
     done: list[int] = []
     if args.execute and args.plan is None and args.source is None and facts:
-        # Should the command break off, the plan is there to go on with.
+        # If the command is interrupted, the saved plan allows to continue.
         args.plan = f"{args.config[0]}.recovery-{plan.end.epoch}.json"
     if args.plan is not None:
         from odradek.metadata_quorum.recovery.recovery_files import encode_plan
@@ -289,7 +298,9 @@ def _plan_in(path: str) -> RecoveryPlan:
 def _look(
     args: argparse.Namespace, facts: Sequence[NodeFacts], *, is_rebuilt: bool
 ) -> tuple[list[FoundNode], Choice]:
-    """Read everything, and judge it."""
+    """Read the disks of the nodes and the reports of other hosts. Return the nodes, and the choice of the
+    copy to continue from. Raises `CliError`.
+    """
     from odradek.metadata_quorum.raft.voters import ReplicaKey
     from odradek.metadata_quorum.recovery.choice import Named, choose, rebuild
     from odradek.metadata_quorum.recovery.recovery_files import MalformedFile, decode_report
@@ -321,7 +332,7 @@ def _look(
 
 
 def _with_living(choice: Choice, nodes: Sequence[FoundNode]) -> Choice:
-    """Refuse where a process listens at any known address of a controller."""
+    """Add a refusal to the choice for each known controller address at which a process still listens."""
     import attrs
 
     found = answers_at(controller_addresses(choice, nodes))
@@ -350,7 +361,9 @@ def _make_plan(choice: Choice, nodes: Sequence[FoundNode], absent: Sequence[int]
 
 
 def _execute(plan: RecoveryPlan, facts: Sequence[NodeFacts], path: str) -> list[int]:
-    """Carry the plan out on the nodes of this host; return those that were not done before. `path` is the plan's file."""
+    """Execute the plan on the nodes of this host. Return the ids of the nodes that were changed now. `path`
+    is the plan's file. Raises `CliError`.
+    """
     from odradek.env.ports import DiskError
     from odradek.env.real import RealEnv
     from odradek.operations.recovery.applying import apply_plan
@@ -365,7 +378,7 @@ def _execute(plan: RecoveryPlan, facts: Sequence[NodeFacts], path: str) -> list[
                 done.append(each.node_id)
         except (NotReadable, DiskError) as error:
             raise CliError(
-                f"node {each.node_id}: {error}. Once that is mended, go on with the same plan: `odradek quorum recover --from "
+                f"node {each.node_id}: {error}. When that is corrected, continue with the same plan: `odradek quorum recover --from "
                 f"{path} CONFIG ... --execute`"
             ) from error
     return done
@@ -421,7 +434,9 @@ def _show_choice(choice: Choice, nodes: Sequence[FoundNode]) -> None:
     returning = review(choice, nodes)
     if returning:
         say()
-        say("what comes back, although it may have been removed after the copy; go through it:")
+        say(
+            "the recovery restores these, although they may have been removed after the copy was made. Check each line:"
+        )
     for name, found in returning:
         say(f"  {name}: {len(found)}")
         for line in found[:_REVIEWED_MAX]:
@@ -477,7 +492,7 @@ def _conclude(args: argparse.Namespace, plan: RecoveryPlan, done: Sequence[int])
     if left:
         say(f"nodes that were done before, or are still to do: {', '.join(map(str, left))}")
     elif args.plan is not None:
-        say(f"all nodes of the plan are done: remove {args.plan}, which holds what the metadata log holds")
+        say(f"all nodes of the plan are done: remove {args.plan}, which contains the whole metadata log")
     say(
         "when all nodes are done, start them: each partition waits for all of its replicas, then the longest log leads"
     )
@@ -503,5 +518,7 @@ def _begin_anew(args: argparse.Namespace) -> int:
         say(f"node {node.node_id}: {_about_node(node)}")
         say("nothing was changed: --execute sets its metadata log aside")
     else:
-        say(f"node {node.node_id}: its metadata log is {name} now; the next start fetches that of the quorum")
+        say(
+            f"node {node.node_id}: its metadata log is {name} now; at its next start the node fetches the quorum's log"
+        )
     return 0

@@ -1,4 +1,4 @@
-"""Stopped nodes as commands take them: their properties files, read into the facts that a recovery needs."""
+"""Stopped nodes: the commands read their properties files and directories for a recovery."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ _PROBE_SECONDS = 2.0
 
 
 def load_config(path: str) -> NodeConfig:
-    """Read a properties file as far as disks are concerned, with its warnings. Raises `CliError`."""
+    """Read a node's properties file, and print its warnings. Keys that do not concern the disks may be
+    incomplete. Raises `CliError`.
+    """
     from odradek.metadata_quorum.config.config_defs import ConfigError
     from odradek.node.configuration.node_config import NodeConfig
 
     try:
-        # As Kafka's tool: certificates and passwords may come after the disks.
+        # As in Kafka's tool, certificates and passwords may be missing at this time.
         config = NodeConfig.load(path, starts=False)
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror or error}") from error
@@ -47,7 +49,7 @@ def load_config(path: str) -> NodeConfig:
 
 
 def facts_of(path: str) -> NodeFacts:
-    """Read a properties file. Raises `CliError`."""
+    """Read a node's properties file into the facts that a recovery needs. Raises `CliError`."""
     from odradek.operations.recovery.node_reading import NodeFacts
 
     config = load_config(path)
@@ -64,7 +66,9 @@ def facts_of(path: str) -> NodeFacts:
 
 
 def read_nodes(facts: Sequence[NodeFacts]) -> list[FoundNode]:
-    """Read the directories of nodes on this host. Raises `CliError` where one runs, or is not as its file says."""
+    """Read the directories of stopped nodes on this host. Raises `CliError` if a node still runs, or if its
+    directories do not fit its properties file.
+    """
     from odradek.env.ports import DiskError
     from odradek.env.real import RealEnv
     from odradek.operations.recovery.node_reading import NotReadable, read_node
@@ -83,9 +87,10 @@ def read_nodes(facts: Sequence[NodeFacts]) -> list[FoundNode]:
 
 
 def elects_leader(configs: Sequence[str]) -> bool:
-    """True if these stopped nodes are a majority of the voters, by the best copy of the metadata log that they have.
+    """True if these stopped nodes are a majority of the voters, according to the newest copy of the metadata
+    log on their disks.
 
-    Also true where no copy can be read: then the start of the nodes says why. Raises `CliError`.
+    Also true if a copy is damaged: the start of the nodes then reports why. Raises `CliError`.
     """
     from odradek.metadata_quorum.ports import MetadataLogCorrupt
     from odradek.metadata_quorum.raft.voters import ReplicaKey
@@ -109,7 +114,9 @@ def elects_leader(configs: Sequence[str]) -> bool:
 
 
 def backup_in(path: str) -> CopyFiles:
-    """Read a backup of the metadata log: an archive, its unpacked directory, or the log's directory. Raises `CliError`."""
+    """Read a backup of the metadata log: an archive, its unpacked directory, or the log's directory. Raises
+    `CliError`.
+    """
     import tarfile
     from tempfile import TemporaryDirectory
 
@@ -122,7 +129,7 @@ def backup_in(path: str) -> CopyFiles:
             for member in archive:
                 folder, name = os.path.split(member.name)
                 contents = archive.extractfile(member) if member.isreg() else None
-                # No name of the archive decides where a file is written.
+                # The name in the archive must not decide where a file is written.
                 if contents is not None and os.path.basename(folder) == METADATA_LOG_DIRECTORY:
                     with open(os.path.join(unpacked, name), "wb") as file:
                         file.write(contents.read())
@@ -146,7 +153,9 @@ def _copy_in(path: str) -> CopyFiles:
 
 
 def topic_configs_in(path: str) -> dict[str, dict[str, str]]:
-    """Read topics with their configurations from a file, as `odradek_topics` has them. Raises `CliError`."""
+    """Read configurations by topic from a file, as the Ansible variable `odradek_topics` has them. Raises
+    `CliError`.
+    """
     import json
 
     from odradek.metadata_quorum.config.config_defs import ConfigError, validate_topic_configs
@@ -177,7 +186,7 @@ def _config_text(value: str | int | float | bool) -> str:
 
 
 def controller_addresses(choice: Choice, nodes: Sequence[FoundNode]) -> dict[tuple[str, int], str]:
-    """Return every address of a controller that a copy or a configuration has, each with its source."""
+    """Return the address of every controller that a copy or a properties file names, each with its source."""
     known: dict[tuple[str, int], str] = {}
     for copy in choice.copies:
         for voters in copy.voter_sets:
@@ -195,7 +204,7 @@ def controller_addresses(choice: Choice, nodes: Sequence[FoundNode]) -> dict[tup
 
 
 def answers_at(addresses: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], str]:
-    """Return those of these addresses at which some process listens."""
+    """Return those addresses at which some process listens, with their sources."""
     import socket
 
     found = {}

@@ -1,1 +1,1 @@
-"""Input and output of commands: the standard streams, records as text, and the progress in a stream."""
+"""Input and output of commands: the standard streams, records as text, and how far a stream was processed."""

@@ -1,8 +1,9 @@
-"""The signals that request a command's end while it has work to finish: a commit, a count of lines.
+"""Handling of signals that ask a command to end, while it still has to commit offsets or count lines.
 
-An exception at an arbitrary line could lose records that a poll has fetched and not returned yet. So the first
-signal is only noted, and it wakes a waiting command. It raises `Ended` in blocks that the command marks as safe
-(`waiting`), or when the command calls `check`. A second signal ends the process at once, by the default handler.
+An exception at an arbitrary line could lose records that a poll has fetched and not returned yet. So the
+first signal is only noted, and it wakes a waiting command. It raises `Ended` in blocks that the command marks
+as safe (`waiting`), or when the command calls `check`. A second signal ends the process at once, by the
+default handler.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class Ended(KeyboardInterrupt):
 
 
 class Ending:
-    """Notes the first of these signals within its block. Signals that the caller has set to be ignored stay
-    ignored.
+    """A context manager that notes the first signal that asks the command to end. Signals that the caller has
+    set to be ignored stay ignored.
     """
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None
-        """Called when the signal comes, between any two steps of the main thread."""
+        """Called when the signal arrives, at any point of the main thread's work."""
         self._number: int | None = None
         self._may_raise = False
         self._before: dict[int, Any] = {}
@@ -55,18 +56,20 @@ class Ending:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if kind is None:
-            # A signal came during the last steps: raise `Ended`, since the command was requested to end.
+            # A signal came during the last steps: raise `Ended`, since the command has been asked to end.
             self.check()
 
     def check(self) -> None:
-        """Raise `Ended` if a signal has arrived; at most once, because the command then runs its ending."""
+        """Raise `Ended` if a signal has arrived since the last call."""
         number, self._number = self._number, None
         if number is not None:
             raise Ended(number)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Open a block in which the signal raises `Ended` at once, because nothing can be lost there."""
+        """Open a block in which the signal raises `Ended` at once: the command only waits there, so no work
+        is lost.
+        """
         self.check()
         self._may_raise = True
         try:
@@ -85,8 +88,8 @@ class Ending:
 
 
 def die_of(end: Ended) -> None:
-    """End the process by the signal that requested its end, so that its parent sees that signal; return only for
-    Ctrl-C.
+    """End the process by the signal that stopped the command, so that its parent process sees that signal.
+    Return only for SIGINT.
     """
     if end.number != signal.SIGINT:
         signal.signal(end.number, signal.SIG_DFL)

@@ -1,10 +1,10 @@
-"""The bookkeeping of `consume --group`: which records were polled, and which of them the command's reader has got.
-PURE.
+"""The bookkeeping of `consume --group`: which records were polled, and which of them were written to standard
+output. PURE.
 
 Records are handed over in the order in which they were polled. A record is handed over if it was written to
-standard output, or if a filter dropped it. If all polled records of a partition are handed over, the consumer's
-position is committed. So transactions' markers and gaps of compaction leave no lag. Otherwise the offset of the
-first record that is not handed over is committed.
+standard output, or if a filter dropped it. If all polled records of a partition are handed over, the
+consumer's position is committed. So transaction markers and gaps from compaction leave no lag. Otherwise the
+offset of the first record that is not handed over is committed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["HandedOver"]
 
 
 class HandedOver:
-    """Records that were polled but not handed over yet, in order; and for each partition, the next offset behind
-    the handed-over records.
+    """Polled records that are not handed over yet, in order. For each partition, it also has the next offset
+    after the handed-over records.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class HandedOver:
 
     @property
     def waiting(self) -> int:
-        """The number of records that were polled and are not handed over."""
+        """The number of polled records that are not handed over yet."""
         return len(self._waiting) - self._done
 
     def polled(self, records: Sequence[ConsumerRecord]) -> None:
@@ -61,7 +61,8 @@ class HandedOver:
             self.next_offsets.pop(key, None)
 
     def offsets(self, positions: dict[TopicPartition, int | None]) -> dict[TopicPartition, int]:
-        """Return the offset to commit for each partition in `positions`; None there stands for an unknown position.
+        """Return the offset to commit for each partition in `positions`, the consumer's positions (None:
+        unknown).
 
         A partition that has neither a known position nor records is left out.
         """

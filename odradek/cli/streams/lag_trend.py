@@ -1,4 +1,6 @@
-"""The trend of a group's lag between two looks: how fast records are read and written, and when the lag will be zero."""
+"""The trend of a group's lag between two measurements: how fast records are read and written, and when the
+lag will be zero.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,29 @@ __all__ = ["LagTrend", "trend_of", "trend_text"]
 
 
 class LagTrend(NamedTuple):
-    """The change between two looks at a group, in the partitions whose committed offset and end both looks know."""
+    """The change between two measurements of a group's lag. It counts partitions whose committed offset and
+    end are known in both.
+    """
 
     milliseconds: int
-    """The time between the looks."""
+    """The time between the measurements."""
     read: int
-    """Records that the group committed; below 0 after a reset backwards."""
+    """The number of records between the committed offsets of both measurements; below 0 after a reset to
+    earlier offsets.
+    """
     written: int
     lag: int
-    """The records that were unread at the second look."""
+    """The number of unread records at the second measurement."""
     zero_in_ms: int | None
-    """The time from the second look until no partition has unread records, at this pace. None: at this pace, never."""
+    """The time from the second measurement until no partition has unread records, at this pace. None: never.
+    """
 
     def per_second(self, records: int) -> float:
-        """Return so many records of this time as records per second."""
+        """Convert a number of records in this span of time to records per second."""
         return records * 1000 / self.milliseconds
 
     def document(self) -> dict[str, float | None]:
-        """Return the fields for JSON."""
+        """Return the fields of the trend for JSON."""
         return {
             "measured_ms": self.milliseconds,
             "read_per_second": round(self.per_second(self.read), 3),
@@ -44,7 +51,9 @@ class LagTrend(NamedTuple):
 def trend_of(
     before: Sequence[PartitionLag], after: Sequence[PartitionLag], milliseconds: int
 ) -> LagTrend | None:
-    """Compare two looks that lie `milliseconds` apart (above 0). None if no partition is known to both."""
+    """Compare two measurements that were made `milliseconds` apart (above 0). Return None if they have no
+    known partition in common.
+    """
     earlier = {each.key: each for each in before}
     read = written = unread = 0
     zero_in: int | None = 0
@@ -69,12 +78,12 @@ def trend_of(
 
 
 def _known(each: PartitionLag) -> tuple[int, int] | None:
-    """Return the committed offset and the end, if both are known."""
+    """Return the committed offset and the end offset of a partition, or None if either is unknown."""
     return None if each.committed is None or each.span is None else (each.committed, each.span.end)
 
 
 def trend_text(trend: LagTrend | None) -> str:
-    """Write a trend for people."""
+    """Describe a trend in one line for people."""
     if trend is None:
         return "unknown: no partition has a committed offset"
     change = trend.written - trend.read
@@ -84,7 +93,7 @@ def trend_text(trend: LagTrend | None) -> str:
     word = "grows" if change > 0 else "falls" if change < 0 else "stays"
     if trend.zero_in_ms is not None:
         return f"{word}; {pace}; zero in {span_text(trend.zero_in_ms)} at this pace"
-    return f"{word}; {pace}; at this pace some partition never comes to its end"
+    return f"{word}; {pace}; at this pace the lag of some partition never becomes zero"
 
 
 def _pace(trend: LagTrend, records: int) -> str:

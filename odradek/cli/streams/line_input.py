@@ -1,4 +1,4 @@
-"""The lines of a file or of standard input, as many at once as one read returns."""
+"""Reads the lines of a file or of standard input, as many at a time as one read call returns."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Read = Callable[[], bytes]
 
 @contextmanager
 def line_source(path: str | None) -> Iterator[Read]:
-    """Open a function that reads some bytes of the file, or (None) of standard input. It returns none at the end.
-    Raises `CliError`.
+    """Yield a function that reads some bytes of the file, or of standard input (None). At the end of the
+    input the function returns b"". Raises `CliError`.
     """
     if path is None and is_closed(sys.stdin):
         raise CliError("standard input is closed, so there is nothing to read (--file reads a file)")
@@ -50,8 +50,8 @@ def line_source(path: str | None) -> Iterator[Read]:
 
 
 def _read(descriptor: int) -> bytes:
-    """Read some bytes, even of a descriptor that another process has made non-blocking. (Python's files would
-    report the end then.)
+    """Read some bytes; wait if another process has made the descriptor non-blocking. (Python's file objects
+    would report the end of the file.)
     """
     while True:
         try:
@@ -63,10 +63,10 @@ def _read(descriptor: int) -> bytes:
 
 
 def lines(read: Read, waiting: Callable[[], AbstractContextManager[None]]) -> Iterator[list[bytes]]:
-    """Yield whole lines, as many as one read returns: at a terminal line by line, from a file a mebibyte at once.
+    """Yield whole lines, as many as one read returns: one line from a terminal, up to a mebibyte from a file.
 
-    `waiting` makes the context in which it waits for input. Raises `CliError` for a line that is too long for a
-    record.
+    `waiting` makes a context manager that is entered during each read. Raises `CliError` for a line that is
+    too long for a record.
     """
     rest = bytearray()
     count = 0

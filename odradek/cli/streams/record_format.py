@@ -1,8 +1,8 @@
 r"""The text of a record: its value on a line, a template, or a JSON document.
 
-Templates are those of kcat: %k key, %v value, %h headers, %t topic, %p partition, %o offset. %T is the timestamp in
-milliseconds since 1970, %d the timestamp in ISO 8601 (UTC), and %% a percent sign. \n, \t and \\ have their usual
-meaning.
+Templates have kcat's format: %k key, %v value, %h headers, %t topic, %p partition, %o offset. %T is the
+timestamp in milliseconds since 1970, %d the timestamp in ISO 8601 (UTC), and %% a percent sign. \n, \t and \\
+have their usual meaning.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
 
 
 def template(text: str) -> Callable[[ConsumerRecord], bytes]:
-    """Make the renderer of a template (the type of an option). A template without a line's end gets one."""
+    """Parse a template into a function that formats a record. A newline is added unless the template ends in
+    one.
+    """
     parts: list[Callable[[ConsumerRecord], bytes] | bytes] = []
     for field, escape, plain, lone in _PARTS.findall(text):
         if field and field != "%":
@@ -72,7 +74,9 @@ def template(text: str) -> Callable[[ConsumerRecord], bytes]:
 
 
 def key_and_value(separator: str | None) -> Callable[[ConsumerRecord], bytes]:
-    """Make the renderer of the value on a line; with a separator, the key and it before."""
+    """Return a function that formats a record as its value on a line. With a separator, the line begins with key and
+    separator.
+    """
     if separator is None:
         return lambda record: (record.value or b"") + b"\n"
     between = separator.replace("\\t", "\t").encode()
@@ -94,7 +98,7 @@ def json_line(record: ConsumerRecord) -> bytes:
 
 
 ParsedRecord = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int | None]
-"""Key, value, headers, timestamp."""
+"""Key, value, headers, timestamp in milliseconds."""
 
 
 _FIELDS_OF_RECORD = dict.fromkeys(
@@ -106,8 +110,8 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
-    """Parse key, value, headers and timestamp of a document as `json_line` writes it; topic, partition and offset
-    are ignored.
+    """Parse key, value, headers and timestamp from a JSON line as `json_line` writes it; topic, partition and
+    offset are ignored.
 
     Raises `CliError`, which names the line and the field that is wrong, unknown or repeated.
     """
@@ -129,7 +133,9 @@ def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object. Raises if a name occurs twice, because one of the two values would be lost silently."""
+    """Make a dict from the pairs of a JSON object. Raises `ValueError` if a name occurs twice, because one
+    value would be lost silently.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -143,11 +149,13 @@ def _no_number(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
-"""Made once, because `json.loads` with such arguments would make a decoder for each call."""
+"""Made once, because `json.loads` with these arguments would make a new decoder for each call."""
 
 
 def _text(line: bytes) -> str:
-    """Decode the line without the mark that some editors put before a file. Raises `ValueError`."""
+    """Decode a line of UTF-8, and remove the byte order mark that some editors write first. Raises
+    `ValueError`.
+    """
     try:
         return line.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -155,7 +163,9 @@ def _text(line: bytes) -> str:
 
 
 def _check_fields(document: dict[str, Any], known: dict[str, None], where: str) -> None:
-    """Raise `ValueError` for an unknown name, naming the nearest known one, or for a value in both forms."""
+    """Raise `ValueError` for an unknown field, with the nearest known name, or for bytes given both as text
+    and as base64.
+    """
     if not document.keys() <= known.keys():
         from difflib import get_close_matches
 
@@ -190,7 +200,9 @@ def _headers_of(documents: Any) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:
-    """Read bytes from the form of `bytes_field`; a value that is no text is kept as JSON."""
+    """Read bytes from the field that `bytes_field` writes. A value other than a text, such as a number, is
+    kept as JSON text.
+    """
     encoded = document.get(f"{name}_base64")
     if encoded is not None:
         from base64 import b64decode
@@ -210,7 +222,9 @@ def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:
 
 
 def _encoded(text: str, what: str) -> bytes:
-    """Encode the text in UTF-8. Raises `ValueError` for half of a surrogate pair, which JSON can write and UTF-8 cannot."""
+    """Encode the text in UTF-8. Raises `ValueError` for half of a surrogate pair, which JSON can write and UTF-8
+    cannot.
+    """
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -1,8 +1,7 @@
-"""Standard output for records: when a write returns, the operating system has all of its bytes.
+"""Standard output for records, without a buffer: when `write` returns, the operating system has all bytes.
 
-Nothing stays in a buffer. Otherwise a command could report a record as printed that was never written, or write at
-its exit a record that it reported as unprinted. Before a write into a pipe, it waits until the pipe has room. So a
-signal interrupts the wait, and never a write.
+With a buffer, a command could count a record as printed that was never written. Before each write into a
+pipe, `write` waits until the pipe has room. So a signal interrupts only the wait, never the write itself.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ _FILE_BYTES = 64 << 10
 
 
 class RecordOutput:
-    """Writes to standard output. A signal that `ending` has noted ends it before a write, or while it waits for a reader."""
+    """A writer to standard output. After a signal that `ending` has noted, it raises `Ended` before a write
+    or while it waits for the reader.
+    """
 
     def __init__(self, ending: Ending | None = None) -> None:
         self._ending = ending
@@ -34,7 +35,8 @@ class RecordOutput:
             # The stream is in memory, because a test or another program has set it.
             self._descriptor = -1
         self.bytes_per_write = _FILE_BYTES
-        """The size of writes: large enough to be cheap, and small enough not to block half-way."""
+        """The most bytes of one system call: many are cheaper, but too many would block half-way in a pipe.
+        """
         if self._descriptor >= 0:
             self._poll = select.poll()
             self._poll.register(self._descriptor, select.POLLOUT)
@@ -43,9 +45,10 @@ class RecordOutput:
                 self.bytes_per_write = select.PIPE_BUF
 
     def write(self, data: bytes | bytearray) -> None:
-        """Write all of the data. After an `OSError`, a part may have been written, but counts as not written.
+        """Write all of the data. After an `OSError`, a part of the data may have been written; the caller
+        counts it as not written.
 
-        Also raises `Ended`, so that a signal ends the output even if the reader is so fast that no write waits.
+        Raises `Ended` after a signal, even if the reader is so fast that no write waits.
         """
         if self._ending is not None:
             self._ending.check()

@@ -1,4 +1,6 @@
-"""The lines of an input on their way to the cluster: how many are written, and from which line to continue."""
+"""The input lines that `odradek produce` sends: how many are written to the cluster, and from which line to
+continue.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["SentLines"]
 
 _RECORD_BYTES = 100
-"""The bytes that a record costs the producer, apart from its line."""
+"""The bytes of memory that the producer needs for a record, apart from its line."""
 
 
 class SentLines:
-    """The lines under way (number, bytes, future) in order, and the counts of lines with an outcome."""
+    """The sent lines without an outcome yet (number, bytes, future), in order, and the counts of lines with
+    an outcome.
+    """
 
     def __init__(self) -> None:
         self.begun = 0
@@ -31,7 +35,7 @@ class SentLines:
         self._sent = 0
         self._unknown = 0
         self.first_failed: tuple[int, Exception] | None = None
-        """The first line that failed, and its error."""
+        """The number of the first line that failed, and its error."""
 
     def add(self, number: int, size: int, future: RecordFuture) -> None:
         """Add a line that the producer has accepted."""
@@ -40,11 +44,11 @@ class SentLines:
         self.pending_bytes += size + _RECORD_BYTES
 
     def wait_oldest(self) -> None:
-        """Wait until the oldest line has its outcome."""
+        """Wait until the oldest pending line was acknowledged or has failed."""
         self._pending[0][2].exception()
 
     def count_done(self, *, wait: bool = False) -> None:
-        """Count the lines that have their outcome, in order; with `wait`, all of them."""
+        """Count the lines that were acknowledged or have failed, in order; with `wait`, wait for all of them."""
         from odradek.wire.errors import KafkaError
 
         before = self.written
@@ -65,7 +69,9 @@ class SentLines:
         self.progress.add(self.written - before)
 
     def report(self) -> str:
-        """Write how many lines are written and where to continue; all lines must be counted."""
+        """Describe how many lines are written and from which line to continue. All lines must be counted
+        before.
+        """
         go_on = self._sent + 1 if self.first_failed is None else self.first_failed[0]
         text = (
             f"{counted(self.written, 'line')} {'is' if self.written == 1 else 'are'} written: go on "

@@ -1,6 +1,6 @@
-"""The standard streams as the caller left them: closed, in another encoding, full, without a reader.
+"""Standard streams that the caller has closed, that have another encoding, or that accept no more bytes.
 
-A closed descriptor is replaced by `/dev/null`. Otherwise a file or a connection of this process would become a
+A closed descriptor is replaced by `/dev/null`. Otherwise the next file that this process opens would become a
 standard stream. A character that the encoding lacks is written as an escape.
 """
 
@@ -21,7 +21,7 @@ class _Nowhere(io.TextIOWrapper):
 
 
 def prepare_streams() -> None:
-    """Make all three streams usable; to be called once, before a command runs."""
+    """Make all three standard streams usable. Call this once, before a command runs."""
     # Do this in the order of their numbers: the system assigns the lowest free number.
     if sys.stdin is None:
         sys.stdin = _Nowhere(io.BufferedReader(io.FileIO(os.devnull, "r")), encoding="utf-8")
@@ -44,22 +44,20 @@ def is_closed(stream: TextIO) -> bool:
 
 
 def give_up(stream: TextIO) -> None:
-    """Give up a stream that accepts no more bytes, so that even the flush at exit is skipped."""
+    """Redirect a stream that accepts no more bytes to `/dev/null`; otherwise the flush at exit would fail."""
     with suppress(io.UnsupportedOperation):  # a stream in memory has no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def output_failure(error: OSError) -> str:
-    """Write the sentence about an output that accepts no more bytes."""
+    """Describe in one sentence why the output cannot be written."""
     where = "" if error.filename is None else f" ({error.filename})"
     reason = "the device has no space left" if error.errno == errno.ENOSPC else error.strerror or str(error)
     return f"the output cannot be written: {reason}{where}"
 
 
 def complain(text: str) -> None:
-    """Print one line for people on standard error. If the stream accepts no bytes, give it up: the exit status
-    remains.
-    """
+    """Print one line for people on standard error. If the stream accepts no bytes, the line is dropped."""
     from odradek.cli.output import plain
 
     try:

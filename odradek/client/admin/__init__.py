@@ -1,11 +1,12 @@
-"""All operations of administration under one name: topics, configurations, groups and their offsets, logs. PURE.
+"""All operations of administration under one name: topics, configurations, groups and their offsets, logs.
+PURE.
 
-Each call is an operation (see `operation.py`) in one of the `admin_*` modules; `admin_methods.py` makes methods of
-them for the shells. A call about several items sends one request to each broker that must answer. Every item has
-its own outcome (`scatter.py`).
+Each call is an operation (see `operation.py`) in one of the `admin_*` modules. `admin_methods.py` turns the
+operations into methods of the client shells. A call about several items sends one request to each broker that
+must answer. Every item has its own outcome (`scatter.py`).
 
-A module is imported when one of its names is first used (PEP 562), so a command loads only the modules that it
-needs.
+A module is imported when one of its names is first used (PEP 562), so a command loads only the modules that
+it needs.
 """
 
 from __future__ import annotations

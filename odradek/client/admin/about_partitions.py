@@ -1,6 +1,7 @@
-"""Builds requests about partitions and reads the answers, by the row of their API. PURE.
+"""Builds requests that list partitions, and reads the answers to them. PURE.
 
-The rows are in `odradek.wire.schema.anatomy_rows`. They are used at version 0, in which topics have names, not ids.
+The table `odradek.wire.schema.anatomy_rows` says, for each API, where its messages hold the partitions. The
+table describes version 0 of each message, in which topics have names, not ids.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ V = TypeVar("V")
 def asking(
     request: M, keys: Iterable[tuple[str, int]], thing: Callable[[TopicPartition], Any] | None = None
 ) -> M:
-    """Make the request about these partitions. `thing` makes the structure of each; without it their numbers are used."""
+    """Fill a request with these partitions, and return the filled request. `thing` makes the entry of each
+    partition; without `thing`, the entry is the partition's number.
+    """
     names = (TopicPartition(*key) for key in keys)
     anatomy = _anatomy(request)
     asked: M = anatomy.asking(request, names) if thing is None else anatomy.asking(request, names, thing)
@@ -33,7 +36,7 @@ def asking(
 
 
 def results_in(response: Message) -> Iterator[tuple[TopicPartition, KafkaError | None, Any]]:
-    """Yield the name, the error and the result of each partition in an answer."""
+    """Yield the name, the error and the result of each partition in an answer. The error is None on success."""
     for names, result in _anatomy(response).named_results(response):
         key = TopicPartition(*names[-2:])
         yield key, item_error(result.error_code, getattr(result, "error_message", None), str(key)), result
@@ -42,7 +45,9 @@ def results_in(response: Message) -> Iterator[tuple[TopicPartition, KafkaError |
 def outcomes_as(
     value: Callable[[TopicPartition, Any], V],
 ) -> Callable[[Any, object], Iterable[tuple[TopicPartition, V | KafkaError]]]:
-    """Return a function that reads an answer for `scatter`: the error of each partition, or `value(key, result)`."""
+    """Return a function that reads an answer for `scatter`. It yields each partition with its error, or with
+    `value(key, result)` if there is none.
+    """
 
     def take(response: Message, _: object) -> Iterator[tuple[TopicPartition, V | KafkaError]]:
         for key, error, result in results_in(response):

@@ -1,4 +1,4 @@
-"""ACLs: listing, making and removing them (KIP-140, KIP-290). Operations, PURE."""
+"""ACLs: lists, creates and removes them (KIP-140, KIP-290). Operations, PURE."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Acl", "AclFilter", "create_acls", "delete_acls", "describe_acls"]
 def describe_acls(
     core: ClientCore, wanted: AclFilter, *, timeout: float | None = None
 ) -> Operation[list[Acl]]:
-    """List the ACLs that a filter matches, from the image of the broker that answers. Raises `KafkaError` and
+    """List the ACLs that a filter matches, as the broker that answers knows them. Raises `KafkaError` and
     `ClientError`.
     """
     from odradek.wire.messages.describe_acls import DescribeAclsRequest
@@ -53,7 +53,9 @@ def describe_acls(
 def create_acls(
     core: ClientCore, acls: Sequence[Acl], *, timeout: float | None = None
 ) -> Operation[dict[Acl, KafkaError | None]]:
-    """Create ACLs; return the error of each, or None. An ACL that exists already is no error. Raises `ClientError`."""
+    """Create ACLs; return for each its error, or None on success. An ACL that exists already is no error.
+    Raises `ClientError`.
+    """
     from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
 
     deadline = deadline_of(core, timeout)
@@ -69,7 +71,9 @@ def create_acls(
 def delete_acls(
     core: ClientCore, filters: Sequence[AclFilter], *, timeout: float | None = None
 ) -> Operation[list[Acl]]:
-    """Remove the ACLs that the filters match, and return them. Raises the first `KafkaError`, and `ClientError`."""
+    """Remove the ACLs that the filters match, and return the removed ACLs. Raises `ClientError`, or the
+    `KafkaError` of the first filter that failed.
+    """
     from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 
     deadline = deadline_of(core, timeout)

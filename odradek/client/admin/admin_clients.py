@@ -1,4 +1,4 @@
-"""The clients that brokers know by their telemetry (KIP-714). Operations, PURE."""
+"""The clients that brokers know because the clients push telemetry (KIP-714). Operations, PURE."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ __all__ = ["BrokerClients", "ClientDescription", "ClientFigure", "describe_clien
 
 @attrs.frozen
 class ClientFigure:
-    """One number that a client has pushed. docs/metrics.md has the names, there with `odradek_client_` before them."""
+    """One metric value that a client has pushed. docs/metrics.md lists the names, with the prefix
+    `odradek_client_`.
+    """
 
     role: str
     """`producer`, `consumer` or `admin`."""
@@ -35,7 +37,7 @@ class ClientFigure:
 
 @attrs.frozen
 class ClientDescription:
-    """One user and client id, as one broker knows it."""
+    """The clients that share a user and a client id, as one broker knows them."""
 
     principal: str
     client_id: str
@@ -43,17 +45,17 @@ class ClientDescription:
     software_version: str
     address: str
     instances: int
-    """Running clients with this user and id; 0: the last one has just gone."""
+    """The number of running clients with this user and id; 0 if the last of them has just left."""
     push_interval_ms: int
     pushes: int
     since_push_ms: int | None
-    """The time since its last push; None if it has pushed nothing."""
+    """Milliseconds since the last push of these clients; None if they have pushed nothing."""
     figures: tuple[ClientFigure, ...]
 
 
 @attrs.frozen
 class BrokerClients:
-    """The clients that one broker knows; empty with an `error`."""
+    """The clients that one broker knows. `clients` is empty if `error` is set."""
 
     broker: int
     clients: tuple[ClientDescription, ...]
@@ -67,11 +69,11 @@ def describe_clients(
     client_id: str | None = None,
     timeout: float | None = None,
 ) -> Operation[list[BrokerClients]]:
-    """Describe the clients that have asked these brokers (by default all) for a subscription of metrics; with
-    `client_id`, only clients with that id.
+    """Describe the clients that have asked these brokers (by default all) for a telemetry subscription. With
+    `client_id`, only clients with that id are described.
 
-    A client talks about itself to one broker at a time. Only Odradek's brokers answer: others give an error. Raises
-    `ClientError`.
+    A client pushes its telemetry to one broker at a time. Only Odradek's brokers answer this request; others
+    give an error. Raises `ClientError`.
     """
     from odradek.wire.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 

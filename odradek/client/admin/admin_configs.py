@@ -1,4 +1,4 @@
-"""Configurations of topics, brokers, groups: reading and changing them. Operations, PURE."""
+"""Configurations of topics, brokers, groups: reads and changes them. Operations, PURE."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class ResourceType(IntEnum):
-    """The kind of resource that a configuration belongs to (Kafka's ConfigResource.Type)."""
+    """The kinds of resource that have a configuration (Kafka's ConfigResource.Type)."""
 
     UNKNOWN = 0
     TOPIC = 2
@@ -45,7 +45,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """The source of a configuration value (KIP-226)."""
+    """The level at which a configuration value was set, such as topic or broker (KIP-226)."""
 
     UNKNOWN = 0
     TOPIC_CONFIG = 1
@@ -59,7 +59,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """The type of a value (KIP-569)."""
+    """The type of a configuration value, such as INT or PASSWORD (KIP-569)."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -74,7 +74,9 @@ class ConfigType(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """The operation that changes a value (KIP-339); APPEND and SUBTRACT are for keys that hold lists."""
+    """The way in which an `AlterConfig` changes a value (KIP-339). APPEND and SUBTRACT are for keys that hold
+    lists.
+    """
 
     SET = 0
     DELETE = 1
@@ -84,8 +86,8 @@ class ConfigOperation(IntEnum):
 
 @attrs.frozen
 class ConfigResource:
-    """The resource that a configuration belongs to. A broker with an empty name stands for the default of all
-    brokers.
+    """The topic, broker or group that a configuration belongs to. The type BROKER with an empty name means
+    the default of all brokers.
     """
 
     type: ResourceType
@@ -98,8 +100,8 @@ class ConfigResource:
 
 @attrs.frozen
 class ConfigSynonym:
-    """A value of a key at one of its levels, with the key's name at that level. The first synonym in a list is the
-    effective one.
+    """A value that a key has at one level (topic, broker, default, ...), with the key's name at that level.
+    The first synonym in a list is the effective one.
     """
 
     name: str
@@ -109,7 +111,7 @@ class ConfigSynonym:
 
 @attrs.frozen
 class ConfigEntry:
-    """One effective configuration value; its text is None for a sensitive key."""
+    """A key's effective value. `value` is None for a sensitive key."""
 
     name: str
     value: str | None
@@ -123,14 +125,14 @@ class ConfigEntry:
 
 @attrs.frozen
 class ConfigDescription:
-    """The configuration of a resource in order of keys; empty with an `error`."""
+    """The configuration of a resource, sorted by key. It is empty if `error` is set."""
 
     resource: ConfigResource
     entries: tuple[ConfigEntry, ...]
     error: CallError | None = None
 
     def __getitem__(self, key: str) -> ConfigEntry:
-        """Return the entry of a key. Raises `KeyError`, or the error of the description."""
+        """Return the entry of a key. Raises `KeyError` for an unknown key, or `self.error` if it is set."""
         if self.error is not None:
             raise self.error
         for entry in self.entries:
@@ -141,7 +143,7 @@ class ConfigDescription:
 
 @attrs.frozen
 class AlterConfig:
-    """One change of one key."""
+    """One change of one configuration key."""
 
     name: str
     value: str | None = None
@@ -157,7 +159,7 @@ def describe_configs(
     include_documentation: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[ConfigDescription]]:
-    """Describe the effective configuration of each resource; with `keys` None, all keys.
+    """Describe the effective configuration of each resource, for these keys (None: for all keys).
 
     A request about a broker is sent to that broker; the resource's name is the broker's id. Raises `ClientError`.
     """
@@ -204,8 +206,8 @@ def incremental_alter_configs(
 ) -> Operation[list[tuple[ConfigResource, CallError | None]]]:
     """Change single keys of resources; all other keys stay unchanged (KIP-339).
 
-    Returns the error or None for each resource. The request is not repeated after a lost connection, because APPEND
-    and SUBTRACT would have another effect the second time. Raises `ClientError`.
+    Returns the error or None for each resource. The request is not repeated after a lost connection, because
+    APPEND and SUBTRACT would apply twice. Raises `ClientError`.
     """
     from odradek.wire.messages.incremental_alter_configs import (
         AlterableConfig,
@@ -272,13 +274,13 @@ def list_config_resources(
 
 
 def _node_of(resource: ConfigResource) -> int | None:
-    """Return the only broker that has this configuration; None if any broker can describe it."""
+    """Return the id of the only broker that can describe this resource; None if any broker can."""
     if resource.type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) or not resource.name:
         return None
     try:
         return int(resource.name)
     except ValueError:
-        # A broker will refuse this name with its own error text.
+        # Leave this malformed broker id to a broker, which refuses it with its own error text.
         return None
 
 

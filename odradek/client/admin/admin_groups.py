@@ -1,4 +1,4 @@
-"""Groups: listing, describing and deleting them. Operations, PURE."""
+"""Groups: lists, describes and deletes them. Operations, PURE."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ __all__ = [
 _CONSUMER_PROTOCOL = "consumer"
 _DEAD = "Dead"
 _MEMBER_PROTOCOLS = {0: "classic", 1: "consumer"}
-"""The protocols of members, as ConsumerGroupDescribe numbers them."""
+"""The names of members' protocols, by their number in ConsumerGroupDescribe."""
 
 
 @attrs.frozen
 class GroupListing:
-    """A group as its coordinator lists it. `group_type` is "classic" or "consumer"; `state` as Kafka names it."""
+    """A group in its coordinator's list. `group_type` is "classic" or "consumer"; `state` is Kafka's name of
+    the state.
+    """
 
     group_id: str
     protocol_type: str
@@ -51,10 +53,11 @@ class GroupListing:
 
 @attrs.frozen
 class GroupMember:
-    """A member of a group. `partitions` is its assignment, where the group speaks the consumers' protocol.
+    """A member of a group. `partitions` are the partitions assigned to it, if the group's protocol type is
+    "consumer".
 
-    Only a group of the new protocol (KIP-848) has the fields behind `assignment`. `target` is the assignment that the member
-    moves to. `protocol` is "classic", "consumer", or empty where the broker does not say.
+    Only a group of the new protocol (KIP-848) sets the fields after `assignment`. `target` is the assignment
+    that the member moves to. `protocol` is "classic", "consumer", or empty if the broker does not report it.
     """
 
     member_id: str
@@ -74,10 +77,12 @@ class GroupMember:
 
 @attrs.frozen
 class GroupDescription:
-    """A group and its members. `protocol` is the assignor that they agreed on, or that the coordinator uses.
+    """A group and its members. `protocol` is the assignor that the members agreed on, or that the coordinator
+    uses.
 
-    `group_type` is "classic" or "consumer". Only a group of the second type has epochs: that of the group, and that of the
-    target assignment. They differ while the coordinator computes. With an `error`, all but the id is empty.
+    `group_type` is "classic" or "consumer". Only the type "consumer" has a group epoch and an epoch of the
+    target assignment. The two differ while the coordinator computes a new target. If `error` is set, all
+    fields but the id are empty.
     """
 
     group_id: str
@@ -99,9 +104,11 @@ def list_groups(
     types: Sequence[str] = (),
     timeout: float | None = None,
 ) -> Operation[list[GroupListing]]:
-    """List the groups of all coordinators, sorted by id. `states` and `types` restrict the list; empty ones do not.
+    """List the groups of all coordinators, sorted by id. If `states` or `types` are given, only groups with
+    such a state or type are listed.
 
-    Raises the `KafkaError` or `ClientError` of the first broker that failed, because the list would be incomplete.
+    Raises the `KafkaError` or `ClientError` of the first broker that failed, because the list would be
+    incomplete.
     """
     from odradek.wire.messages.list_groups import ListGroupsRequest
 
@@ -128,7 +135,7 @@ def list_groups(
         gone = [node for node in outcomes if node not in core.cluster.brokers]
         if not gone or core.now >= deadline:
             break
-        # Groups of a broker that is gone now have other coordinators, which have answered already: ask all
+        # A broker left, and its groups have moved to coordinators that may have answered already. So ask all
         # brokers again.
     found = []
     for node, groups in outcomes.items():
@@ -146,9 +153,9 @@ def describe_groups(
 ) -> Operation[list[GroupDescription]]:
     """Describe groups, each by its coordinator, in the order of `group_ids`.
 
-    A group that does not use the classic protocol is described as a group of KIP-848, if the broker supports these.
-    A group that does not exist has the error GROUP_ID_NOT_FOUND, however the broker reports it. Raises
-    `ClientError`.
+    A group that does not use the classic protocol is described by ConsumerGroupDescribe (KIP-848), if the
+    broker supports that request. A group that does not exist has the error GROUP_ID_NOT_FOUND, however the
+    broker reports it. Raises `ClientError`.
     """
     from odradek.wire.messages.describe_groups import DescribeGroupsRequest
 
@@ -187,7 +194,7 @@ def describe_groups(
 def _describe_newer_groups(
     core: ClientCore, group_ids: Sequence[str], deadline: float
 ) -> Operation[dict[str, GroupDescription | CallError]]:
-    """Describe groups of the protocol of KIP-848."""
+    """Describe groups of the new protocol (KIP-848): each group's description, or its error."""
     from odradek.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 
     def message(wanted: list[str], _: int) -> ConsumerGroupDescribeRequest:
@@ -204,7 +211,8 @@ def _describe_newer_groups(
 def delete_groups(
     core: ClientCore, group_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[tuple[str, CallError | None]]]:
-    """Delete groups without members, with their committed offsets; return the error or None for each.
+    """Delete groups that have no members, with their committed offsets. Return each group's error, or None on
+    success.
 
     Raises `ClientError`.
     """
@@ -230,7 +238,7 @@ def delete_groups(
 
 
 def group_error(number: int, group_id: str) -> KafkaError | None:
-    """Make the error of an answer about a group, with the group's name even if Kafka's own text lacks it."""
+    """Make an error from a group's error code; None if the code means success. The text has the group's name."""
     error = item_error(number, None, f"group {group_id}")
     if error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
         return KafkaError(error.code, f"group {group_id} does not exist")
@@ -313,7 +321,7 @@ def _in_order(members: Iterable[GroupMember]) -> tuple[GroupMember, ...]:
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Decode the partitions of an assignment; none when it is empty, or of an unknown protocol."""
+    """Decode the partitions of an assignment; return none if it is empty or of an unknown protocol."""
     if len(data) < 2:
         return ()
     from odradek.wire.codec import decode

@@ -1,12 +1,12 @@
-"""Transactions that stop committed readers: the producers that have them open, and the coordinators' view of them.
+"""Finds open transactions that block readers at read_committed, with their producers and the coordinators' view.
 Operations, PURE.
 
-A partition's leader knows that a transaction is open; its coordinator knows how it will end. A transaction hangs
-when no coordinator has it open on that partition: it stays open until an operator ends it (KIP-664).
+A partition's leader knows that a transaction is open; its coordinator knows how it will end. A transaction hangs when
+no coordinator has it open on that partition: it stays open until an operator ends it (KIP-664).
 
-A transaction whose outcome is decided cannot complete while a partition refuses its marker. Partitions refuse markers
-with an epoch below their producer's, and those of a coordinator below the last one's epoch. Coordinators do not repeat
-such a marker, as it may be that of another producer or coordinator.
+A transaction whose outcome is decided cannot complete while a partition refuses its marker. A partition refuses a
+marker whose producer epoch, or coordinator epoch, is lower than the last epoch that it has seen. Coordinators do not
+repeat a refused marker, because a newer producer or coordinator may have written there.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ class Prospect(Enum):
 
 @attrs.frozen
 class OldTransaction:
-    """An open transaction of a partition that has written nothing for long."""
+    """A partition's open transaction that has written nothing for longer than the given limit."""
 
     topic: str
     partition: int
     producer: ActiveProducer
     holds: bool
-    """True if it is the first open transaction in the partition, so that the last stable offset is its first
-    offset.
+    """True if this is the first open transaction in the partition. Then the last stable offset equals its
+    first offset.
     """
     held_back: int | None
-    """The number of offsets from the transaction's beginning to the high watermark; None if unknown."""
+    """The number of offsets from the transaction's first offset to the high watermark; None if unknown."""
     prospect: Prospect
     transaction: TransactionDescription | None
     """The coordinator's view of the transaction; None if no transactional id has this producer id."""
@@ -77,25 +77,33 @@ class OldTransaction:
 
 @attrs.frozen
 class RefusedMarker:
-    """A marker that a partition refuses, so that its transaction stays in PrepareCommit or PrepareAbort."""
+    """A transaction marker that a partition refuses. Until it is accepted, the transaction stays in
+    PrepareCommit or PrepareAbort.
+    """
 
     topic: str
     partition: int
     transaction: TransactionDescription
     producer: ActiveProducer
-    """The producer's state in the partition."""
+    """The partition's state of the producer that the marker belongs to."""
     coordinator_epoch: int
-    """The leader epoch of the coordinator's own partition, which its markers have; -1 if unknown."""
+    """The coordinator epoch of the marker: the leader epoch of the coordinator's own partition. -1 if
+    unknown.
+    """
 
     @property
     def is_newer_producer(self) -> bool:
-        """True if the partition has a higher producer epoch; false if it has a higher coordinator epoch."""
+        """True if the partition refuses the marker for its producer epoch; false if it does so for the
+        coordinator epoch.
+        """
         return self.producer.producer_epoch > self.transaction.producer_epoch
 
 
 @attrs.frozen
 class HangingSearch:
-    """The transactions found, in order of partitions and offsets, and the partitions whose leaders gave no answer."""
+    """The outcome of a search: transactions in order of partitions and offsets, refused markers, and errors
+    of partitions whose leaders gave no answer.
+    """
 
     found: tuple[OldTransaction, ...]
     refused: tuple[RefusedMarker, ...]
@@ -113,12 +121,12 @@ def find_hanging_transactions(
     broker: int | None = None,
     timeout: float | None = None,
 ) -> Operation[HangingSearch]:
-    """Search partitions for open transactions whose last write is older than `older_than_ms`, and ask their
-    coordinators.
+    """Find the open transactions whose last write is more than `older_than_ms` ago, and get their
+    coordinators' view.
 
-    It searches the partitions of a topic (or a single one), the partitions that a broker leads, or all partitions.
-    Transactions whose markers a partition refuses are found at any age. `now_ms` is the present in milliseconds since
-    1970. Raises `KafkaError` (also for a coordinator that does not answer) and `ClientError`.
+    The search covers the partitions of `topic` (or one `partition`), the partitions that `broker` leads, or
+    all partitions. Refused markers are found at any age. `now_ms` is the present in milliseconds since 1970.
+    Raises `KafkaError` (also for a coordinator that does not answer) and `ClientError`.
     """
     deadline = deadline_of(core, timeout)
     topics = yield from describe_topics(core, None if topic is None else [topic], timeout=deadline - core.now)
@@ -152,10 +160,10 @@ def find_hanging_transactions(
 def _refused_markers(
     core: ClientCore, by_partition: Mapping[TopicPartition, PartitionProducers], deadline: float
 ) -> Operation[tuple[RefusedMarker, ...]]:
-    """List the markers that these partitions refuse, of all transactions whose outcome is decided.
+    """List the markers that these partitions refuse, for all transactions whose outcome is decided.
 
-    The partitions answered before the coordinators. A partition's epochs only grow, so a marker whose epoch was too
-    low then is still too low now.
+    `by_partition` was read before the coordinators are asked. A partition's epochs only grow, so a marker
+    that was refused then is still refused now.
     """
     listed = yield from list_transactions(core, states=_DECIDED_STATES, timeout=deadline - core.now)
     if not listed:
@@ -184,13 +192,13 @@ def _refuses(marker: RefusedMarker) -> bool:
 
 
 def _coordinator_epochs(core: ClientCore, deadline: float) -> Operation[dict[int, int]]:
-    """Look up the leader epochs of the partitions of `__transaction_state`."""
+    """Find the leader epoch of each partition of `__transaction_state`."""
     (topic,) = yield from describe_topics(core, [_STATE_TOPIC], timeout=deadline - core.now)
     return {index: each.leader_epoch for index, each in topic.partitions.items()}
 
 
 def _open(by_partition: PartitionProducers) -> list[ActiveProducer]:
-    """List the producers with open transactions, the earliest transaction first."""
+    """List a partition's producers with open transactions, the earliest transaction first."""
     found = [each for each in by_partition.producers if each.current_transaction_start_offset >= 0]
     return sorted(found, key=lambda each: each.current_transaction_start_offset)
 
@@ -198,7 +206,7 @@ def _open(by_partition: PartitionProducers) -> list[ActiveProducer]:
 def _transactions_of(
     core: ClientCore, producer_ids: Sequence[int], deadline: float
 ) -> Operation[dict[int, TransactionDescription]]:
-    """Describe the transactions of these producers, if they have transactional ids."""
+    """Describe the transactions of those producers that have a transactional id, by producer id."""
     if not producer_ids:
         return {}
     listed = yield from list_transactions(core, producer_ids=producer_ids, timeout=deadline - core.now)

@@ -1,4 +1,4 @@
-"""Brokers' disks: log directories, producers' state, the deletion of records. Operations, PURE."""
+"""Brokers' disks: describes log directories and the state of producers, and deletes records. Operations, PURE."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 TO_HIGH_WATERMARK = -1
-"""The offset for `delete_records` that means everything that consumers could have read."""
+"""The offset that makes `delete_records` delete all records below the high watermark."""
 
 
 @attrs.frozen
 class DeletedRecords:
-    """The first offset that a partition has after DeleteRecords; -1 with an error."""
+    """The log start offset of a partition after DeleteRecords; -1 if `error` is set."""
 
     low_watermark: int
     error: CallError | None = None
@@ -47,33 +47,39 @@ class DeletedRecords:
 
 @attrs.frozen
 class ReplicaCleaning:
-    """The state of the cleaner at a replica of a compacted topic. Sizes are in bytes, times in milliseconds."""
+    """The state of log compaction at one replica. Sizes are in bytes, times in milliseconds."""
 
     first_dirty_offset: int
-    """All records before this offset have been cleaned."""
+    """The first offset that is not cleaned yet."""
     clean_bytes: int
     dirty_bytes: int
-    """The bytes that a pass could clean now, without the active segment and records that are too young."""
+    """The bytes that a cleaning pass could clean now. The active segment and records that are too young do
+    not count.
+    """
     is_under_way: bool
     uncleanable_reason: str | None
-    """The reason why the log was set aside; a restart of the broker tries again."""
+    """The reason why the cleaner skips this log until the broker restarts; None if it does not."""
     last_pass_ended_ms: int | None
-    """Wall-clock time; None if there was no pass since the broker's start. The same is true of the fields below."""
+    """The end of the last cleaning pass, in milliseconds since 1970. This field and those below are None
+    before the first pass since the broker's start.
+    """
     last_pass_ms: int | None
     last_pass_bytes_before: int | None
     last_pass_bytes_after: int | None
 
     @property
     def dirty_ratio(self) -> float:
-        """The dirty share that `min.cleanable.dirty.ratio` is compared with."""
+        """The dirty share of the log, from 0 to 1, which the cleaner compares with
+        `min.cleanable.dirty.ratio`.
+        """
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
 
 @attrs.frozen
 class LogDirReplica:
-    """A replica in a directory. `offset_lag` is the number of records by which it is behind the high watermark, or,
-    for a future replica, behind the current replica.
+    """A replica in a log directory. `offset_lag` is the number of records between its end and the high
+    watermark. For a future replica, it is the distance to the end of the current replica.
     """
 
     topic: str
@@ -82,44 +88,46 @@ class LogDirReplica:
     offset_lag: int
     is_future: bool
     cleaning: ReplicaCleaning | None = None
-    """The state of cleaning; only if it was requested, the topic is compacted, and the broker is Odradek's.
-    Otherwise None.
+    """The state of log compaction. It is None unless it was requested, the topic is compacted, and the broker
+    is Odradek's.
     """
 
 
 @attrs.frozen
 class DirectoryHealth:
-    """The state of a directory's disk, as its broker has noticed. Only Odradek's brokers report it."""
+    """The state of a log directory's disk, as measured by its broker. Only Odradek's brokers report it."""
 
     reserve_bytes: int
-    """The bytes that records leave free."""
+    """Free bytes that the broker keeps on the disk: records must not fill them."""
     is_short: bool
-    """True while only the reserve is left and records are refused."""
+    """True while only the reserve is free, so that the broker refuses records."""
     fill_bytes_per_second: int
-    """The rate of the last hour, in bytes per second."""
+    """The growth of the used bytes over the last hour, in bytes per second."""
     seconds_left: int | None
-    """Seconds until only the reserve is left, at that rate; None if the disk does not fill."""
+    """Seconds until only the reserve is free, at that growth; None if the disk does not fill."""
     sync_us: int
     usual_sync_us: int
     is_slow: bool
-    """True while syncs take ten times as long as usual."""
+    """True while syncs of this disk take ten times as long as usual."""
     is_stalled: bool
-    """True while the device does not answer, and logs refuse requests."""
+    """True while the disk does not answer, and the directory's logs refuse requests."""
     errors: int
-    """The number of failed or refused operations since the broker's start."""
+    """The number of disk operations that failed or were refused since the broker's start."""
     scrub_percent: int
-    """The share of logs that the present round of the scrub has finished; 100 between rounds."""
+    """The percentage of logs that the current scrub round has checked; 100 between rounds."""
     scrub_ended_ms: int | None
-    """The end of the last whole round, by the wall clock."""
+    """The end of the last complete scrub round, in milliseconds since 1970; None if there was none."""
     scrub_rotten: int
-    """Rotten logs that the scrub has found since the broker's start."""
+    """The number of logs with wrong checksums that the scrub has found since the broker's start."""
     is_released: bool = False
     """True once the broker has released the directory (`odradek disk retire`)."""
 
 
 @attrs.frozen
 class LogDirDescription:
-    """A log directory. `total_bytes` and `usable_bytes` are those of its disk, or -1 if the broker does not report them."""
+    """A log directory. `total_bytes` and `usable_bytes` are the size and free space of its disk, or -1 if the
+    broker does not report them.
+    """
 
     path: str
     total_bytes: int
@@ -127,18 +135,18 @@ class LogDirDescription:
     replicas: tuple[LogDirReplica, ...]
     error: KafkaError | None = None
     is_cordoned: bool = False
-    """True if it gets no new replicas while others can take them (`cordoned.log.dirs`)."""
+    """True if the directory gets no new replicas while another one can take them (`cordoned.log.dirs`)."""
     health: DirectoryHealth | None = None
 
     @property
     def size(self) -> int:
-        """Bytes of all replicas."""
+        """The bytes of all replicas in the directory."""
         return sum(replica.size for replica in self.replicas)
 
 
 @attrs.frozen
 class BrokerLogDirs:
-    """The directories of a broker, sorted by path; none if there was an error."""
+    """The log directories of a broker, sorted by path; none if `error` is set."""
 
     broker: int
     directories: tuple[LogDirDescription, ...]
@@ -147,7 +155,7 @@ class BrokerLogDirs:
 
 @attrs.frozen
 class ActiveProducer:
-    """A partition's state of an idempotent producer (KIP-664); unknown values are -1."""
+    """The state that a partition keeps of an idempotent producer (KIP-664). Unknown values are -1."""
 
     producer_id: int
     producer_epoch: int
@@ -159,7 +167,7 @@ class ActiveProducer:
 
 @attrs.frozen
 class PartitionProducers:
-    """The producers that a partition's leader knows."""
+    """The idempotent producers that a partition's leader knows."""
 
     producers: tuple[ActiveProducer, ...]
     error: CallError | None = None
@@ -168,7 +176,9 @@ class PartitionProducers:
 def delete_records(
     core: ClientCore, before: ByPartition[int], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, DeletedRecords]]:
-    """Delete the records below an offset of each partition (`TO_HIGH_WATERMARK`: all). Raises `ClientError`."""
+    """Delete the records below an offset of each partition (`TO_HIGH_WATERMARK`: below the high watermark).
+    Return each partition's new start offset. Raises `ClientError`.
+    """
     from odradek.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest
 
     offsets = named(before)
@@ -196,8 +206,8 @@ def describe_log_dirs(
 ) -> Operation[list[BrokerLogDirs]]:
     """Describe the log directories of these brokers, or of all.
 
-    With `include_cleaning` Odradek's brokers add the cleaner's state at replicas of compacted topics. Raises
-    `ClientError`.
+    With `include_cleaning` Odradek's brokers add the state of compaction to replicas of compacted topics.
+    Raises `ClientError`.
     """
     from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
@@ -228,10 +238,11 @@ def describe_log_dirs(
 def alter_replica_log_dirs(
     core: ClientCore, wanted: Mapping[tuple[str, int, int], str], *, timeout: float | None = None
 ) -> Operation[dict[tuple[str, int, int], CallError | None]]:
-    """Move replicas, named by (topic, partition, broker), to a directory of their broker.
+    """Move replicas to other log directories of their brokers. `wanted` maps (topic, partition, broker) to
+    the path of the directory.
 
-    Returns the error or None for each replica. The broker moves them after its answer; until then
-    `describe_log_dirs` lists the new copy as a future replica. Raises `ClientError`.
+    Returns each replica's error, or None on success. The broker answers first and moves the replicas later.
+    Until then `describe_log_dirs` lists the new copy as a future replica. Raises `ClientError`.
     """
     from odradek.wire.messages.alter_replica_log_dirs import (
         AlterReplicaLogDir,
@@ -275,7 +286,7 @@ def alter_replica_log_dirs(
 def describe_producers(
     core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, PartitionProducers]]:
-    """List the producers that the leader of each partition knows. Raises `ClientError`."""
+    """List the idempotent producers that the leader of each partition knows. Raises `ClientError`."""
     from odradek.wire.messages.describe_producers import DescribeProducersRequest
 
     wanted = [TopicPartition(*each) for each in partitions]

@@ -1,7 +1,9 @@
-"""The operations of `odradek.client.admin` as methods, once for blocking shells and once for async ones. PORTED.
+"""The operations of `odradek.client.admin` as methods, once for blocking shells and once for async ones.
+PORTED.
 
-A method takes the arguments of its operation, without the core, and returns its result, or an awaitable for it. Its
-documentation is the operation's. `timeout` is in seconds; None stands for `default.api.timeout.ms`.
+A method takes the arguments of its operation except `core`. It returns the operation's result, or an
+awaitable for the result. It has the operation's docstring. `timeout` is in seconds; None stands for
+`default.api.timeout.ms`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class _AsyncRun(Protocol):
 
 
 class _Method:
-    """A method that imports its operation at the first call, because the operation's module may not be loaded yet."""
+    """A descriptor that imports an operation when its method is first called, because the operation's module
+    may not be loaded yet.
+    """
 
     def __init__(self, find: Callable[[], Callable[..., Any]], method_of: Callable[[Any], Any]) -> None:
         self._find = find
@@ -76,7 +80,7 @@ def _async(
 
 
 class BlockingAdminMethods:
-    """Administration for a shell whose `run` blocks until an operation is over."""
+    """The admin methods of a shell whose `run` blocks until an operation has ended."""
 
     def __init__(self, core: ClientCore, run: _BlockingRun) -> None:
         self._core = core
@@ -158,7 +162,7 @@ class BlockingAdminMethods:
 
 
 class AsyncAdminMethods:
-    """Administration for a shell whose `run` is awaited."""
+    """The admin methods of a shell whose `run` is awaited."""
 
     def __init__(self, core: ClientCore, run: _AsyncRun) -> None:
         self._core = core

@@ -1,8 +1,9 @@
-"""Committed offsets of groups: reading, writing, deleting them; the lag of a group. Operations, PURE.
+"""Committed offsets of groups: reads, writes and deletes them, and computes the lag of a group. Operations,
+PURE.
 
-The lag of a partition is given in two units. In records, it is the end of the partition minus the committed offset.
-In time, it is the age of the first record that the group has not read. To find that record's time, its batch is
-fetched and parsed, because indexes do not map an offset to a time.
+A partition's lag is given in records and in time. In records, it is the partition's end offset minus the
+committed offset. In time, it is the age of the first record that the group has not read. To find that
+record's timestamp, its batch is fetched and parsed, because indexes do not map an offset to a time.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _DECOMPRESSED_BYTES_MAX = 256 << 20
 
 @attrs.frozen
 class CommittedOffset:
-    """The offset that a group committed for a partition: `offset` is the next to be read."""
+    """The offset that a group committed for a partition. `offset` is that of the next record to read."""
 
     offset: int
     leader_epoch: int = -1
@@ -67,7 +68,7 @@ class CommittedOffset:
 
 @attrs.frozen
 class GroupOffsets:
-    """The committed offsets of a group; partitions for which it committed nothing are left out."""
+    """The committed offsets of a group. Partitions without a commit are left out."""
 
     group_id: str
     offsets: dict[TopicPartition, CommittedOffset]
@@ -76,7 +77,7 @@ class GroupOffsets:
 
 @attrs.frozen
 class OffsetSpan:
-    """A partition's offsets, from `start` up to but not including `end`."""
+    """A partition's range of offsets, from `start` up to but not including `end`."""
 
     start: int
     end: int
@@ -86,9 +87,9 @@ class OffsetSpan:
 class PartitionLag:
     """The progress of a group in a partition.
 
-    `committed` and `lag` are None if the group committed no offset. `behind_ms` is the age in milliseconds of the
-    first record that it has not read. It is 0 at the end of the partition, and None if unknown. `error` has the
-    reason if `span` is unknown.
+    `committed` and `lag` are None if the group committed no offset. `behind_ms` is the age in milliseconds of
+    the first record that it has not read. It is 0 if the group has read all records, and None if unknown. If
+    `span` is None, `error` says why.
     """
 
     topic: str
@@ -105,14 +106,16 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """The number of records between the committed offset and the end."""
+        """The number of records between the committed offset and the end of the partition; None if one of them is
+        unknown.
+        """
         if self.committed is None or self.span is None:
             return None
         return max(0, self.span.end - self.committed)
 
 
 class ResetTo(Enum):
-    """The targets that a group's offsets can be reset to."""
+    """The kinds of position that a group's offsets can be reset to."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -123,8 +126,8 @@ class ResetTo(Enum):
 
 @attrs.frozen
 class ResetTarget:
-    """The position to reset offsets to; `value` is an offset, a time in milliseconds since 1970, or a shift in
-    records.
+    """The position to reset offsets to. `value` is an offset, a time in milliseconds since 1970, or a number
+    of records, depending on the kind.
     """
 
     to: ResetTo
@@ -133,7 +136,7 @@ class ResetTarget:
 
 @attrs.frozen
 class OffsetReset:
-    """One partition of a planned reset; `old` is None if the group committed no offset."""
+    """The planned reset of one partition. `old` is None if the group committed no offset."""
 
     topic: str
     partition: int
@@ -153,7 +156,7 @@ def list_group_offsets(
     require_stable: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[GroupOffsets]]:
-    """List the committed offsets of each group, of these partitions or (None) of all. Raises `ClientError`.
+    """List the committed offsets of each group: of the given partitions, or (None) of all. Raises `ClientError`.
 
     With `require_stable` the coordinator waits for open transactions that may change an offset (KIP-447).
     """
@@ -229,7 +232,7 @@ def alter_group_offsets(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Commit offsets for a group that has no members; return the error or None for each partition.
+    """Commit offsets for a group that has no members; return each partition's error, or None on success.
 
     The coordinator refuses the commit while the group has members (UNKNOWN_MEMBER_ID). Raises `ClientError`.
     """
@@ -269,7 +272,8 @@ def delete_group_offsets(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Delete the group's committed offsets of these partitions; return the error or None for each.
+    """Delete the group's committed offsets of these partitions; return each partition's error, or None on
+    success.
 
     The coordinator refuses topics to which a member is subscribed (GROUP_SUBSCRIBED_TO_TOPIC). Raises
     `ClientError`.
@@ -292,7 +296,9 @@ def _about_partitions(
     message: Callable[[list[str], int], Any],
     timeout: float | None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Send a request about partitions to a group's coordinator; retried as a whole when the coordinator has moved."""
+    """Send a request about partitions to a group's coordinator. If the coordinator has moved, send the whole
+    request again.
+    """
 
     def take(response: Any, _: list[str]) -> Iterable[tuple[str, Any]]:
         errors = {key: error for key, error, _ in results_in(response)}
@@ -318,14 +324,14 @@ def _about_partitions(
     return {key: found.get(key, lost) for key in partitions}
 
 
-# The group's positions, and possible new positions
+# Lag and resets of a group
 
 
 def offset_spans(
     core: ClientCore, partitions: Iterable[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, OffsetSpan | CallError]]:
-    """Return the first and the next offset of each partition, or an error for a partition whose offsets are
-    unknown.
+    """Return the start offset and the end offset of each partition, or the error of a partition whose offsets
+    are unknown.
 
     Raises `ClientError`.
     """
@@ -346,8 +352,8 @@ def offset_spans(
 def offsets_at(
     core: ClientCore, wanted: Mapping[TopicPartition, int], deadline: float
 ) -> Operation[dict[TopicPartition, int | CallError]]:
-    """Find the offset for a time (ListOffsets) in each partition, or the partition's error. -1 means that there is
-    no such record.
+    """Look up, in each partition, the first offset with the given timestamp or a later one (ListOffsets).
+    Return -1 if there is no such record, or the partition's error.
     """
     from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest
 
@@ -367,8 +373,10 @@ def describe_lag(
     timeout: float | None = None,
 ) -> Operation[list[PartitionLag]]:
     """Describe a group's progress in partitions, from the offsets that it committed there (None: no commit).
+    Return one lag for each partition.
 
-    `now_ms` is the present in milliseconds since 1970. Results are in order of partitions. Raises `ClientError`.
+    `now_ms` is the present in milliseconds since 1970. Results are in order of partitions. Raises
+    `ClientError`.
     """
     deadline = deadline_of(core, timeout)
     known_of = named(committed)
@@ -402,7 +410,9 @@ def describe_lag(
 def record_times(
     core: ClientCore, offsets: Mapping[TopicPartition, int], deadline: float
 ) -> Operation[dict[TopicPartition, int]]:
-    """Read the timestamp of the first record at or after an offset, for each partition that has one."""
+    """Read the timestamp of the first record at or after the given offset of each partition. Partitions
+    without such a record are left out.
+    """
     from odradek.wire.messages.fetch import FetchPartition, FetchRequest
 
     def partition_of(key: TopicPartition) -> FetchPartition:
@@ -436,15 +446,17 @@ def record_times(
             versions=(0, FETCH_TOPIC_IDS - 1),
         )
         found |= {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
-        # A first batch above the size limit is returned only if its partition is the first in the request. So
-        # the order rotates, and a round without any batch ends the loop.
+        # A broker returns a first batch above the size limit only for the first partition in the request. So
+        # rotate the order; a round without any batch ends the loop.
         empty = [key for key, outcome in outcomes.items() if outcome is None]
         pending = empty if len(empty) < len(pending) else []
     return found
 
 
 def _first_time(data: Any, offset: int) -> int | None:
-    """Find the timestamp of the first record from `offset` on; None when no whole batch has one."""
+    """Find the timestamp of the first record at or after `offset`; None if no complete batch has such a
+    record.
+    """
     from odradek.wire.batches.batch_header import iter_batches
     from odradek.wire.batches.records import records
 
@@ -465,11 +477,12 @@ def plan_offset_reset(
     *,
     timeout: float | None = None,
 ) -> Operation[list[OffsetReset]]:
-    """Compute the offsets that a reset would set for these partitions, sorted by partition, without changing any.
+    """Compute the offsets that a reset would set for these partitions, sorted by partition, without changing
+    any.
 
-    As in Kafka's own tool, an offset below the first becomes the first, and one above the end becomes the end. A
-    time after the last record gives the end. A shift starts at the committed offset; without one, at the end.
-    Raises the `KafkaError` or `ClientError` of the first partition whose span is unknown.
+    As in Kafka's own tool, an offset outside of the partition's range becomes the start or the end offset. A
+    time after the last record gives the end. A shift counts from the committed offset, or from the end if
+    there is no commit. Raises the `KafkaError` or `ClientError` of the first partition whose span is unknown.
     """
     deadline = deadline_of(core, timeout)
     old_of = named(committed)

@@ -1,4 +1,4 @@
-"""Leaders and replicas of partitions: elections and reassignments. Operations, PURE.
+"""Changes leaders and replicas of partitions: elections and reassignments. Operations, PURE.
 
 Any broker accepts these requests and forwards them to the controller, which decides.
 """
@@ -32,8 +32,8 @@ __all__ = [
 
 
 class ElectionType(IntEnum):
-    """The kind of an election. PREFERRED makes the first replica lead again. UNCLEAN lets an out-of-sync replica
-    lead if all in-sync replicas are down; the records that it lacks are lost.
+    """The kind of an election. PREFERRED elects the first replica of each partition. UNCLEAN elects an
+    out-of-sync replica if all in-sync replicas are down; the records that it lacks are lost.
     """
 
     PREFERRED = 0
@@ -42,7 +42,7 @@ class ElectionType(IntEnum):
 
 @attrs.frozen
 class Reassignment:
-    """A reassignment under way: `replicas` has the old and the new replicas, until the new ones are in sync."""
+    """A reassignment under way. `replicas` has the old and the new replicas, until the new ones are in sync."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -50,7 +50,7 @@ class Reassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas after the reassignment."""
+        """The replicas that the partition has after the reassignment."""
         return tuple(node for node in self.replicas if node not in self.removing)
 
 
@@ -61,10 +61,11 @@ def elect_leaders(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, KafkaError | None]]:
-    """Elect leaders (KIP-183, KIP-460) of these partitions (None: of all); return the error or None for each.
+    """Elect leaders (KIP-183, KIP-460) of these partitions (None: of all); return each partition's error, or
+    None on success.
 
-    A partition that already has the wanted leader gets ELECTION_NOT_NEEDED. With None, such partitions are left
-    out. Raises `KafkaError` for the whole request, and `ClientError`.
+    A partition that already has the wanted leader gets ELECTION_NOT_NEEDED. With None, such partitions are
+    left out. Raises `KafkaError` for the whole request, and `ClientError`.
     """
     from odradek.wire.messages.elect_leaders import ElectLeadersRequest
 
@@ -93,9 +94,10 @@ def alter_partition_reassignments(
     allow_replication_factor_change: bool = True,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Give partitions these replicas, the preferred leader first (KIP-455); None cancels a reassignment under way.
+    """Start reassignments of partitions to these brokers, the preferred leader first (KIP-455). None cancels a
+    reassignment.
 
-    Returns the error or None for each partition; brokers move the data after the answer. Raises `ClientError`.
+    Returns each partition's error, or None on success. Brokers copy the data after the answer. Raises `ClientError`.
     """
     from odradek.wire.messages.alter_partition_reassignments import (
         AlterPartitionReassignmentsRequest,

@@ -1,7 +1,8 @@
-"""The quorum of controllers, the brokers' registrations, the features of the cluster. Operations, PURE.
+"""Describes and changes the quorum of controllers, the brokers' registrations and the cluster's features. Operations,
+PURE.
 
-A broker forwards these requests to the active controller. If the answer says that there is no leader now, the
-request is repeated.
+A broker forwards these requests to the active controller. If the answer says that there is no leader now, the request
+is repeated.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ METADATA_TOPIC = "__cluster_metadata"
 
 @attrs.frozen
 class QuorumReplica:
-    """A node that has the metadata log. Times are in milliseconds since 1970; an unknown time is -1.
+    """A node's copy of the metadata log. Times are in milliseconds since 1970; an unknown time is -1.
 
-    `directory_id` is zero if voters are static; `endpoints` are (listener, host, port) of voters.
+    `directory_id` is zero if the voters are static. Only voters have `endpoints`: (listener, host, port).
     """
 
     node_id: int
@@ -52,7 +53,7 @@ class QuorumReplica:
 
 @attrs.frozen
 class QuorumDescription:
-    """The quorum as its leader sees it; voters and observers are sorted by id."""
+    """The quorum as its leader sees it. Voters and observers are sorted by id."""
 
     leader_id: int
     leader_epoch: int
@@ -62,11 +63,13 @@ class QuorumDescription:
 
     @property
     def leader(self) -> QuorumReplica | None:
-        """The voter that leads."""
+        """The voter that leads the quorum; None if it is not among the voters."""
         return next((voter for voter in self.voters if voter.node_id == self.leader_id), None)
 
     def lag(self, replica: QuorumReplica) -> int | None:
-        """Return the number of records by which a replica is behind the leader; None if unknown."""
+        """Return the number of metadata records that a replica lacks compared with the leader; None if
+        unknown.
+        """
         leader = self.leader
         if leader is None or replica.log_end_offset < 0:
             return None
@@ -74,7 +77,9 @@ class QuorumDescription:
 
 
 def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operation[QuorumDescription]:
-    """Describe the quorum (KIP-595, KIP-836, KIP-853). Raises `KafkaError` and `ClientError`."""
+    """Describe the quorum of controllers as its leader sees it (KIP-595, KIP-836, KIP-853). Raises `KafkaError` and
+    `ClientError`.
+    """
     from odradek.wire.messages.describe_quorum import (
         DescribeQuorumRequest,
         DescribeQuorumRequestPartitionData,
@@ -129,10 +134,10 @@ def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operat
 
 
 def describe_controllers(core: ClientCore, *, timeout: float | None = None) -> Operation[tuple[Broker, ...]]:
-    """List the controllers that have registered, voters or not (KIP-919).
+    """List the controllers that have registered with the quorum, voters or not (KIP-919).
 
-    Only controllers support this request, so the client's bootstrap address must be that of a controller. Raises
-    `KafkaError` and `ClientError`.
+    Only controllers support this request, so the client's bootstrap address must be that of a controller.
+    Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.describe_cluster import DescribeClusterRequest
 
@@ -223,9 +228,9 @@ def update_features(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Operation[None]:
-    """Finalize these levels of features, all or none of them (KIP-584); level 0 removes a feature.
+    """Set the finalized levels of these features, all or none of them (KIP-584). Level 0 removes a feature.
 
-    A lower level than the present one needs `allow_downgrade` (without loss of metadata). Raises `KafkaError` and
+    Lowering a level needs `allow_downgrade`, and works only if no metadata is lost. Raises `KafkaError` and
     `ClientError`.
     """
     from odradek.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest

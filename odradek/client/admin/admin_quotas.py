@@ -1,4 +1,4 @@
-"""Quotas of clients: listing, setting and removing them (KIP-546). Operations, PURE."""
+"""Client quotas: lists, sets and removes them (KIP-546). Operations, PURE."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ if TYPE_CHECKING:
 __all__ = ["QuotaAlteration", "QuotaEntity", "QuotaMatch", "alter_client_quotas", "describe_client_quotas"]
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""(type, name) pairs, sorted by type: `user`, `client-id` or `ip`. The name None stands for the default of that
-type.
+"""The client that a quota applies to: (type, name) pairs, sorted by type: `user`, `client-id` or `ip`. The
+name None means the default of that type.
 """
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
 
 
 @attrs.frozen
 class QuotaMatch:
-    """A part of a filter: the entities of a type with one name, the default, or any name."""
+    """One condition of a filter for quota entities. It matches the entity type with this name, with the
+    default (`name` None), or with any name.
+    """
 
     entity_type: str
     name: str | None = None
     is_any: bool = False
-    """True if any name matches."""
+    """True if every name of the type matches."""
 
 
 @attrs.frozen
 class QuotaAlteration:
-    """New values of an entity by key; None removes a value."""
+    """New quota values of an entity, by quota key. The value None removes a quota."""
 
     entity: QuotaEntity
     values: Mapping[str, float | None]
@@ -45,9 +47,10 @@ class QuotaAlteration:
 def describe_client_quotas(
     core: ClientCore, wanted: Sequence[QuotaMatch] = (), *, strict: bool = False, timeout: float | None = None
 ) -> Operation[dict[QuotaEntity, dict[str, float]]]:
-    """List the quotas of the entities that a filter matches, from the image of the broker that answers.
+    """List the quotas of the entities that all conditions match, as the broker that answers knows them.
 
-    `strict` leaves out entities that also have other types. Raises `KafkaError` and `ClientError`.
+    `strict` leaves out entities that also have types without a condition. Raises `KafkaError` and
+    `ClientError`.
     """
     from odradek.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 
@@ -81,7 +84,7 @@ def alter_client_quotas(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Operation[dict[QuotaEntity, KafkaError | None]]:
-    """Set and remove quotas; return the error of each entity, or None. Raises `ClientError`."""
+    """Set and remove quotas; return each entity's error, or None on success. Raises `ClientError`."""
     from odradek.wire.messages.alter_client_quotas import (
         AlterClientQuotasRequest,
         AlterClientQuotasRequestEntryData,

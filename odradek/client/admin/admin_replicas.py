@@ -1,7 +1,8 @@
-"""The logs of replicas, as each replica's own broker describes them. Operations, PURE.
+"""The logs of replicas, each described by the broker that has the replica. Operations, PURE.
 
-Each replica answers a debugger's ListOffsets (replica id -2) from its own log, even a follower, or a replica
-without a leader. Only leaders answer other ListOffsets requests.
+A ListOffsets request with the replica id -2 (a debugger) is answered by any replica from its own log. So
+followers answer, and replicas of a partition without a leader. Only leaders answer other ListOffsets
+requests.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ReplicaLog", "describe_replica_logs"]
 
 Replica: TypeAlias = tuple[str, int, int]
-"""Topic, partition, broker."""
+"""(topic, partition, broker id)."""
 _Answer: TypeAlias = "tuple[int, int, int] | KafkaError"
 _DEBUGGER = -2
 _LATEST, _EARLIEST, _NEWEST = -1, -2, -3
@@ -32,9 +33,9 @@ _LATEST, _EARLIEST, _NEWEST = -1, -2, -3
 
 @attrs.frozen
 class ReplicaLog:
-    """The log of one replica: its first offset and its next offset. `newest_ms` is the timestamp of its newest
-    record, in milliseconds since 1970. `newest_epoch` is the leader epoch in which that record was written. Both
-    are None if the log has no records.
+    """The log of one replica: its start offset and its end offset. `newest_ms` is the timestamp of its newest
+    record, in milliseconds since 1970. `newest_epoch` is the leader epoch in which that record was written.
+    Both are None if the log has no records.
     """
 
     start: int
@@ -46,16 +47,17 @@ class ReplicaLog:
 def describe_replica_logs(
     core: ClientCore, replicas: ByPartition[Sequence[int]], *, timeout: float | None = None
 ) -> Operation[dict[Replica, ReplicaLog | CallError]]:
-    """Describe the logs of these replicas (brokers by partition), as each broker sees its own.
+    """Describe the logs of these replicas; `replicas` lists the broker ids of each partition.
 
-    Returns an error for each replica whose broker gave no answer. KAFKA_STORAGE_ERROR means that the replica's
-    directory is offline. Requests are not repeated, so the answer is about this moment. There are three rounds,
-    each with this `timeout` in seconds. Raises `ClientError`.
+    Returns an error for each replica whose broker gave no answer. KAFKA_STORAGE_ERROR means that the
+    replica's directory is offline. Requests are not repeated, so the answer describes the present. There are
+    three rounds of requests, each with this `timeout` in seconds. Raises `ClientError`.
     """
     wanted = [(name, index, node) for (name, index), nodes in replicas.items() for node in nodes]
     ends = yield from _ask(core, wanted, _LATEST, timeout)
     answered = [each for each in wanted if isinstance(ends[each], tuple)]
-    # A silent broker has used up its time already, so do not ask it again: the other replicas would have to wait.
+    # A broker that did not answer has used up its timeout. Do not ask it again: the other replicas would have
+    # to wait.
     starts = yield from _ask(core, answered, _EARLIEST, timeout)
     newest = yield from _ask(core, answered, _NEWEST, timeout)
     found: dict[Replica, ReplicaLog | CallError] = {}
@@ -81,7 +83,9 @@ def describe_replica_logs(
 def _ask(
     core: ClientCore, replicas: Sequence[Replica], timestamp: int, timeout: float | None
 ) -> Operation[dict[Replica, Any]]:
-    """Find the timestamp, offset and leader epoch for each replica, or an error."""
+    """Look up the offset for a timestamp in each replica. Return (timestamp, offset, leader epoch), or the
+    replica's error.
+    """
     from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest
 
     def message(asked: list[Replica], timeout_ms: int) -> ListOffsetsRequest:
@@ -112,6 +116,6 @@ def _ask(
 
 @attrs.frozen
 class _Final:
-    """A broker's answer that must not be asked for again."""
+    """A broker's answer, or its error, that `scatter` must not request again."""
 
     answer: _Answer

@@ -1,7 +1,7 @@
-"""Delegation tokens: making, renewing, ending, listing them (KIP-48, KIP-373). Operations, PURE.
+"""Delegation tokens: creates, renews, expires and lists them (KIP-48, KIP-373). Operations, PURE.
 
-A token stands for its owner: a client logs in by SCRAM with the token's id and its HMAC. The HMAC gives all rights of
-the owner, so `repr` of a token leaves it out.
+A client that logs in with a token acts as the token's owner. It logs in by SCRAM with the token's id and
+HMAC. The HMAC gives all rights of the owner, so `repr` of a token leaves it out.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class DelegationToken:
     renewers: tuple[str, ...]
     issued_at_ms: int
     expires_at_ms: int
-    """The time at which it ends unless it is renewed."""
+    """The time at which the token expires unless it is renewed."""
     max_at_ms: int
-    """The time beyond which the token cannot be renewed."""
+    """The time up to which the token can be renewed."""
     hmac: bytes = attrs.field(repr=False)
 
     @property
     def password(self) -> str:
-        """The password of a login by this token, whose user is `token_id`."""
+        """The password for a SCRAM login with this token; the user name is `token_id`."""
         return base64.b64encode(self.hmac).decode()
 
 
@@ -60,10 +60,11 @@ def create_delegation_token(
     max_lifetime_ms: int = SERVERS_CHOICE,
     timeout: float | None = None,
 ) -> Operation[DelegationToken]:
-    """Create a token for the client's own principal, or for `owner`; all principals are `User:NAME`.
+    """Create a token for the client's own principal, or for `owner`. All principals have the form
+    `User:NAME`.
 
-    With `max_lifetime_ms` -1, the cluster's maximum applies. Brokers accept the token a moment later. Raises
-    `KafkaError` and `ClientError`.
+    With `max_lifetime_ms` -1, the cluster's maximum applies. Brokers need a moment until they accept the new
+    token. Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 
@@ -87,7 +88,8 @@ def create_delegation_token(
 def renew_delegation_token(
     core: ClientCore, hmac: bytes, *, period_ms: int = SERVERS_CHOICE, timeout: float | None = None
 ) -> Operation[int]:
-    """Let a token live for `period_ms` from now (-1: the cluster's period); return the time at which it ends then.
+    """Extend a token to `period_ms` from now (-1: the cluster's period). Return its new expiry time, in
+    milliseconds since 1970.
 
     `hmac` is the token's secret. Raises `KafkaError` and `ClientError`.
     """
@@ -100,7 +102,8 @@ def renew_delegation_token(
 def expire_delegation_token(
     core: ClientCore, hmac: bytes, *, period_ms: int = SERVERS_CHOICE, timeout: float | None = None
 ) -> Operation[int]:
-    """Let a token end `period_ms` from now (-1: now); return the time at which it ends.
+    """Make a token expire `period_ms` from now (-1: now). Return its new expiry time, in milliseconds since
+    1970.
 
     `hmac` is the token's secret. Raises `KafkaError` and `ClientError`.
     """
@@ -113,7 +116,7 @@ def expire_delegation_token(
 def describe_delegation_tokens(
     core: ClientCore, owners: Sequence[str] | None = None, *, timeout: float | None = None
 ) -> Operation[list[DelegationToken]]:
-    """List the tokens of these owners (None: of all) that the client may see, in order of their ids.
+    """List the tokens of these owners (None: of all) that the client may see, sorted by token id.
 
     Raises `KafkaError` and `ClientError`.
     """
@@ -141,7 +144,7 @@ def describe_delegation_tokens(
 
 
 def _asked(core: ClientCore, message: Any, timeout: float | None) -> Operation[Any]:
-    """Send a request as soon as the quota of changes allows it, and return the answer."""
+    """Send a request, repeat it while the quota of controller changes refuses it, and return the answer."""
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
     answers: list[Any] = []

@@ -1,4 +1,4 @@
-"""Topics and the cluster, for an administrator. Operations, PURE.
+"""Creates, deletes and describes topics, and describes the cluster. Operations, PURE.
 
 Each operation imports the message modules that it needs. An import takes a millisecond per class, so a command that
 lists topics should not import the other messages.
@@ -46,7 +46,9 @@ __all__ = [
 
 @attrs.frozen
 class NewTopic:
-    """A topic to create. Without `assignments`, a number of -1 stands for the broker's default."""
+    """A topic to create. Without `assignments`, -1 for `partitions` or `replication_factor` means the
+    broker's default.
+    """
 
     name: str
     partitions: int = -1
@@ -57,7 +59,9 @@ class NewTopic:
 
 @attrs.frozen
 class CreatedTopic:
-    """The outcome of a `NewTopic`: `error` is None when it was created (or would be, with `validate_only`)."""
+    """The outcome for one `NewTopic`. `error` is None if the topic was created, or would be created
+    (`validate_only`).
+    """
 
     name: str
     topic_id: bytes
@@ -68,7 +72,9 @@ class CreatedTopic:
 
 @attrs.frozen
 class NewPartitions:
-    """The new total number of partitions of a topic; `assignments` has the brokers of each new partition."""
+    """The new total number of partitions of a topic. `assignments` has the broker ids for each added
+    partition.
+    """
 
     count: int
     assignments: Sequence[Sequence[int]] | None = None
@@ -76,13 +82,13 @@ class NewPartitions:
 
 @attrs.frozen
 class ClusterDescription:
-    """The cluster as one broker sees it; brokers are sorted by id."""
+    """The cluster as one broker sees it. Brokers are sorted by id."""
 
     cluster_id: str
     controller_id: int
     brokers: tuple[Broker, ...]
     fenced: frozenset[int] = frozenset()
-    """Brokers that are registered but may not serve: dead, starting or shutting down."""
+    """The ids of brokers that are registered but fenced: dead, starting or shutting down."""
 
 
 def create_topics(
@@ -94,9 +100,9 @@ def create_topics(
 ) -> Operation[list[CreatedTopic]]:
     """Create topics; return an outcome for each, in the order of `topics`.
 
-    The request is not repeated after a lost connection: a repetition might fail because the topic exists already.
-    Topics that a quota of changes refuses are requested again when the broker allows it, until the timeout (KIP-599).
-    Raises `ClientError`.
+    The request is not repeated after a lost connection: a repetition might fail because the topic exists
+    already. If a topic is refused because of the quota for controller changes, it is requested again when the
+    quota allows it (KIP-599). Raises `ClientError`.
     """
     from odradek.wire.messages.create_topics import (
         CreatableReplicaAssignment,
@@ -148,10 +154,11 @@ def create_topics(
 def delete_topics(
     core: ClientCore, names: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[tuple[str, KafkaError | None]]]:
-    """Delete topics by name; return the error or None for each. The request is not repeated after a lost connection.
+    """Delete topics by name; return each topic's error, or None on success. The request is not repeated after
+    a lost connection.
 
-    Topics that a quota of changes refuses are requested again when the broker allows it, until the timeout (KIP-599).
-    Raises `ClientError`.
+    If a topic is refused because of the quota for controller changes, it is requested again when the quota
+    allows it (KIP-599). Raises `ClientError`.
     """
     from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
@@ -187,7 +194,7 @@ def create_partitions(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[tuple[str, CallError | None]]]:
-    """Give topics more partitions; return the error or None for each topic. A number is the new total.
+    """Add partitions to topics; return each topic's error, or None on success. An `int` is the new total.
 
     The request is not repeated after a lost connection: a repetition might fail because the partitions exist
     already. Raises `ClientError`.
@@ -232,7 +239,9 @@ def create_partitions(
 def describe_topics(
     core: ClientCore, names: Sequence[str] | None = None, *, timeout: float | None = None
 ) -> Operation[list[Topic]]:
-    """Describe topics in the order of `names`, or all in order of their names. Raises `KafkaError` for an unknown topic."""
+    """Describe topics in the order of `names`; without names, all topics sorted by name. Raises `KafkaError`
+    for an unknown topic.
+    """
     deadline = deadline_of(core, timeout)
     cluster = yield from refresh_metadata(core, names, timeout=deadline - core.now)
     return [cluster.topic(name) for name in (sorted(cluster.topics) if names is None else names)]
@@ -245,7 +254,8 @@ def describe_topic_partitions(
     page_size: int = 2000,
     timeout: float | None = None,
 ) -> Operation[list[Topic]]:
-    """Describe topics in order of their names, in pages of `page_size` partitions (KIP-966); no names: all topics.
+    """Describe topics sorted by name (without names, all topics). Each request asks for at most `page_size`
+    partitions (KIP-966).
 
     Raises `KafkaError` for an unknown topic, and `ClientError`.
     """
@@ -294,8 +304,8 @@ def describe_cluster(
 ) -> Operation[ClusterDescription]:
     """Describe the cluster: its id, controller and brokers.
 
-    Fenced brokers are left out unless `include_fenced` (KIP-1073; brokers before 4.0 do not list them). Raises
-    `KafkaError` and `ClientError`.
+    Fenced brokers are left out unless `include_fenced` is true (KIP-1073). Brokers before 4.0 do not list
+    fenced brokers. Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.describe_cluster import DescribeClusterRequest
 

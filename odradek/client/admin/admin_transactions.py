@@ -1,4 +1,4 @@
-"""Transactions: lists them, finds those that block readers, and ends them (KIP-664). Operations, PURE."""
+"""Transactions: lists, describes, fences and aborts them (KIP-664). Operations, PURE."""
 
 from __future__ import annotations
 
@@ -39,16 +39,24 @@ __all__ = [
 ]
 
 TIMELESS_MS = (1 << 31) - 1
-"""The timeout of transactions without one, whose end another system decides (KIP-939)."""
+"""The timeout value of a transaction that has no timeout, because another system decides how it ends
+(KIP-939).
+"""
 _FENCING_TIMEOUT_MS = 60_000
-"""The timeout that the transactional id keeps until its next producer sets its own. Brokers may limit it."""
+"""The transaction timeout that fencing leaves with the transactional id, until its next producer sets
+another. Brokers may limit it.
+"""
 _IGNORES_EPOCHS_GROWING = 0
-"""The transaction version of an operator's marker: the marker may have the same epoch as the transaction that it ends."""
+"""The transaction version of an operator's marker. With it, the marker may have the same epoch as the
+transaction that it ends.
+"""
 
 
 @attrs.frozen
 class TransactionListing:
-    """A transactional id in a coordinator's list. `state` has Kafka's name: Ongoing, PrepareCommit, ..."""
+    """A transactional id in a coordinator's list. `state` is Kafka's name of the state: Ongoing,
+    PrepareCommit, ...
+    """
 
     transactional_id: str
     coordinator: int
@@ -58,7 +66,7 @@ class TransactionListing:
 
 @attrs.frozen
 class TransactionDescription:
-    """A transactional id and its newest transaction; with an `error`, only the id is known."""
+    """A transactional id and its newest transaction. If `error` is set, only the id is known."""
 
     transactional_id: str
     coordinator: int = -1
@@ -68,19 +76,19 @@ class TransactionDescription:
     timeout_ms: int = -1
     """Milliseconds; `TIMELESS_MS` if the transaction has no timeout."""
     start_ms: int | None = None
-    """The begin of the transaction, in milliseconds since 1970; None if there is none."""
+    """The start of the transaction, in milliseconds since 1970; None if no transaction is open."""
     partitions: tuple[TopicPartition, ...] = ()
     error: CallError | None = None
 
     @property
     def is_timeless(self) -> bool:
-        """True if the coordinator never aborts the transaction by itself."""
+        """True if the transaction has no timeout, so that only its producer or an operator ends it."""
         return self.timeout_ms == TIMELESS_MS
 
 
 @attrs.frozen
 class FencedProducer:
-    """The outcome of `fence_producer`: the earlier state, and the producer id and epoch that are valid from now on."""
+    """The outcome of `fence_producer`: the state before, and the producer id and epoch that are valid now."""
 
     before: TransactionDescription
     producer_id: int
@@ -96,10 +104,10 @@ def list_transactions(
     transactional_id_pattern: str | None = None,
     timeout: float | None = None,
 ) -> Operation[list[TransactionListing]]:
-    """List the transactional ids of all coordinators, sorted, that match all given filters.
+    """List the transactional ids of all coordinators that match all given filters, sorted by id.
 
-    The pattern has RE2's syntax and matches whole ids (KIP-1152). Raises the `KafkaError` or `ClientError` of the
-    first broker that failed, because the list would be incomplete.
+    The pattern has RE2's syntax and matches whole ids (KIP-1152). Raises the `KafkaError` or `ClientError` of
+    the first broker that failed, because the list would be incomplete.
     """
     from odradek.wire.messages.list_transactions import ListTransactionsRequest
 
@@ -223,8 +231,9 @@ def abort_transaction(
     """Abort the open transaction that begins at an offset, on this one partition; return the transaction's
     producer.
 
-    Use this for transactions that their coordinators have forgotten: only the partition's leader is asked. The
-    marker has the producer's own epoch, and the epoch of the last coordinator.
+    Use this for transactions that no coordinator knows any more: only the partition's leader gets a request.
+    The marker has the producer's own epoch, and the epoch of the coordinator that wrote the partition's last
+    marker.
 
     Raises:
         KafkaError: for instance INVALID_TXN_STATE: no transaction is open there.

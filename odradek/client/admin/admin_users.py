@@ -1,4 +1,4 @@
-"""SCRAM users: listing them, making and removing their credentials (KIP-554). Operations, PURE."""
+"""SCRAM users: lists them, creates and removes their credentials (KIP-554). Operations, PURE."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 @attrs.frozen
 class ScramUpsertion:
-    """A credential to create or to replace. It has the salted password, never the password."""
+    """A SCRAM credential to create or to replace. It contains the salted password instead of the password."""
 
     user: str
     mechanism: str
@@ -38,8 +38,8 @@ class ScramUpsertion:
     def of_password(
         cls, user: str, mechanism: str, password: str, *, salt: bytes, iterations: int = 4096
     ) -> ScramUpsertion:
-        """Derive the credential of a password. `salt` is 16 random bytes or more, new for each password. Takes
-        milliseconds. Raises `ValueError` for an unknown mechanism.
+        """Derive a credential from a password; this takes milliseconds. `salt` is 16 or more random bytes,
+        new for each password. Raises `ValueError` for an unknown mechanism.
         """
         known = MECHANISMS.get(mechanism)
         if known is None:
@@ -51,7 +51,7 @@ class ScramUpsertion:
 
 @attrs.frozen
 class ScramDeletion:
-    """A credential to remove."""
+    """A SCRAM credential to remove."""
 
     user: str
     mechanism: str
@@ -60,9 +60,9 @@ class ScramDeletion:
 def describe_user_scram_credentials(
     core: ClientCore, users: Sequence[str] | None = None, *, timeout: float | None = None
 ) -> Operation[dict[str, Mapping[str, int] | KafkaError]]:
-    """Return the iterations by mechanism, or an error, for each user (None: for all users).
+    """Return, for each user (None: all users), the iterations of each mechanism, or an error.
 
-    The answer comes from the image of one broker. Raises `KafkaError` and `ClientError`.
+    One broker answers with the credentials that it knows. Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.describe_user_scram_credentials import (
         DescribeUserScramCredentialsRequest,
@@ -90,7 +90,9 @@ def describe_user_scram_credentials(
 def alter_user_scram_credentials(
     core: ClientCore, changes: Sequence[ScramDeletion | ScramUpsertion], *, timeout: float | None = None
 ) -> Operation[dict[str, KafkaError | None]]:
-    """Change credentials, at most one of each user; return the error of each user, or None. Raises `ClientError`."""
+    """Create and remove credentials, with at most one change per user. Return each user's error, or None on
+    success. Raises `ClientError`.
+    """
     from odradek.wire.messages.alter_user_scram_credentials import (
         AlterUserScramCredentialsRequest,
         ScramCredentialDeletion,
@@ -122,6 +124,6 @@ def alter_user_scram_credentials(
 
 
 def _number(mechanism: str) -> int:
-    """Return Kafka's number of a mechanism; for an unknown mechanism 0, which servers refuse."""
+    """Return Kafka's number of a SCRAM mechanism; 0 for an unknown mechanism, which servers refuse."""
     known = MECHANISMS.get(mechanism)
     return 0 if known is None else known.number

@@ -1,1 +1,1 @@
-"""Positions, fetches and group membership: the consumer without threads."""
+"""The consumer without IO and threads: positions, fetches and group membership."""

@@ -1,13 +1,13 @@
-"""The assignors of a group's partitions to its members: range, round robin, cooperative-sticky, and an
-application's own. PURE.
+"""The assignors of a group's partitions to its members: range, round robin, cooperative-sticky, and an application's
+own. PURE.
 
-The group's leader runs an assignor over all members' subscriptions; the other members get the outcome. The leader
-and the other members may be different clients (Java's, librdkafka's). So the outcome of range and round robin is
-that of Kafka's own assignors. Sticky members send their claims in Kafka's format.
+The group's leader runs an assignor on the subscriptions of all members, and sends each member its assignment. The
+leader and the other members may be different clients (Java's, librdkafka's). So range and round robin assign exactly
+as Kafka's own assignors do. Members with the sticky assignor send their claims in Kafka's format.
 
-Claims: with the cooperative protocol (KIP-429) members keep their partitions during a rebalance, and send the list
-of partitions that they own. A partition that moves is left out in the first round. Its owner gives it up and
-rejoins, and the second round assigns it.
+Claims: with the cooperative protocol (KIP-429) members keep their partitions during a rebalance, and send the list of
+partitions that they own. A partition that moves is left out in the first round. Its owner gives it up and rejoins,
+and the second round assigns it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 Assignment = dict[str, list[TopicPartition]]
-"""Partitions by member id; every member has an entry."""
+"""The partitions of each member, by member id. Every member has an entry."""
 
 _VERSION = Struct(">h")
 _GENERATION = Struct(">i")
@@ -54,7 +54,7 @@ _PROTOCOL_VERSION_MAX = 3
 class MemberSubscription:
     """The subscription that a member sends when it joins.
 
-    `generation` is the generation in which it was assigned the claimed partitions, or -1.
+    `generation` is the group generation in which the member got the partitions that it claims (`owned`), or -1.
     """
 
     member_id: str
@@ -80,16 +80,18 @@ class Assignor(Protocol):
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
-        """Assign partitions to members. `partition_counts` has every subscribed topic that exists."""
+        """Assign partitions to members. `partition_counts` has the number of partitions of every subscribed topic
+        that exists.
+        """
 
     def user_data(self, generation: int) -> bytes | None:
-        """Make the bytes that a member sends to the leader's assignor with its subscription."""
+        """Return the bytes that a member sends to the leader's assignor with its subscription, or None for no bytes."""
 
 
 @attrs.frozen
 class RangeAssignor:
-    """Assigns each topic separately, in contiguous ranges. If the numbers do not divide, the first members get one
-    partition more.
+    """Assigns each topic separately, in contiguous ranges. If a topic's partitions cannot be divided evenly, the
+    first members get one more.
     """
 
     name: str = "range"
@@ -98,7 +100,7 @@ class RangeAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
-        """Assign as Kafka's RangeAssignor does without racks."""
+        """Assign as Kafka's RangeAssignor does when racks are unknown."""
         found: Assignment = {member.member_id: [] for member in members}
         for topic in sorted(partition_counts):
             readers = [member for member in _in_order(members) if topic in member.topics]
@@ -119,7 +121,7 @@ class RangeAssignor:
 
 @attrs.frozen
 class RoundRobinAssignor:
-    """Assigns all partitions of all topics in turn to the members."""
+    """Assigns the partitions of all topics to the members in turn."""
 
     name: str = "roundrobin"
     cooperative: bool = False
@@ -147,7 +149,9 @@ class RoundRobinAssignor:
 
 @attrs.frozen
 class CooperativeStickyAssignor:
-    """Balances the partitions; members keep theirs as far as balance allows (KIP-54, KIP-429)."""
+    """Balances the number of partitions per member; members keep their partitions as far as balance allows (KIP-54,
+    KIP-429).
+    """
 
     name: str = "cooperative-sticky"
     cooperative: bool = True
@@ -157,8 +161,8 @@ class CooperativeStickyAssignor:
     ) -> Assignment:
         """Assign partitions so that loads differ by at most one, if all members have the same subscription.
 
-        With different subscriptions, no single move improves the result. A partition that moves between members is
-        in no assignment of this round.
+        With different subscriptions, loads may differ more, but no single move improves the balance. A partition that
+        moves between members is left out, and is assigned in the next rebalance.
         """
         owners = _claims(partition_counts, members)
         found = _balanced(partition_counts, members, owners)
@@ -168,7 +172,9 @@ class CooperativeStickyAssignor:
         }
 
     def user_data(self, generation: int) -> bytes | None:
-        """Encode the generation of the claims, for leaders that support only version 1 of the protocol."""
+        """Encode the generation of the claims. Leaders that support only version 1 of the consumer protocol read it
+        from there.
+        """
         return _GENERATION.pack(generation)
 
 
@@ -183,7 +189,9 @@ _BUILT_IN: dict[str, Assignor] = {
 
 
 def assignor_for(named: Any) -> Assignor:
-    """Find the assignor for a name (`range`, Kafka's class names); return an object unchanged. Raises `ValueError`."""
+    """Return the built-in assignor of a name (`range`, or a Kafka class name), or an assignor object as it is. Raises
+    `ValueError` for an unknown name.
+    """
     if isinstance(named, str):
         found = _BUILT_IN.get(named) or _BUILT_IN.get(named.rpartition(".")[2])
         if found is None:
@@ -199,7 +207,7 @@ def assignor_for(named: Any) -> Assignor:
 
 
 def _in_order(members: Iterable[MemberSubscription]) -> list[MemberSubscription]:
-    """Sort static members by instance id before dynamic members by member id, as in Kafka."""
+    """Sort members as Kafka does: static members by instance id, then dynamic members by member id."""
     return sorted(
         members, key=lambda m: (m.group_instance_id is None, m.group_instance_id or "", m.member_id)
     )
@@ -219,8 +227,8 @@ def _all_partitions(partition_counts: Mapping[str, int]) -> list[TopicPartition]
 def _claims(
     partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
 ) -> dict[TopicPartition, str]:
-    """Find the owner of each partition from the members' claims. The later generation wins; claims of equal
-    generations are void.
+    """Find the owner of each partition from the claims of the members. The claim with the latest generation wins; if
+    two claims have that generation, neither counts.
     """
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in _in_order(members):
@@ -252,7 +260,7 @@ def _balanced(
             found[owner].append(key)
         elif readers[key.topic]:
             homeless.append(key)
-    # Assign partitions with the fewest possible readers first, while there is still a choice.
+    # Assign the partitions with the fewest possible members first, while these members still have few partitions.
     homeless.sort(key=lambda key: (len(readers[key.topic]), key))
     for key in homeless:
         least = min(readers[key.topic], key=lambda member_id: len(found[member_id]))
@@ -262,10 +270,9 @@ def _balanced(
 
 
 def _even_out(found: Assignment, readers: Mapping[str, list[str]]) -> None:
-    """Move single partitions to a member with at least two fewer, each time from the most loaded member that has a
-    suitable one.
+    """Balance an assignment: move single partitions from the most loaded members to members with at least two fewer.
 
-    Each move lowers the sum of the squared loads, so it ends.
+    The loop ends, because each move lowers the sum of the squared loads.
     """
     while any(
         _give_one(found, giver, readers)
@@ -288,7 +295,7 @@ def _give_one(found: Assignment, giver: str, readers: Mapping[str, list[str]]) -
 
 
 def encode_subscription(subscription: MemberSubscription) -> bytes:
-    """Encode a ConsumerProtocolSubscription, version 3, behind its version."""
+    """Encode a subscription as ConsumerProtocolSubscription, version 3, after the two bytes of the version."""
     owned: dict[str, list[int]] = {}
     for topic, partition in sorted(subscription.owned):
         owned.setdefault(topic, []).append(partition)
@@ -305,7 +312,9 @@ def encode_subscription(subscription: MemberSubscription) -> bytes:
 
 
 def decode_subscription(member_id: str, group_instance_id: str | None, metadata: bytes) -> MemberSubscription:
-    """Decode a member's subscription. Newer versions only append fields. Raises `MalformedMessage`."""
+    """Decode the subscription in a member's metadata. Unknown fields of newer versions are ignored. Raises
+    `MalformedMessage`.
+    """
     message = decode(ConsumerProtocolSubscription, *_version(metadata), exact=False)
     generation = message.generation_id
     user_data = message.user_data
@@ -323,7 +332,7 @@ def decode_subscription(member_id: str, group_instance_id: str | None, metadata:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Encode a ConsumerProtocolAssignment, version 3, behind its version."""
+    """Encode partitions as ConsumerProtocolAssignment, version 3, after the two bytes of the version."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -336,7 +345,9 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(assignment: bytes) -> list[TopicPartition]:
-    """Decode the partitions that the leader has assigned; none in an empty assignment. Raises `MalformedMessage`."""
+    """Decode the partitions that the leader has assigned to this member; none if `assignment` is empty. Raises
+    `MalformedMessage`.
+    """
     if not assignment:
         return []
     message = decode(ConsumerProtocolAssignment, *_version(assignment), exact=False)
@@ -344,7 +355,9 @@ def decode_assignment(assignment: bytes) -> list[TopicPartition]:
 
 
 def _version(data: bytes) -> tuple[int, bytes, int]:
-    """Read the version, and return it with `decode`'s other arguments."""
+    """Read the version of the consumer protocol. Return the arguments for `decode`: version, data, offset of the
+    message.
+    """
     if len(data) < _VERSION.size:
         raise MalformedMessage("the data of a group member is cut off")
     (version,) = _VERSION.unpack_from(data)

@@ -3,17 +3,18 @@
 One commit is under way at a time, so the coordinator gets them in the order of the calls. Waiting asynchronous
 commits are merged: an application that commits each record has at most two of them.
 
-A commit beside a rebalance
----------------------------
-* A commit carries the member and generation of the moment when it was asked for. Once the group has moved on, the
-  coordinator refuses these offsets, because others may have the partitions.
-* A cooperative member keeps partitions through a rebalance. Offsets of those that it held all the time are committed
-  again, under the new generation. Partitions that were given up or lost meanwhile are refused, even if they are back.
-  So are all partitions if a generation passed without this member.
-* Between JoinGroup and SyncGroup the coordinator takes no commit (REBALANCE_IN_PROGRESS). So a commit waits for the
-  answers of both, at most until its own deadline.
-* In a group of the new protocol a commit carries the member epoch. A coordinator that has a later one refuses it
-  (STALE_MEMBER_EPOCH). A heartbeat brings that epoch; then the offsets of partitions that the member kept are sent again.
+Commits during a rebalance
+--------------------------
+* A commit carries the member and generation that the consumer had when the commit was requested. After a rebalance
+  the coordinator refuses these offsets, because other members may have the partitions.
+* A cooperative member keeps partitions during a rebalance. Offsets of the kept partitions are committed again under
+  the new generation. Offsets of partitions that the member gave up or lost meanwhile are refused, even if it has them
+  again. If the group had a generation without this member, all its offsets are refused.
+* Between JoinGroup and SyncGroup the coordinator takes no commit (REBALANCE_IN_PROGRESS). So a commit waits until
+  both have been answered, at most until its own deadline.
+* In a group of the new protocol a commit carries the member epoch. A coordinator with a later epoch refuses the
+  commit (STALE_MEMBER_EPOCH). The next heartbeat brings the later epoch; then the offsets of the kept partitions are
+  sent again.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ __all__ = ["Commits"]
 
 _SECONDS_BEFORE_REBALANCE = 10.0
 _REBALANCE_SECONDS_MAX = 10.0
-"""The time for which a member that is not joining repeats a commit that was refused for a rebalance. Kafka's
-coordinator refuses until the group's leader has assigned; other coordinators may wait for this member to join.
+"""Seconds for which a commit that was refused because of a rebalance is repeated, while this member need not rejoin.
+Kafka's coordinator refuses until the group's leader has assigned; other coordinators may wait for this member to
+join.
 """
 _GROUP_MOVES = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH}
@@ -55,21 +57,25 @@ _NEVER = float("inf")
 
 @attrs.define(eq=False)
 class _Batch:
-    """Offsets that are sent to the coordinator in one request, in the name of one member."""
+    """The offsets of one OffsetCommit request, and the member (id and generation) that the request names."""
 
     who: Member
     offsets: dict[TopicPartition, OffsetAndMetadata]
     held: dict[TopicPartition, PartitionState]
-    """The states of the batch's partitions that the member had when the commit was requested."""
+    """The partition states that the member had when the commit was requested, for the partitions of this batch."""
     deadline: float
     may_grow: bool
-    """True until the batch is sent, unless a caller waits for this batch alone."""
+    """True while later commits may be merged into this batch: until it is sent, unless a caller waits for this batch
+    alone.
+    """
     is_done: bool = False
     error: Exception | None = None
 
 
 class Commits:
-    """The commits of a consumer: the time of the next automatic commit, and the outcomes of completed commits."""
+    """Sends the commits of a consumer, and keeps the time of the next automatic commit and the outcomes of completed
+    commits.
+    """
 
     def __init__(
         self,
@@ -82,38 +88,43 @@ class Commits:
         arrived: Signal,
         positions: Callable[[Iterable[TopicPartition] | None], dict[TopicPartition, OffsetAndMetadata]],
     ) -> None:
-        """`arrived` is notified when a commit has ended; `positions` returns the application's present positions."""
+        """Make an object without commits. `arrived` is notified when a commit has ended; `positions` returns the
+        application's present positions.
+        """
         self._core = core
         self._settings = settings
         self._subscription = subscription
         self._coordinator = coordinator
         self.membership = membership
-        """The membership of the protocol in use."""
+        """The group membership, by the classic or by the new protocol; None without a group."""
         self._arrived = arrived
         self._positions = positions
         self.due_at = _NEVER
-        """The time of the next automatic commit, in seconds of the core's clock."""
+        """The time of the next automatic commit, in seconds of the core's clock; infinite if commits are not
+        automatic.
+        """
         if settings.enable_auto_commit:
             self.due_at = core.now + settings.auto_commit_interval_ms / 1000
         self.completed: deque[
             tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], Exception | None]
         ] = deque()
-        """Ended commits whose callbacks the shell still has to call."""
+        """Completed commits whose callbacks the shell must still call: callback, offsets, error or None."""
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
-        """The commit that is under way, and those that wait for it."""
+        """The batches to send: the first may be under way, the others wait for it."""
         self.gone: dict[TopicPartition, bytes | None] = {}
-        """Partitions of deleted topics, with the topics' ids."""
+        """The partitions of deleted topics, with the id of the deleted topic."""
         self._turned = core.signal()
 
     def are_due(self, now: float) -> bool:
-        """True if the next automatic commit's time has come; `now` in seconds."""
+        """True if it is time for the next automatic commit; `now` is in seconds."""
         return now >= self.due_at
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout: float) -> Operation[None]:
-        """Commit. As in Java's client, an empty commit sends no request.
+        """Commit offsets, and return when the coordinator has stored them. As in Java's client, an empty commit sends
+        no request.
 
-        Raises `KafkaError` (ILLEGAL_GENERATION and its like: other members have the partitions), `ClientError`.
+        Raises `ClientError`, or `KafkaError` (such as ILLEGAL_GENERATION if other members have the partitions now).
         """
         if not offsets:
             return
@@ -123,7 +134,7 @@ class Commits:
     def commit_later(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> Operation[None]:
-        """Queue a commit like `commit`, but put the outcome into `completed`."""
+        """Commit offsets in the background, and put the outcome and the callback into `completed`."""
         error: Exception | None = None
         try:
             yield from self._send_with_others(offsets)
@@ -135,7 +146,7 @@ class Commits:
             self._arrived.notify()
 
     def _send_with_others(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Operation[None]:
-        """Commit together with other waiting commits. Raises as `commit` does."""
+        """Commit offsets in one request with other waiting commits. Raises as `commit` does."""
         if not offsets:
             return
         who = self._member()
@@ -175,8 +186,8 @@ class Commits:
             yield Wait(until=deadline, signals=(self._turned,))
 
     def _send(self, batch: _Batch) -> Operation[None]:
-        """Send a batch when all earlier batches have ended."""
-        batch.error = ClientClosed("the application gave up the commit")
+        """Wait until all earlier batches have been sent and answered, then send this batch."""
+        batch.error = ClientClosed("the application cancelled the commit")
         try:
             while self._queue[0] is not batch:
                 if self._core.now >= batch.deadline:
@@ -198,8 +209,8 @@ class Commits:
             self._turned.notify()
 
     def _send_until_judged(self, batch: _Batch) -> Operation[None]:
-        """Send a batch. Offsets that are refused because of a rebalance are sent again, if the member still has
-        their partitions.
+        """Send a batch until every offset is accepted or finally refused. Offsets refused because of a rebalance are
+        sent again if the member still has their partitions.
         """
         who, pending = batch.who, dict(batch.offsets)
         refused: dict[TopicPartition, KafkaError] = {}
@@ -231,7 +242,7 @@ class Commits:
     def _send_once(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], who: Member, deadline: float
     ) -> Operation[dict[TopicPartition, KafkaError]]:
-        """Send the commit once. Return the errors of the refused partitions."""
+        """Send one OffsetCommit request. Return the errors of the refused partitions; empty if all were accepted."""
         try:
             yield from self._the_coordinator().commit(
                 offsets, who, deadline=deadline, topic_ids=self._topic_ids(offsets)
@@ -241,20 +252,23 @@ class Commits:
         return {}
 
     def _wait_for_assignment(self, batch: _Batch) -> Operation[None]:
-        """Wait while this member has joined a generation and knows no assignment yet. Raises `KafkaError`
-        REBALANCE_IN_PROGRESS when the time is up."""
+        """Wait while this member has joined a generation but has no assignment yet. Raises `KafkaError`
+        REBALANCE_IN_PROGRESS at the batch's deadline.
+        """
         membership = self.membership
         while membership is not None and membership.awaits_assignment and self._are_held(batch, batch.held):
             if self._core.now >= batch.deadline:
                 reached("client.commit_gave_up_on_assignment")
-                text = "the group was still assigning partitions when the time for the commit was up"
+                text = "the commit timed out while the group was still assigning partitions"
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, text)
             yield Wait(until=batch.deadline, signals=(self._arrived,))
 
     def _in_whose_name(
         self, batch: _Batch, who: Member, keys: Iterable[TopicPartition]
     ) -> tuple[Member, dict[TopicPartition, KafkaError]]:
-        """Return the member in whose name to send a batch, and the refusals of partitions that it did not keep."""
+        """Return the member to name in a commit request. Also return an error for each partition that this member has
+        not kept since the commit was requested.
+        """
         membership = self.membership
         if membership is None or membership.member == who or not membership.goes_on_from(who):
             return who, {}
@@ -269,14 +283,16 @@ class Commits:
         return membership.member, given_up
 
     def _are_held(self, batch: _Batch, keys: Iterable[TopicPartition]) -> bool:
-        """True if the member has kept one of these partitions without a break since the commit was requested."""
+        """True if the member has kept at least one of these partitions since the commit was requested."""
         partitions = self._subscription.partitions
         return any(key in batch.held and partitions.get(key) is batch.held[key] for key in keys)
 
     def _wait_for_group(
         self, batch: _Batch, who: Member, kept_out: dict[TopicPartition, KafkaError], patient_until: float
     ) -> Operation[bool]:
-        """Wait for the join that decides on refused offsets. Returns True if they are to be sent again."""
+        """Wait until the member has rejoined, so that its refused offsets can be judged. Return True if the offsets
+        should be sent again.
+        """
         membership, core = self.membership, self._core
         if membership is None or who.generation < 0:
             return False
@@ -304,7 +320,7 @@ class Commits:
     def _wait_for_epoch(
         self, membership: Membership, batch: _Batch, who: Member, patient_until: float
     ) -> Operation[bool]:
-        """Wait until a heartbeat has brought another epoch. Return True if the offsets are to be sent again."""
+        """Wait until a heartbeat has brought another member epoch. Return True if the offsets should be sent again."""
         reached("client.commit_waits_for_epoch")
         membership.renew_epoch()
         while membership.member == who:
@@ -314,7 +330,7 @@ class Commits:
         return membership.goes_on_from(who)
 
     def _topic_ids(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
-        """Return the ids of the topics that these partitions were read from, or else their present ids."""
+        """Return the id of each partition's topic: the id when the partition was read, or else the current id."""
         known = self._core.cluster.topics
         found = {}
         for key in keys:
@@ -327,7 +343,9 @@ class Commits:
         return found
 
     def _note_gone(self, refusal: CommitRefused) -> None:
-        """Leave partitions of deleted topics out of automatic commits, until their topic has another id."""
+        """Exclude partitions from automatic commits if their commit was refused because the topic was deleted. They
+        stay excluded until the topic has a new id.
+        """
         gone = [key for key, error in refusal.errors.items() if isinstance(error, TopicGone)]
         ids = self._topic_ids(gone)
         for key in gone:
@@ -337,7 +355,7 @@ class Commits:
             self.gone[key] = ids.get(key)
 
     def _automatic(self, keys: Iterable[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions that an automatic commit covers."""
+        """Return the positions that an automatic commit would commit for these partitions (None: for all)."""
         offsets = self._positions(keys)
         if self.gone:
             ids = self._topic_ids(self.gone)
@@ -348,8 +366,9 @@ class Commits:
         return {key: offset for key, offset in offsets.items() if key not in self.gone}
 
     def _member(self) -> Member:
-        """Return the member in whose name to commit now. Raises `KafkaError`: UNKNOWN_MEMBER_ID outside of the group,
-        FENCED_INSTANCE_ID."""
+        """Return the member (id and generation) that a commit must name now; an empty member outside of a group.
+        Raises `KafkaError` UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
+        """
         self._the_coordinator()
         membership = self.membership
         if not self._subscription.grouped or membership is None:
@@ -363,11 +382,11 @@ class Commits:
         return membership.member
 
     def commit_if_due(self) -> None:
-        """Begin an automatic commit of all positions if it is due."""
+        """Start an automatic commit of all positions if it is time for one."""
         if self._core.now < self.due_at:
             return
         self.due_at = self._core.now + max(1, self._settings.auto_commit_interval_ms) / 1000
-        # Commit all positions, even unchanged ones: an offset that is not committed again expires (KIP-211).
+        # Commit unchanged positions as well: an offset that is not committed again expires (KIP-211).
         offsets = self._automatic(None)
         membership = self.membership
         idle = self._subscription.grouped and (membership is None or not membership.may_commit_automatically)
@@ -375,12 +394,16 @@ class Commits:
             self._core.start(self.commit_later(offsets, None), self._core.now)
 
     def commit_before_rebalance(self, keys: Iterable[TopicPartition]) -> Operation[None]:
-        """Commit these positions before other members get the partitions, if commits are automatic."""
+        """Commit the positions of these partitions before other members get them. This applies only to automatic
+        commits.
+        """
         if self.membership is not None and self.membership.is_member:
             yield from self.commit_at_the_end(keys, _SECONDS_BEFORE_REBALANCE)
 
     def commit_at_the_end(self, keys: Iterable[TopicPartition], timeout: float) -> Operation[None]:
-        """Commit these positions for the last time, if commits are automatic. An error is only noted."""
+        """Commit the positions of these partitions a last time. This applies only to automatic commits. An error is
+        kept in `last_error` instead of raised.
+        """
         if not self._settings.enable_auto_commit or self._coordinator is None:
             return
         try:
@@ -391,7 +414,9 @@ class Commits:
     def committed(
         self, keys: Iterable[TopicPartition], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Ask the coordinator for the offsets that the group has committed; None for a partition without an offset."""
+        """Fetch the committed offsets of these partitions from the coordinator; None for a partition without a
+        commit.
+        """
         found = yield from self._the_coordinator().committed(keys, deadline=self._core.now + timeout)
         return found
 

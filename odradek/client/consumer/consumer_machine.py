@@ -1,20 +1,20 @@
-"""A consumer without IO: the common part of its blocking and its async shell. PURE.
+"""A consumer without IO, on which the blocking and the async consumer are built. PURE.
 
 Theory of operation
 -------------------
 Four operations run in the background (`background`): fetching ahead, finding positions, refreshing metadata,
-membership of the group. They and the application's calls share the state in `Subscription`. A poll is two steps of
-the shell:
+membership of the group. The background operations and the application's calls share the state in `Subscription`. The
+shell makes a poll in two steps:
 
-1. `take(now, what)` returns, at once, records that were fetched already, if nothing else is due.
-2. Otherwise `wait(timeout)`, an operation, until there is something to take or the time is up. Its result may be a
-   `RebalanceEvent`: the shell calls the listener, then `notified(event)`, and begins again.
+1. `take(now, what)` returns records that were fetched already. It returns at once, and returns none while other work
+   is due.
+2. If there were none, the operation `wait(timeout)` runs until there are records to take or the time is up. It may
+   return a `RebalanceEvent`: then the shell calls the listener and `notified(event)`, and repeats the poll.
 
 Records are taken in the application's own thread, so an interrupted poll loses none.
 
 Automatic commits happen in `wait`, before any record is taken: by then the application has processed the records of
-earlier polls (Kafka's at-least-once). They also happen before partitions are given up, and when the consumer
-closes.
+earlier polls (Kafka's at-least-once). They also happen before partitions are given up, and when the consumer closes.
 
 Iteration yields the records of a poll one by one (`Handout`). During the iteration, positions include only yielded
 records. When a handout ends early, `settle` returns its other records to the next poll.
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 class ConsumerMachine:
-    """A consumer without IO. `wall_ms` returns the time of day, for `auto.offset.reset=by_duration`."""
+    """A consumer without IO. `wall_ms` returns milliseconds since 1970, for `auto.offset.reset=by_duration`."""
 
     def __init__(self, core: ClientCore, settings: ConsumerSettings, wall_ms: Callable[[], int]) -> None:
         self.core = core
@@ -74,7 +74,7 @@ class ConsumerMachine:
         self.subscription = Subscription()
         self.woken = False
         self.stirred = False
-        """True while there is news for the background operations. The shell must step the core then."""
+        """True if the background operations have something new to do. Then the shell must step the core."""
         self._news = core.signal()
         self._arrived = core.signal()
         self._errors: deque[Exception] = deque()
@@ -110,7 +110,7 @@ class ConsumerMachine:
         )
         self.delivery = Delivery(settings, self._fetching.ready)
         self.handout: Handout | None = None
-        """The records that an iterator is yielding."""
+        """The records that an iterator over the consumer is yielding; None if there is no such iterator."""
         self._chooser: KindChooser | None = None
         self.membership = self._first_membership()
         self.commits = Commits(
@@ -126,12 +126,14 @@ class ConsumerMachine:
         self.records_taken = 0
 
     def _first_membership(self) -> Membership | None:
-        """Make the membership that the configuration asks for; with `auto`, the classic one begins."""
+        """Make the membership for the configured `group.protocol` (`auto`: the classic protocol first). Return None
+        without a group.
+        """
         protocol = self.settings.group_protocol
         return None if self.coordinator is None else self._new_membership(protocol == CONSUMER)
 
     def _new_membership(self, is_new: bool) -> Membership:
-        """Make a membership, by the new protocol or by the classic one."""
+        """Make a membership that uses the new protocol (KIP-848) or the classic one."""
         assert self.coordinator is not None
         if self.settings.group_protocol == AUTO and self._chooser is None:
             self._chooser = KindChooser(self.core, self.settings, self.coordinator)
@@ -151,7 +153,7 @@ class ConsumerMachine:
         return made
 
     def _be_member(self, membership: Membership) -> Operation[None]:
-        """Run the membership of the group, with one protocol after the other."""
+        """Run the group membership for ever. When it ends, continue with the other protocol's membership."""
         while True:
             yield from membership.run()
             former, membership = membership, self._new_membership(membership.protocol == CLASSIC)
@@ -160,14 +162,16 @@ class ConsumerMachine:
             self._arrived.notify()
 
     def background(self) -> list[Operation[None]]:
-        """List the operations to start once."""
+        """Return the background operations, which the shell starts once."""
         running = [self._fetching.run(), self._positions.run(), self._metadata.run()]
         if self.membership is not None:
             running.append(self._be_member(self.membership))
         return [self._guarded(operation) for operation in running]
 
     def _guarded(self, operation: Operation[None]) -> Operation[None]:
-        """Run a background operation. If a bug ends it, every later call raises that error."""
+        """Run a background operation. If a bug makes it raise, every later call of the application raises the same
+        error.
+        """
         try:
             yield from operation
         except Exception as error:  # noqa: BLE001 - every later call of the application raises it
@@ -181,7 +185,7 @@ class ConsumerMachine:
     def _position_failed(self, state: PartitionState, error: Exception) -> None:
         if self.subscription.partitions.get(state.key) is not state:
             reached("client.position_of_former_partition_dropped")
-            return  # the operation was given up meanwhile
+            return  # the partition was revoked meanwhile
         state.error = error
         self._fetching.ready[state] = None
         self._arrived.notify()
@@ -208,18 +212,18 @@ class ConsumerMachine:
         changed = self.subscription.match(names)
         if self.membership is not None:
             if changed:
-                self.membership.subscription_changed("other topics match the subscription now")
+                self.membership.subscription_changed("the topics that match the subscription have changed")
                 self._arrived.notify()
             self.membership.topics_updated()
 
     # Polls
 
     def take(self, now: float, what: Callable[[], list[T]], *, waited: bool = False) -> list[T]:
-        """Return the records that `what` takes. Return none if other work is due first; then the shell calls
+        """Return the records that `what` takes. Return none if other work is due first: then the shell must run
         `wait`.
 
-        With `waited`, this poll has waited already, so a commit is not due again, even with a short interval. Raises
-        the error of a partition when its turn has come.
+        `waited` says that this poll has run `wait` already, so no automatic commit is due before the records. If
+        fetching a partition failed, raises the error when that partition is next.
         """
         if self._is_due(now, waited=waited):
             return []
@@ -235,7 +239,9 @@ class ConsumerMachine:
         return found
 
     def hand_out(self, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
-        """Yield the records of the last poll one by one. It ends early when another call takes them back."""
+        """Yield the records of the last poll one by one. The iterator ends early if another call takes the records
+        back.
+        """
         before = {
             state.key: (state, state.serial, OffsetAndMetadata(*position))
             for state, position in self.delivery.positions_before.items()
@@ -244,8 +250,8 @@ class ConsumerMachine:
         return self.handout.left
 
     def settle(self, *, last_is_done: bool = True) -> None:
-        """End a handout, and return the records that were not yielded to the next poll. The last yielded record is
-        returned, too, if `last_is_done` is false and the application has not committed it.
+        """End the current iteration, and return its unread records to the next poll. With `last_is_done` false, the
+        last yielded record is returned as well, unless the application has committed it.
         """
         handout, self.handout = self.handout, None
         if handout is None:
@@ -259,14 +265,16 @@ class ConsumerMachine:
         handout.records.clear()
 
     def committed_by_hand(self) -> None:
-        """Note that the application has committed all positions, so it has processed even the record that was
-        yielded last.
+        """Record that the application has committed all positions. So even the record that was yielded last counts as
+        processed.
         """
         if self.handout is not None:
             self.handout.done = self.handout.yielded
 
     def _unsettled(self, handout: Handout, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Compute the positions of a handout, except for partitions that were sought or revoked since."""
+        """Compute the partitions' positions after `done` records of a handout. Partitions that were sought or revoked
+        since are left out.
+        """
         found = {}
         for key, position in handout.positions(done).items():
             state, serial, _ = handout.before[key]
@@ -275,15 +283,17 @@ class ConsumerMachine:
         return found
 
     def take_records(self) -> list[Any]:
-        """Take at most `max.poll.records` records."""
+        """Take at most `max.poll.records` of the fetched records."""
         return self.delivery.take_records(self.settings.max_poll_records)
 
     def take_batches(self) -> list[Any]:
-        """Take at most `fetch.max.bytes` of batches, and one batch more."""
+        """Take fetched batches until they have `fetch.max.bytes` or more."""
         return self.delivery.take_batches(self.settings.fetch_max_bytes)
 
     def _is_due(self, now: float, *, waited: bool) -> bool:
-        """True if other work must be done before records may be taken."""
+        """True if other work must be done before records may be returned: an error, a wakeup, a rebalance or an
+        automatic commit.
+        """
         return bool(
             self.woken
             or self._errors
@@ -296,9 +306,10 @@ class ConsumerMachine:
         return self.membership is not None and self.membership.needs_application
 
     def wait(self, timeout: float) -> Operation[RebalanceEvent | None]:
-        """Wait until there are records to take, or the time is up. This is the second step of a poll.
+        """Do the work that is due, then wait until there are records to take or the time is up. This is the second
+        step of a poll.
 
-        Raises `KafkaError`, `ClientError` and `Wakeup` to the application.
+        Returns an event for the rebalance listener, or None. Raises `KafkaError`, `ClientError` and `Wakeup`.
         """
         deadline = self.core.now + timeout
         while True:
@@ -307,8 +318,8 @@ class ConsumerMachine:
             if event is not None:
                 return event
             self.commits.commit_if_due()
-            # `take` returns no records while the group is due. Without this condition, a poll would loop
-            # without ever waiting.
+            # While a rebalance needs the application, `take` returns no records. Without this condition, a poll would
+            # loop without ever waiting.
             if not (self.subscription.grouped and self._group_is_due()) and any(
                 not state.paused and state.has_data for state in self._fetching.ready
             ):
@@ -329,7 +340,7 @@ class ConsumerMachine:
             raise self._errors.popleft()
 
     def wakeup(self) -> None:
-        """Let the present poll, or the next one, raise `Wakeup`."""
+        """Make the running poll, or else the next one, raise `Wakeup`."""
         self.woken = True
         self._stir()
 
@@ -343,12 +354,12 @@ class ConsumerMachine:
         return event
 
     def notified(self, event: RebalanceEvent) -> None:
-        """Called when the listener has returned from this event (even if it raised)."""
+        """Called when the rebalance listener has returned from this event, or has raised."""
         self._rebalances.notified(event)
 
     def give_up(self, timeout: float) -> Operation[RebalanceEvent | None]:
-        """Make the last automatic commit before `close` and `unsubscribe`. Returns the event for the listener, if
-        there is one.
+        """Make the last automatic commit before `close` or `unsubscribe`. Return the event for the rebalance
+        listener, or None.
         """
         membership = self.membership
         owned = list(self.subscription.partitions)
@@ -358,7 +369,7 @@ class ConsumerMachine:
         return self._rebalances.give_up_all(membership)
 
     def leave(self, reason: str, timeout: float) -> Operation[None]:
-        """Wait for requested commits, stop reading, and leave the group."""
+        """Wait for commits under way, drop all partitions, and leave the group."""
         deadline = self.core.now + timeout
         yield from self.commits.finish(timeout)
         grouped = self.subscription.grouped
@@ -375,7 +386,7 @@ class ConsumerMachine:
     # Subscriptions
 
     def subscribe(self, topics: Sequence[str] | re.Pattern[str] | SubscriptionPattern) -> None:
-        """Let the group assign partitions of these topics, or of all whose whole name matches a pattern.
+        """Subscribe to topics, by their names or by a pattern for whole names. The group assigns their partitions.
 
         Raises `ValueError` without a group, and `RuntimeError` while partitions are assigned by hand.
         """
@@ -394,7 +405,7 @@ class ConsumerMachine:
         self._stir()
 
     def assign_manually(self, keys: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions."""
+        """Replace the assignment by exactly these partitions, without a group."""
         self.subscription.assign_manually(keys, committed=True)
         self._stir()
 
@@ -403,7 +414,9 @@ class ConsumerMachine:
     def positions(
         self, keys: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the next offset for the application in each partition, if it is known."""
+        """Return the offset of the next record for the application, for each partition where it is known (None: all
+        partitions).
+        """
         found = {}
         handout = self.handout
         unsettled = self._unsettled(handout, handout.yielded) if handout is not None else {}
@@ -416,31 +429,31 @@ class ConsumerMachine:
         return found
 
     def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Continue at this offset."""
+        """Set the position of a partition to this offset."""
         self.subscription.state(key).seek(offset, leader_epoch)
         self._stir()
 
     def reset(self, keys: Iterable[TopicPartition], policy: str) -> None:
-        """Move to the earliest or latest offset, which is looked up when it is needed. Without keys, all partitions
-        move.
+        """Set the position of these partitions (if empty: all) to the earliest or latest offset, which is looked up
+        later.
         """
         for key in list(keys) or list(self.subscription.partitions):
             self.subscription.state(key).reset(policy)
         self._stir()
 
     def pause(self, keys: Iterable[TopicPartition], *, paused: bool) -> None:
-        """Return no records of these partitions until they are resumed."""
+        """Pause or resume these partitions. Polls return no records of a paused partition."""
         for state in [self.subscription.state(key) for key in keys]:
             state.paused = paused
         self._stir()
 
     def paused(self) -> set[TopicPartition]:
-        """Return the partitions that are paused."""
+        """Return the paused partitions."""
         return {key for key, state in self.subscription.partitions.items() if state.paused}
 
     def lag(self, key: TopicPartition) -> int | None:
-        """Compute the lag in offsets behind the end that this consumer may see, as of the last fetch; None if
-        unknown.
+        """Compute how many offsets the position is behind the end, as of the last fetch; None if unknown. The end is
+        the high watermark, or the last stable offset for `read_committed`.
         """
         state = self.subscription.state(key)
         read_committed = self.settings.isolation_level == "read_committed"
@@ -449,7 +462,9 @@ class ConsumerMachine:
         return None if end is None or position is None else max(0, end - position.offset)
 
     def position(self, key: TopicPartition, timeout: float) -> Operation[int]:
-        """Return the next offset that the application gets; waits until it is known. Raises `RequestTimedOut`."""
+        """Return the offset of the next record for the application, and wait until it is known. Raises
+        `RequestTimedOut`.
+        """
         deadline = self.core.now + timeout
         while True:
             state = self.subscription.state(key)
@@ -465,8 +480,8 @@ class ConsumerMachine:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp]]:
-        """Look up offsets by time in milliseconds, or `EARLIEST`, `LATEST`; the offset is -1 if no record is that
-        new.
+        """Look up the first offset at a time in milliseconds, or the `EARLIEST` or `LATEST` offset. The offset is -1
+        if no record has that time or a later one.
         """
         isolation_level = 1 if self.settings.isolation_level == "read_committed" else 0
         found = yield from list_offsets(self.core, wanted, timeout=timeout, isolation_level=isolation_level)
@@ -478,39 +493,39 @@ class ConsumerMachine:
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp | None]]:
-        """Find the first record at or after each time; None if there is none."""
+        """Find the first record of each partition at or after a time; None if there is no such record."""
         found = yield from self.list_offsets(times_ms, timeout)
         return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
 
     def offsets_at(
         self, keys: Iterable[TopicPartition], *, end: bool, timeout: float
     ) -> Operation[dict[TopicPartition, int]]:
-        """Find the first or the end offset of each partition."""
+        """Look up the start offset of each partition, or the end offset if `end` is true."""
         wanted = dict.fromkeys(keys, LATEST if end else EARLIEST)
         found = yield from self.list_offsets(wanted, timeout)
         return {key: listed.offset for key, listed in found.items()}
 
     def partitions_of(self, topic: str, timeout: float) -> Operation[list[Partition]]:
-        """List a topic's partitions in order. Raises `KafkaError`."""
+        """List a topic's partitions in order of their numbers. Raises `KafkaError`."""
         yield from topics_with_metadata(self.core, [topic], deadline=self.core.now + timeout, refresh=True)
         found = self.core.cluster.topic(topic)
         return [found.partitions[index] for index in sorted(found.partitions)]
 
     def member_id(self) -> str:
-        """Return the id of this member; empty outside of a group."""
+        """Return the member id of this consumer; empty outside of a group."""
         return "" if self.membership is None else self.membership.member_id
 
     def enforce_rebalance(self, reason: str) -> None:
-        """Make the group assign its partitions again, where members can do that."""
+        """Request a rebalance of the group, if the protocol in use lets members do so."""
         if self.membership is not None:
             self.membership.enforce_rebalance(reason)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Describe the member and its generation as of its last join; before any join, a client outside of the
-        group.
+        """Return the consumer's member id and generation as of its last join, for commits by a transactional
+        producer. Before any join, they are those of a client outside of the group.
 
-        A member that was removed keeps its old metadata until it has joined again, as in Kafka's client.
-        Coordinators never refuse the offsets of a client outside of the group.
+        A member that was removed keeps its old metadata until it has joined again, as in Kafka's client. For a client
+        outside of the group, coordinators accept all offsets.
         """
         if self.coordinator is None:
             raise ValueError("this consumer has no group, because group.id is not set")
@@ -521,7 +536,9 @@ class ConsumerMachine:
         return ConsumerGroupMetadata(group_id, member.generation, member.member_id, member.group_instance_id)
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Return figures of each assigned partition since its assignment; an unknown figure is -1."""
+        """Return position, lag, records and bytes of each assigned partition. Records and bytes count since the
+        assignment; unknown values are -1.
+        """
         positions = self.positions()
         found = {}
         for key, state in self.subscription.partitions.items():
@@ -535,7 +552,7 @@ class ConsumerMachine:
         return found
 
     def statistics(self) -> dict[str, int | str]:
-        """Return the present figures."""
+        """Return the consumer's counters and its present state by name."""
         membership = self.membership
         passing = self._fetching.last_error or self._metadata.last_error
         return {

@@ -1,17 +1,19 @@
 """Membership of a group by the new protocol (KIP-848): heartbeats to the coordinator, which assigns partitions. PURE.
 
-`MemberMachine` decides what a heartbeat says and what an answer means. This class sends heartbeats in the background, one at a
-time, and the application's side (`Rebalances`) adopts assignments inside polls.
+`MemberMachine` decides what a heartbeat says and what an answer means. `ConsumerMembership` sends heartbeats in the
+background, one at a time. `Rebalances` adopts assignments inside the application's polls.
 
 Rules
 -----
-* The coordinator sets the interval of heartbeats. News goes at once: a join, an acknowledgement, a changed subscription.
-* An answer that does not come, or a coordinator that has moved, costs a backoff. The next heartbeat then has all fields.
-* `max.poll.interval.ms` without a poll: the member leaves, and joins again at the next poll. The same time is the rebalance
-  timeout: the coordinator fences a member that does not give partitions up within it.
+* The coordinator sets the interval of heartbeats. A join, an acknowledgement or a changed subscription is sent at
+  once.
+* If an answer does not come, or the coordinator has moved, the next heartbeat waits for a backoff. It then has all
+  fields.
+* If the application does not poll for `max.poll.interval.ms`, the member leaves, and joins again at the next poll.
+  The same time is the rebalance timeout: the coordinator fences a member that keeps revoked partitions for longer.
 * The classic keys for sessions have no effect: the coordinator alone measures sessions.
-* A refusal that joining again does not mend is raised by the next poll; the poll behind it tries again. Only FENCED_INSTANCE_ID
-  is for good, as with the classic protocol.
+* If joining again cannot help against a refusal, the next poll raises it, and the poll after that joins again. Only
+  FENCED_INSTANCE_ID is final, as with the classic protocol.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ __all__ = ["ConsumerMembership"]
 _LEAVE_SECONDS = 5.0
 _LEAVE_SECONDS_MIN = 1.0
 _PATTERN_VERSION = 1
-"""The first version of ConsumerGroupHeartbeat with patterns."""
+"""The first version of ConsumerGroupHeartbeat that supports subscription patterns."""
 _MEMBER_ENDED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 _HINTS = {
     ErrorCode.UNRELEASED_INSTANCE_ID: "another consumer has this group.instance.id; stop it, or wait until its session ends",
@@ -52,11 +54,11 @@ _HINTS = {
     ErrorCode.UNSUPPORTED_VERSION: f"the cluster must have finalized {GROUP_FEATURE}=1; group.protocol=classic needs no feature",
 }
 _NOT_SERVED = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND})
-"""Refusals of a join that the classic protocol may not get."""
+"""Error codes of a join for which the classic protocol is tried instead."""
 
 
 class ConsumerMembership(Membership):
-    """A consumer's membership in its group, by the new protocol."""
+    """A consumer's membership in its group, by the new protocol (KIP-848)."""
 
     protocol = CONSUMER
 
@@ -73,21 +75,21 @@ class ConsumerMembership(Membership):
         )
         self._call: Call | None = None
         self._call_of = -1
-        """The incarnation of the member that sent the heartbeat under way."""
+        """The `incarnation` of this member when it sent the heartbeat that is under way; -1 if there is none."""
         self._beat_at = 0.0
         self._not_before = 0.0
         self._interval_seconds = settings.heartbeat_interval_ms / 1000
-        """Until the coordinator sets another."""
+        """The seconds between heartbeats. The first answer of the coordinator replaces this value."""
         self._attempt = 0
         self._renew = False
         self._names: dict[bytes, str] = {}
         self._asks_names = False
 
-    # The application's side
+    # Called by the application's polls
 
     @property
     def state(self) -> MemberState:
-        """The state of the member."""
+        """The state of this member of the group."""
         return self._machine.state
 
     @property
@@ -97,43 +99,43 @@ class ConsumerMembership(Membership):
 
     @property
     def member_id(self) -> str:
-        """The id that this consumer made for itself when it first joined."""
+        """The id that this consumer chose for itself when it first joined."""
         return self._machine.member_id
 
     @property
     def is_member(self) -> bool:
-        """True if the consumer may commit as a member, and must send heartbeats."""
+        """True if the consumer is a member, so that it may commit as a member and must send heartbeats."""
         return self._machine.is_member
 
     @property
     def has_lost(self) -> bool:
-        """True if the partitions were lost, and the listener has yet to be called."""
+        """True if the partitions were lost, and the listener has not been called for that yet."""
         return self._machine.has_lost
 
     @property
     def needs_application(self) -> bool:
-        """True if the application has to act before it may have records."""
+        """True if the application must act (adopt or drop partitions) before polls may return records."""
         if self.state is MemberState.STABLE:
             return False
         return self.state is MemberState.UNSUBSCRIBED or self._machine.needs_application(self._names)
 
     @property
     def may_commit_automatically(self) -> bool:
-        """True if an automatic commit may begin now."""
+        """True if an automatic commit may start now."""
         return self.is_member
 
     @property
     def awaits_join(self) -> bool:
-        """True if commits must wait for a join: never in this protocol."""
+        """Always False: in the new protocol, commits never wait for a join."""
         return False
 
     @property
     def awaits_assignment(self) -> bool:
-        """True if commits must wait for an assignment: never in this protocol."""
+        """Always False: in the new protocol, commits never wait for an assignment."""
         return False
 
     def goes_on_from(self, former: Member) -> bool:
-        """True if this is that member still, in the same stay in the group."""
+        """True if this consumer has been a member, without a break, since it was the member `former`."""
         machine = self._machine
         return (
             machine.is_member
@@ -143,19 +145,21 @@ class ConsumerMembership(Membership):
 
     @property
     def incarnation(self) -> int:
-        """The number of the present stay in the group."""
+        """The number of this stay in the group: each join or leave begins a new one."""
         return self._machine.incarnation
 
     def target(self) -> dict[TopicPartition, bytes]:
-        """Return the partitions to adopt, with the ids of their topics."""
+        """Return the partitions to adopt, each with its topic id. Partitions of topics without a known name are left
+        out.
+        """
         return self._machine.resolved(self._names)
 
     def owned(self) -> dict[TopicPartition, bytes]:
-        """Return the partitions that the application adopted last, with the ids of their topics."""
+        """Return the partitions that the application adopted last, each with its topic id."""
         return self._machine.owned or {}
 
     def polled(self) -> None:
-        """Note that the application is alive; a consumer that has subscribed, and is no member, joins."""
+        """Record the time of this poll. Join the group if the consumer has a subscription and is no member."""
         self.last_poll = self._core.now
         wanted = self._subscription.topics or self._subscription.remote_pattern
         if self.state is MemberState.UNSUBSCRIBED and wanted and self.fenced is None:
@@ -166,37 +170,39 @@ class ConsumerMembership(Membership):
         self._news()
 
     def lost_handled(self) -> None:
-        """Join again, since the application has heard that its partitions are lost."""
+        """Join again, after the application's listener was called for the lost partitions."""
         if self._machine.has_lost and self.fenced is None:
             self._join()
 
     def adopted(self, partitions: dict[TopicPartition, bytes], incarnation: int) -> None:
-        """Acknowledge a target, since the application has adopted it."""
+        """Make the next heartbeat acknowledge these partitions: the application has adopted them."""
         self._machine.adopted(partitions, incarnation)
         self.rebalances += 1
         self._news()
 
     def subscription_changed(self, reason: str) -> None:
-        """Send a heartbeat at once, with the changed subscription."""
+        """Send a heartbeat with the changed subscription at once."""
         self._news()
 
     def enforce_rebalance(self, reason: str) -> None:
-        """Note that the coordinator alone decides when to assign."""
+        """Log a warning that this has no effect: in the new protocol only the coordinator starts rebalances."""
         self._core.notes.add(
             WARNING, "enforce_rebalance has no effect: with group.protocol=consumer the coordinator assigns"
         )
 
     def topics_updated(self) -> None:
-        """Learn the names of topics from fresh metadata."""
+        """Look up the names of assigned topics in fresh metadata."""
         self._learn_names()
 
     def renew_epoch(self) -> None:
-        """Send a heartbeat soon: its answer has the present epoch."""
+        """Send a heartbeat soon, because its answer contains the current member epoch."""
         self._renew = True
         self._news()
 
     def refused(self, error: KafkaError) -> None:
-        """React to the refusal of a commit or of a fetch of commits."""
+        """Handle the coordinator's refusal of a commit, or of a request for committed offsets. The member may have to
+        rejoin or to renew its epoch.
+        """
         if error.code is ErrorCode.FENCED_INSTANCE_ID:
             self._replaced(error)
         elif error.code in _MEMBER_ENDED and self._machine.beats:
@@ -206,11 +212,13 @@ class ConsumerMembership(Membership):
             self.renew_epoch()
 
     def reader(self) -> Member:
-        """Return the member in whose name commits are fetched."""
+        """Return the member id and epoch that a request for committed offsets must contain."""
         return self.member if self.is_member else Member()
 
     def reader_refused(self, who: Member, error: KafkaError) -> None:
-        """React when the coordinator refuses commits to a member, unless it is another one by now."""
+        """Handle the refusal of a request for committed offsets that named the member `who`. Ignore it if this member
+        has changed since.
+        """
         if who == self.member:
             self.refused(error)
 
@@ -224,7 +232,9 @@ class ConsumerMembership(Membership):
     # In the background
 
     def run(self) -> Operation[None]:
-        """Run the membership until the operation is ended. Return when the classic membership has to take over."""
+        """Run the membership until the operation is stopped. Return when the consumer must use the classic protocol
+        instead.
+        """
         while True:
             try:
                 if not self._machine.beats:
@@ -288,7 +298,7 @@ class ConsumerMembership(Membership):
         self._changed.notify()
 
     def _take(self, call: Call) -> None:
-        """Act on the answer to a heartbeat. Raises errors that the application must see."""
+        """Process the answer to a heartbeat. Raises the errors that the application must handle."""
         if call.error is not None:
             if isinstance(call.error, UnsupportedByBroker):
                 self._not_served(call.error)
@@ -323,7 +333,7 @@ class ConsumerMembership(Membership):
     def _refused_heartbeat(self, code: ErrorCode, message: str | None) -> None:
         joins = self.state is MemberState.JOINING
         if joins and code in _NOT_SERVED and self._chooser is not None:
-            self._classic_instead(f"the coordinator answers {code.name} to the new one")
+            self._classic_instead(f"the coordinator answers {code.name} to the new protocol")
             return
         error = broker_error(int(code), message, f"group {self._coordinator.group_id}")
         if code in _HINTS:
@@ -346,7 +356,7 @@ class ConsumerMembership(Membership):
 
     def _not_served(self, error: UnsupportedByBroker) -> None:
         if self._chooser is not None:
-            self._classic_instead("the coordinator does not serve the new one")
+            self._classic_instead("the coordinator does not support the new protocol")
         elif self._subscription.remote_pattern is not None:
             raise UnsupportedByBroker(f"{error}, which a SubscriptionPattern requires") from error
         else:
@@ -359,7 +369,7 @@ class ConsumerMembership(Membership):
         self._unanswered()
 
     def _unanswered(self) -> None:
-        """Repeat a heartbeat later, with all fields."""
+        """Handle a heartbeat that got no answer: repeat it after a backoff, with all fields."""
         self._call = None
         self._machine.unanswered()
         if self._machine.beats:
@@ -402,7 +412,9 @@ class ConsumerMembership(Membership):
         yield from self._say_goodbye(request, _LEAVE_SECONDS)
 
     def leave(self, reason: str, *, timeout: float) -> Operation[None]:
-        """Leave the group; errors are ignored. A static member says that it will return."""
+        """Leave the group; errors are ignored. A static member keeps its partitions until it returns or its session
+        expires.
+        """
         self._call = None
         request = self._machine.leave()
         self._news()
@@ -418,7 +430,7 @@ class ConsumerMembership(Membership):
         if node is None:
             return
         now = self._core.now
-        # Send it even if no time is left to wait for the answer.
+        # Send the request even if no time is left to wait for the answer.
         deadline = now + max(timeout, _LEAVE_SECONDS_MIN)
         call = self._core.call(request, node=node, deadline=deadline, lane=COORDINATOR_LANE)
         yield Wait([call], until=now + timeout)
@@ -440,7 +452,7 @@ class ConsumerMembership(Membership):
             self._core.start(self._ask_names(), self._core.now)
 
     def _ask_names(self) -> Operation[None]:
-        """Ask for the names of assigned topics until all are known."""
+        """Fetch metadata of assigned topics until the names of all of them are known."""
         attempt = 0
         try:
             while unknown := self._machine.unknown_ids(self._names):

@@ -1,9 +1,9 @@
-"""Conversion of a fetched batch to the records that an application gets: the consumer's hot loop. PURE.
+"""Converts a fetched batch to the records for the application. This is the consumer's hot loop. PURE.
 
-A small batch may have very many records, so they are made piece by piece, when the application takes them. Only a
-batch's bytes are decompressed all at once. Records of one shape are parsed by columns (`record_runs.py`). The
-fields of all others come from `odradek.wire.batches.records.parse_fields`, in about half a microsecond per record.
-In both cases the tuples are made in C.
+A small batch may have very many records, so they are made some at a time, when the application polls for them. Only a
+batch's bytes are decompressed all at once. Records of one shape are parsed by columns (`record_runs.py`). The fields
+of all others come from `odradek.wire.batches.records.parse_fields`, in about half a microsecond per record. In both
+cases the tuples are made in C.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from odradek.wire.batches.records import Header, parse_fields
 __all__ = ["BatchRecords"]
 
 _LOOK_AGAIN_RECORDS = 8
-"""The number of records that are parsed singly after no run was found; doubled each time, so that searches in vain
-cost little.
+"""The number of records to parse one by one after a search for a run has failed. It doubles with each further
+failure, so that failed searches cost little.
 """
 
 
 class BatchRecords:
     """The records of the batch that begins at `position` of `data` and whose header is `header`.
 
-    `last_shapes` is kept by the caller, from batch to batch. Raises `CorruptBatch`, `InvalidRecord` (both
-    `KafkaError`), as `odradek.wire.batches.records.records`. The error of a record is raised by the `take` that
-    reaches it.
+    The caller passes the same `last_shapes` for all batches. Raises `CorruptBatch`, `InvalidRecord` (both
+    `KafkaError`), as `odradek.wire.batches.records.records` does. An error in a record is raised by the call of
+    `take` that begins at this record.
     """
 
     __slots__ = ("_data", "_error", "_partition", "_place", "_shapes", "_topic", "header", "is_used_up")
@@ -63,15 +63,15 @@ class BatchRecords:
         self._partition = partition
         self._shapes = last_shapes
         self._error: InvalidRecord | None = None
-        # Position, twice the next offset delta, records left, and when to search for a run again. The first
-        # record's timestamp delta is 0, whatever the other deltas are: so a new shape begins with the second
-        # record.
+        # The position in the data, twice the next offset delta, the records left, and the number of records left at
+        # which to search for a run again. The first record's timestamp delta is always 0, so the shape of the others
+        # begins with the second record.
         self._place = (0, 0, count, count, _LOOK_AGAIN_RECORDS)
         self.is_used_up = False
-        """True once all records were taken and no error follows."""
+        """True once all records were taken without an error."""
 
     def take(self, count_max: int) -> list[ConsumerRecord]:
-        """Decode the next records, up to a maximum. Stop before a record that cannot be decoded; the next call
+        """Decode the next records, at most `count_max`. Stop before a record that cannot be decoded; the next call
         raises its error.
         """
         if self._error is not None:
@@ -88,12 +88,12 @@ class BatchRecords:
         return found
 
     def _parse(self, found: list[ConsumerRecord], count_max: int) -> None:
-        """Parse runs of one shape by columns, and the records between them one by one."""
+        """Parse records into `found`: runs of one shape by columns, all other records one by one."""
         header, data = self.header, self._data
         position, due, left, look_at, look_less = self._place
         first = header.record_count
         goal = max(0, left - count_max)
-        single: list[Any] = []  # five fields of each record, one behind the other
+        single: list[Any] = []  # the five fields of each record, one record after the other
         try:
             while left > goal:
                 room = left - goal
@@ -130,7 +130,7 @@ class BatchRecords:
         self.is_used_up = True
 
     def _run(self, shape: Shape, position: int, count: int, offset: int) -> Iterable[ConsumerRecord]:
-        """Make `count` neighbouring records that have one layout (`shape`), field by field."""
+        """Make the next `count` records, which all have the layout `shape`, column by column."""
         header, data = self.header, self._data
         keys, values = shape.keys_and_values(data, position, count)
         timestamps: Iterable[int] = (
@@ -148,7 +148,8 @@ class BatchRecords:
         values: Iterator[bytes | None],
         headers: Iterator[tuple[Header, ...]],
     ) -> Iterable[ConsumerRecord]:
-        """Make the records from these columns, without Python code for each record, until the offsets end.
+        """Make records from columns of offsets, timestamps, keys, values and headers, until the offsets end. It runs
+        no Python code per record.
 
         All columns may be the same iterator, which then yields the fields in turn.
         """

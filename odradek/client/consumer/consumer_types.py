@@ -1,4 +1,4 @@
-"""The values that a consumer returns and accepts as arguments, and its errors. PURE."""
+"""The data types that a consumer returns or accepts as arguments, and its errors. PURE."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ __all__ = [
 
 
 class ConsumerRecord(NamedTuple):
-    """One record. `timestamp` in milliseconds since 1970; `value` None is a tombstone.
+    """One record. `timestamp` is in milliseconds since 1970; the `value` None is a tombstone.
 
-    `timestamp_type`: 0 CreateTime, 1 LogAppendTime. `leader_epoch` is the epoch in which it was written, for
-    commits (KIP-320). `key` and `value` are bytes, unless the consumer has deserializers.
+    `timestamp_type` is 0 for CreateTime and 1 for LogAppendTime. `leader_epoch` is the epoch in which the record was
+    written; commits include it (KIP-320). `key` and `value` are bytes, unless the consumer has deserializers.
     """
 
     topic: str
@@ -59,10 +59,11 @@ class ConsumerRecord(NamedTuple):
 
 
 class RawBatch(NamedTuple):
-    """One record batch as it is in the log; its checksum is verified with `check.crcs`. `data` keeps the whole
-    answer to its fetch in memory.
+    """One record batch, in the bytes of the log; its checksum is verified if `check.crcs` is true. `data` keeps the
+    whole fetch response in memory.
 
-    A broker sends only whole batches, so drop records below `start_offset`, which were read before.
+    Brokers return only whole batches. So the batch may begin before `start_offset`: ignore records below it, which
+    were read before.
     """
 
     topic: str
@@ -87,8 +88,8 @@ class OffsetAndMetadata(NamedTuple):
 def judged_offsets(
     what: str, offsets: ByPartition[OffsetAndMetadata | int]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return positions to commit in the client's own form. Raises `TypeError` and `ValueError`, which name the
-    argument.
+    """Check the offsets to commit, and return them as `OffsetAndMetadata`. Raises `TypeError` and `ValueError`, which
+    name the argument `what`.
     """
     return by_partition(what, offsets, _judged_offset)
 
@@ -110,7 +111,7 @@ def _judged_offset(what: str, value: Any) -> OffsetAndMetadata:
 class ConsumerGroupMetadata:
     """A consumer's identity in its group, for offsets that a producer commits in its transaction (KIP-447).
 
-    The defaults are those of a client outside of the group, whose offsets are never refused.
+    The defaults describe a client outside of the group; coordinators accept all its offsets.
     """
 
     group_id: str
@@ -125,9 +126,10 @@ class ConsumerGroupMetadata:
 
 @attrs.frozen
 class SubscriptionPattern:
-    """A pattern in RE2's syntax, for a subscription that the coordinator matches: whole names of topics.
+    """A subscription to all topics whose whole name matches a pattern in RE2's syntax. The coordinator matches it.
 
-    It takes a group of the new protocol. With the classic one the client matches the pattern itself, as one of Python's.
+    This needs a group of the new protocol (KIP-848). In a classic group the client itself matches the pattern, as a
+    Python regular expression.
     """
 
     pattern: str = attrs.field()
@@ -138,7 +140,7 @@ class SubscriptionPattern:
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The answer for a time in a partition: the offset and timestamp of the first record that is at least as new."""
+    """The first record of a partition whose timestamp is at or after a given time: its offset and its timestamp."""
 
     offset: int
     timestamp: int
@@ -146,27 +148,27 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class RebalanceListener:
-    """Callbacks about the partitions of a consumer; override those that you need.
+    """Callbacks about the partitions of a consumer; override the methods that you need.
 
-    All are called within `poll`, `close` and `unsubscribe`, in their caller's thread, and may use the consumer
-    (commit, seek). With the cooperative protocol, each call gets only the partitions that change.
+    All methods are called within `poll`, `close` and `unsubscribe`, in the thread of that call. They may use the
+    consumer (commit, seek). With the cooperative protocol, each call gets only the partitions that change.
     """
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Called when these partitions will be given to other members: this is the last moment to commit for them."""
+        """Called before these partitions go to other members: the last moment to commit their offsets."""
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """Called when these partitions are new; reading has not begun."""
+        """Called when these partitions were assigned, before the first record is read from them."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """Called when these partitions are lost, so that other members may read them already. A commit for them
-        would fail. By default it calls `on_partitions_revoked`.
+        """Called when these partitions were lost, so that other members may already read them and a commit would
+        fail. The default calls `on_partitions_revoked`.
         """
         self.on_partitions_revoked(partitions)
 
 
 class RebalanceKind(Enum):
-    """The method of the listener to call."""
+    """The kind of a rebalance event: which method of the listener to call."""
 
     REVOKED = "revoked"
     ASSIGNED = "assigned"
@@ -175,15 +177,15 @@ class RebalanceKind(Enum):
 
 @attrs.frozen
 class RebalanceEvent:
-    """A call that a listener must get. The machine continues when the shell reports its end
-    (`ConsumerMachine.notified`).
+    """A pending call of the rebalance listener. The consumer continues the rebalance after
+    `ConsumerMachine.notified`.
     """
 
     kind: RebalanceKind
     partitions: list[TopicPartition]
 
     def call(self, listener: Any) -> Any:
-        """Call the listener's method for this event. Returns its result: an awaitable if the method is async."""
+        """Call the listener's method for this event, and return its result: an awaitable if the method is async."""
         if self.kind is RebalanceKind.ASSIGNED:
             return listener.on_partitions_assigned(self.partitions)
         if self.kind is RebalanceKind.REVOKED:
@@ -199,10 +201,11 @@ class Wakeup(ClientError):
 
 
 class UndecodableRecord(ClientError):
-    """Raised if the record at `offset`, or its batch, cannot be decoded; all earlier records have been returned.
-    Every poll that reaches it raises this again. `seek((topic, partition), next_offset)` skips the record, `pause`
-    postpones it. `__cause__` is the deserializer's exception, or `odradek.wire.batches.batch_errors.CorruptBatch`
-    or `InvalidRecord`. `record` has the bytes that a deserializer refused; None if the record itself cannot be
+    """Raised if the record at `offset`, or its batch, cannot be decoded. All earlier records have been returned.
+
+    Each further poll raises the error again. `seek((topic, partition), next_offset)` skips the record, and `pause`
+    postpones it. `__cause__` is the deserializer's exception, or `odradek.wire.batches.batch_errors.CorruptBatch` or
+    `InvalidRecord`. `record` has the bytes that a deserializer refused; it is None if the record itself cannot be
     decoded.
     """
 
@@ -249,10 +252,10 @@ class TopicGone(KafkaError):
 
 
 class CommitRefused(KafkaError):
-    """Raised if a coordinator has finally refused the offsets of some partitions; it committed the offsets of all
-    others.
+    """Raised if a coordinator has finally refused the offsets of some partitions. It has committed the offsets of all
+    other partitions.
 
-    `errors` has the error of each refused partition; `code` is the code of the first.
+    `errors` has the error of each refused partition; `code` is the error code of the first of them.
     """
 
     def __init__(self, errors: Mapping[TopicPartition, KafkaError]) -> None:
@@ -263,7 +266,7 @@ class CommitRefused(KafkaError):
 
 
 class OffsetsOutOfRange(ClientError):
-    """Raised if positions are outside of the log, and `auto.offset.reset` is `none`."""
+    """Raised if a position is outside of the partition's log, and `auto.offset.reset` is `none`."""
 
     def __init__(self, offsets: dict[TopicPartition, int]) -> None:
         names = ", ".join(f"{key} at {offset}" for key, offset in offsets.items())
@@ -275,10 +278,10 @@ class OffsetsOutOfRange(ClientError):
 
 
 class TruncationDetected(ClientError):
-    """Raised if the log was truncated below the position: records that were read are no longer part of it
+    """Raised if the log was truncated below the position, so that records that were read are no longer in it
     (KIP-320).
 
-    `diverging` is the end of the common history; None if the broker does not know it.
+    `diverging` is the offset up to which the log still has the same records; None if the broker does not know it.
     """
 
     def __init__(self, partition: TopicPartition, position: int, diverging: OffsetAndMetadata | None) -> None:

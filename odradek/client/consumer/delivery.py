@@ -1,13 +1,14 @@
-"""Delivery of fetched chunks as the results of `poll` and `poll_batches`: order, positions, aborted transactions. PURE.
+"""Delivery of fetched chunks as the results of `poll` and `poll_batches`: order, positions, aborted transactions.
+PURE.
 
-Batches are opened by the poll that reaches them, and their records made a few at a time. The position moves when
-records are handed over. It also moves past everything that is hidden from applications: control batches, aborted
+A batch is opened by the poll that needs its records, and its records are decoded some at a time. The position moves
+when a poll returns records. It also moves past everything that is hidden from applications: control batches, aborted
 transactions, the gaps of compaction.
 
 A poll that meets a record that cannot be decoded returns the records before it. The next poll starts with that record
 and raises `UndecodableRecord`. The position stays at that record until the application seeks past it. Damaged bytes
-are fetched again, because another replica may have sound ones. Bytes that a deserializer refused are kept and tried
-again.
+are fetched again, because another replica may have undamaged ones. Bytes that a deserializer refused are kept and
+tried again.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ __all__ = ["Delivery"]
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
 _PIECE_RECORDS = 1000
-"""The number of records that are made at once from a batch."""
+"""The number of records that are decoded at once from a batch."""
 _CONTROL_KEY = Struct(">hh")
 _ABORT = 0
 
 
 class Delivery:
-    """Turns fetched bytes into records.
+    """Turns fetched bytes into records for polls.
 
-    `ready` has the partitions with data, in the order in which they are served.
+    `ready` has the partitions with fetched data, in the order in which polls read them.
     """
 
     def __init__(self, settings: ConsumerSettings, ready: dict[PartitionState, None]) -> None:
@@ -58,15 +59,15 @@ class Delivery:
         self._last_shapes = LastShapes()
         self.bytes_parsed = 0
         self.positions_before: dict[PartitionState, tuple[int, int]] = {}
-        """Position and epoch, before the last `take_records`, of the partitions whose records it returned."""
+        """The partitions whose records the last `take_records` returned, with their position and its epoch before."""
         self.chunk_used_up = False
-        """Set to True when a chunk is used up, so that there is room for another fetch. The reader sets it back to
-        False.
+        """Set to True when a whole chunk has been read, so that another fetch may be sent. The consumer machine sets
+        it back to False.
         """
 
     def take_records(self, count_max: int) -> list[ConsumerRecord]:
-        """Take at most this many records. Raises the error of a partition if its turn comes before that of
-        partitions with data.
+        """Take at most `count_max` records from the fetched data. If a partition with an error comes before any
+        records, raise its error.
         """
         found: list[ConsumerRecord] = []
         self.positions_before = {}
@@ -93,7 +94,7 @@ class Delivery:
     def _raise_error(self, state: PartitionState) -> None:
         if isinstance(state.error, (NoOffsetForPartition, TruncationDetected)):
             reached("client.position_error_raised_again")
-            # Raise it again at each poll, until the application seeks. An application that missed the error
+            # Raise the error again at each poll, until the application seeks. An application that missed the error
             # would wait for ever, or skip records.
             raise state.error.with_traceback(None)
         if state.error is not None:
@@ -103,7 +104,9 @@ class Delivery:
             raise error
 
     def _next_piece(self, state: PartitionState) -> bool:
-        """Put some records into `parsed`. Return False if there are none before an error or a fetch."""
+        """Decode the next records of a partition into `state.parsed`. Return False if there are none: an error comes
+        first, or nothing is fetched.
+        """
         while state.chunks:
             chunk = state.chunks[0]
             try:
@@ -150,13 +153,15 @@ class Delivery:
         )
 
     def _end_batch(self, state: PartitionState, header: BatchHeader) -> None:
-        """Move the position behind the batch, even if compaction has removed its last records."""
+        """Move the position to the end of the batch, even if compaction has removed its last records."""
         state.batch = None
         state.chunks[0].position += header.size
         self._move(state, header.next_offset, header.partition_leader_epoch)
 
     def _undecodable(self, state: PartitionState, chunk: Chunk, error: KafkaError) -> None:
-        """Keep the error for the poll that reaches it, and fetch again: another replica's bytes may be sound."""
+        """Store an error for a batch that cannot be decoded, and fetch the batch again: another replica may have
+        undamaged bytes.
+        """
         offset = state.position
         assert offset is not None
         next_offset = offset + 1
@@ -172,9 +177,10 @@ class Delivery:
         self.chunk_used_up = True
 
     def _hand_over(self, state: PartitionState, found: list[ConsumerRecord], count_max: int) -> bool:
-        """Add parsed records to `found`, up to the first that cannot be deserialized. Return False if there was one.
+        """Move decoded records to `found`, up to the first record that a deserializer refuses. Return False if there
+        was such a record.
 
-        Raises its `UndecodableRecord` instead if `found` is empty.
+        If `found` is still empty then, raise the `UndecodableRecord` instead.
         """
         parsed, start = state.parsed, state.parsed_index
         end = min(start + count_max, len(parsed))
@@ -202,7 +208,9 @@ class Delivery:
     def _deserialized(
         self, records: list[ConsumerRecord]
     ) -> tuple[list[ConsumerRecord], UndecodableRecord | None]:
-        """Apply the deserializers, up to the first record that one of them refuses; also return its error."""
+        """Apply the deserializers up to the first record that one of them refuses. Return the finished records, and
+        the error or None.
+        """
         key, value = self._settings.key_deserializer, self._settings.value_deserializer
         found: list[ConsumerRecord] = []
         for record in records:
@@ -221,7 +229,9 @@ class Delivery:
     def give_back(
         self, state: PartitionState, given: list[ConsumerRecord], position: int, position_epoch: int
     ) -> None:
-        """Take back records that were handed over last and not used. The next poll returns them again, unchanged."""
+        """Put back records that the last poll returned and the application did not use. The next poll returns them
+        again, unchanged.
+        """
         if not state.returned:
             assert state.position is not None
             state.returned_end = state.position, state.position_epoch
@@ -254,14 +264,14 @@ class Delivery:
         self.chunk_used_up = True
 
     def take_batches(self, bytes_max: int) -> list[RawBatch]:
-        """Take whole batches, from one or more partitions, up to `bytes_max` bytes (but at least one batch)."""
+        """Take whole batches, from one or more partitions, until they have `bytes_max` bytes or no more are fetched."""
         found: list[RawBatch] = []
         size = 0
         for state in list(self._ready):
             if state.paused:
                 continue
             if state.batch is not None or state.returned:
-                # A poll has handed over a part of this batch, so fetch the batch again from the position on.
+                # A poll has returned a part of this batch, so fetch the batch again from the position.
                 state.drop_fetched()
                 self.chunk_used_up = True
             while state.chunks and (size < bytes_max or not found):
@@ -305,10 +315,10 @@ class Delivery:
         return size
 
     def _is_visible(self, chunk: Chunk, header: BatchHeader) -> bool:
-        """True if applications see the batch. Control batches stay hidden, and with read_committed also aborted batches.
+        """True if applications may see the batch: it is no control batch and, with read_committed, not aborted.
 
-        The broker names transactions that were aborted within the fetched range; each begins with its first offset
-        and ends with its abort marker.
+        The broker lists the transactions that were aborted in the fetched range. Each begins at its first offset and
+        ends at its abort marker.
         """
         if self._read_committed and header.producer_id >= 0:
             while chunk.aborted and chunk.aborted[0][0] <= header.last_offset:
@@ -322,7 +332,7 @@ class Delivery:
 
 
 def _is_abort_marker(chunk: Chunk) -> bool:
-    """True if the batch is an abort marker (KIP-98), by the type in its record's key. Compaction may have removed
+    """True if the batch is an abort marker (KIP-98), by the type in its record's key. False if compaction has removed
     the record.
     """
     found = records(chunk.data, chunk.position, decompressed_bytes_max=1 << 16)

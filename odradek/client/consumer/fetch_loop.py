@@ -1,29 +1,28 @@
-"""Fetching ahead of the application: one long poll per broker, and what errors in its answers do. PURE.
+"""Fetches records before the application polls: one long poll per broker at a time, and the handling of errors. PURE.
 
 Theory of operation
 -------------------
 `Fetching.run` is an operation that never ends. In each round it sends a Fetch to every idle broker that has
 partitions which need data. A broker has the partitions that it leads, or whose preferred replica it is (KIP-392).
-Then the operation waits for an answer, for a due retry, or for news. News is a seek, a resume, new metadata, or a
-chunk that the application has used up.
+Then the operation waits for an answer, for the time of a retry, or for news. News is a seek, a resume, new metadata,
+or a chunk that the application has read completely.
 
 A partition needs data while fewer than two chunks of it are fetched: the second is under way while the application
-processes the first. When all partitions together have `fetch.max.bytes`, only partitions without any data are
-fetched.
+processes the first. When the fetched data of all partitions reaches `fetch.max.bytes`, only partitions without any
+data are fetched.
 
 A long poll must name the partitions that will soon need data. Otherwise a poll that waits at the end of a quiet
 partition would delay the busy partitions. So while some partitions of a broker are full, the broker is asked to
 answer at once. After an empty answer, it gets no request until one of the full partitions has room, or for the time
 of a long poll.
 
-Errors never end the loop. A temporary error (a moved leader) is retried with backoff and fresh metadata. An error
-for the application is stored at the partition; the poll that reaches it raises it.
+Errors never end the loop. A temporary error (a moved leader) is retried with backoff and fresh metadata. An error for
+the application is stored with the partition, and raised by a poll after the partition's earlier records.
 
-A topic that was deleted and created again is another topic, with another id, so an old position has no meaning
-there. Records fetched from the old topic are still returned. After them, the partition is read from the offset of
-the reset policy.
+A topic that was deleted and created again has a new id, and positions in the old topic are not valid there. Records
+fetched from the old topic are still returned. After them, the partition is read from the offset of the reset policy.
 
-Fetches have a lane of their own: a long poll holds its connection for `fetch.max.wait.ms`.
+Fetches use separate connections (their own lane): a long poll holds its connection for `fetch.max.wait.ms`.
 """
 
 from __future__ import annotations
@@ -76,7 +75,9 @@ _Asked = dict[TopicPartition, tuple[PartitionState, int, int]]
 
 
 def needs_validation(core: ClientCore, state: PartitionState) -> bool:
-    """True if the partition has a newer leader than the leader that has confirmed the position (KIP-320)."""
+    """True if the position must be validated: the partition's leader epoch is newer than the one in which the
+    position was last validated (KIP-320).
+    """
     topic = core.cluster.topics.get(state.key.topic)
     partition = topic.partitions.get(state.key.partition) if topic is not None else None
     return (
@@ -87,9 +88,10 @@ def needs_validation(core: ClientCore, state: PartitionState) -> bool:
 
 
 class Fetching:
-    """Fetching ahead, for a consumer.
+    """Fetches records for a consumer in the background.
 
-    `arrived` is notified when polls may find something. `ask_metadata` is called when leaders have moved.
+    `arrived` is notified when polls may find something new. `ask_metadata` is called to request fresh metadata when
+    leaders have moved.
     """
 
     def __init__(
@@ -112,16 +114,18 @@ class Fetching:
         self._in_flight: dict[int, tuple[Call, _Asked]] = {}
         self._node_retry_at: dict[int, float] = {}
         self._idle: dict[int, tuple[float, _Asked]] = {}
-        """Brokers that had no new records: the time until which they get no request, and for which partitions."""
+        """The brokers that had no new records, with the time until which they get no request, and the partitions that
+        were asked for.
+        """
         self._node_failures: dict[int, int] = {}
         self.ready: dict[PartitionState, None] = {}
-        """Partitions with records or errors for the application, in the order of arrival."""
+        """The partitions with records or errors for polls, in the order in which these arrived."""
         self.fetches = 0
         self.last_error: Exception | None = None
-        """The last error that has passed by itself, or is expected to pass."""
+        """The last temporary error."""
 
     def run(self) -> Operation[None]:
-        """Fetch until the operation is stopped."""
+        """Send fetches and process their answers until the operation is stopped."""
         while True:
             self._send()
             calls = [call for call, _ in self._in_flight.values()]
@@ -132,11 +136,11 @@ class Fetching:
                     self._take(node, call, asked)
 
     def buffered_bytes(self) -> int:
-        """Count the bytes that were fetched and not yet used."""
+        """Count the fetched bytes that polls have not read yet."""
         return sum(state.buffered_bytes for state in self._subscription.partitions.values())
 
     def close_sessions(self, *, timeout: float) -> Operation[None]:
-        """Close the fetch sessions at the brokers whose connection is free for that."""
+        """Close the fetch sessions at all brokers that are not answering a fetch now."""
         calls = []
         for node, session in self._sessions.items():
             request = session.closing_request()
@@ -146,7 +150,7 @@ class Fetching:
         if calls:
             yield Wait(calls, until=self._core.now + timeout)
 
-    # Asking
+    # Sending requests
 
     def _send(self) -> None:
         core, now = self._core, self._core.now
@@ -231,7 +235,7 @@ class Fetching:
         request = session.request(wanted, with_ids=with_ids)
         if len(session.partitions) < len(wanted) or session.is_part:
             reached("client.fetch_of_earlier_position_not_counted")
-            # An answer counts only if the request named the present position.
+            # An answer counts for a partition only if the request named its current position.
             asked = {key: asked[key] for key, want in wanted.items() if session.partitions.get(key) == want}
         request.max_wait_ms = settings.fetch_max_wait_ms if long_poll and not session.is_part else 0
         request.min_bytes = settings.fetch_min_bytes
@@ -339,7 +343,7 @@ class Fetching:
                 next_offset = max(next_offset, header.next_offset)
                 epoch = header.partition_leader_epoch
         except KafkaError:
-            end = len(data)  # the poll that reaches this batch gets the same error
+            end = len(data)  # the poll that reaches the bad batch gets the same error
         else:
             if end == 0:
                 error = CorruptBatch(
@@ -376,7 +380,9 @@ class Fetching:
             self._refuse(state, broker_error(code, None, str(state.key)))
 
     def _out_of_range(self, node: int, state: PartitionState) -> None:
-        """Handle OFFSET_OUT_OF_RANGE. Only the leader's answer counts, because a follower may be behind (KIP-392)."""
+        """Handle OFFSET_OUT_OF_RANGE for a partition. Only the leader's answer resets the position, because a
+        follower may lack the newest records (KIP-392).
+        """
         if state.preferred_replica == node:
             reached("client.nearer_replica_lags")
             state.preferred_replica = None
@@ -391,7 +397,7 @@ class Fetching:
         self._reset(state)
 
     def _reset(self, state: PartitionState) -> None:
-        """Apply `auto.offset.reset`: seek, or store an error for the application."""
+        """Apply `auto.offset.reset` to a partition: look up a new position, or store an error for the application."""
         assert state.fetch_offset is not None
         policy = self._settings.auto_offset_reset
         if policy == "none":

@@ -1,9 +1,9 @@
-"""Requests to a group's coordinator: committing offsets, fetching commits. PURE.
+"""Requests to a group's coordinator that commit offsets or fetch committed offsets. PURE.
 
-Retriable answers are tried again until the deadline; a coordinator that moved is looked for again. Topics are named
-by their ids if the coordinator supports that (version 10). So the offset of an old topic is never stored for a new
-topic of the same name. A topic that the coordinator does not know may be too new for it, or deleted. Fresh metadata
-shows which.
+After a retriable error a request is sent again, until its deadline. If the coordinator has moved, it is looked up
+again. Topics are named by their ids if the coordinator supports that (version 10). So the offset of a deleted topic
+is never stored for a new topic of the same name. If the coordinator does not know a topic, it may be new or deleted:
+fresh metadata decides.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _MEMBER_REFUSED = frozenset(
 )
 _TOPIC_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
-"""The id of each partition's topic; a partition of an unknown topic id is left out."""
+"""The topic id of each partition. Partitions whose topic id is unknown are left out."""
 
 
 @attrs.frozen
 class Member:
-    """The identity for a commit: a member of a generation, or (by default) a client that is no member of the group."""
+    """The member id and generation that a commit names. The default is a client that is no member of the group."""
 
     member_id: str = ""
     generation: int = -1
@@ -49,15 +49,16 @@ class Member:
 
 
 class Coordinator(CoordinatorFinder):
-    """The broker that coordinates one group, and the requests about offsets that a consumer sends to it."""
+    """Finds the coordinator of one group, and sends it a consumer's requests about offsets."""
 
     def __init__(self, core: ClientCore, group_id: str) -> None:
         super().__init__(core, CoordinatorKind.GROUP, group_id)
         self.group_id = group_id
         self.reader: Callable[[], Member] = Member
-        """Returns the member in whose name commits are fetched: one of the new protocol, or nobody."""
+        """Returns the member to name in requests for committed offsets. Only members of the new protocol are named.
+        """
         self.reader_refused: Callable[[Member, KafkaError], None] = _ignore
-        """Called when the coordinator does not know such a member, or knows it by another epoch."""
+        """Called when the coordinator refuses such a request because of the member id or epoch in it."""
 
     # Offsets
 
@@ -71,8 +72,8 @@ class Coordinator(CoordinatorFinder):
     ) -> Operation[None]:
         """Commit offsets. `topic_ids` are the ids of the topics that the offsets were read from.
 
-        Each partition has its own outcome. Raises `CommitRefused` with the partitions that are finally refused,
-        once all others are written.
+        Each partition has its own outcome. If some partitions are finally refused, raises `CommitRefused` with them,
+        after all others were committed.
         """
         pending = dict(offsets)
         refused: dict[TopicPartition, KafkaError] = {}
@@ -129,8 +130,8 @@ class Coordinator(CoordinatorFinder):
     def committed(
         self, keys: Iterable[TopicPartition], *, deadline: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Fetch the group's committed offsets; None for a partition without one. Waits for open transactions
-        (KIP-447).
+        """Fetch the group's committed offsets; None for a partition without one. The coordinator waits for open
+        transactions that may change them (KIP-447).
         """
         pending = list(dict.fromkeys(keys))
         known = self._core.cluster.topics
@@ -161,7 +162,7 @@ class Coordinator(CoordinatorFinder):
                     continue
             for topic in answer.topics if not answer.error_code else ():
                 for partition in topic.partitions:
-                    # Before version 8 a request has one group, and its topics have names only.
+                    # Requests before version 8 have one group, and identify topics by name only.
                     name = topic.name or names[topic.topic_id]
                     key = TopicPartition(name, partition.partition_index)
                     if partition.error_code:
@@ -217,7 +218,9 @@ class Coordinator(CoordinatorFinder):
         )
 
     def classic_state(self, *, deadline: float) -> Operation[str]:
-        """Ask for the state of the classic group of this name; Dead where there is none, or a group of another kind."""
+        """Return the state of the classic group of this name. It is "Dead" if there is no such group, or if the group
+        uses another protocol.
+        """
         from odradek.wire.messages.describe_groups import DescribeGroupsRequest
 
         attempt = 0
@@ -236,12 +239,14 @@ class Coordinator(CoordinatorFinder):
             attempt += 1
 
     def _noted_error(self, number: int, subject: str) -> KafkaError:
-        """Make the error of an answer; a coordinator that has moved is looked for again."""
+        """Make the error for an error code. If the code says that the coordinator has moved, the next request looks
+        it up again.
+        """
         self.noted(error_code(number))
         return broker_error(number, None, subject)
 
     def _pause(self, error: KafkaError, attempt: int, deadline: float) -> Operation[None]:
-        """Wait before the next attempt. Raises `RequestTimedOut` if there is no time for another one."""
+        """Wait for the backoff before the next attempt. Raises `RequestTimedOut` if it would end after the deadline."""
         wake_at = self._core.now + self._core.backoff(attempt)
         if wake_at >= deadline:
             raise RequestTimedOut(f"{error} (retried until the timeout)") from error
@@ -249,13 +254,13 @@ class Coordinator(CoordinatorFinder):
 
 
 def _ignore(_member: Member, _error: KafkaError) -> None:
-    """Called when a reader is refused that has no membership."""
+    """Called when a request for committed offsets is refused in a consumer without a group membership; does nothing."""
 
 
 class _UnknownTopics:
-    """Topics that a coordinator does not know: they are too new, or deleted.
+    """Decides about topics that a coordinator does not know: they are new, or deleted.
 
-    One Metadata answer may come from a broker that is behind. So a topic counts as deleted when two answers in a row
+    One Metadata answer may come from a broker with old metadata. So a topic counts as deleted if two answers in a row
     lack it.
     """
 
@@ -267,7 +272,7 @@ class _UnknownTopics:
         self._suspects: set[TopicPartition] = set()
 
     def look(self, errors: Mapping[TopicPartition, KafkaError]) -> Operation[None]:
-        """Fetch metadata of the topics that were refused as unknown, if any."""
+        """Fetch metadata for the partitions with an error for an unknown topic, and update `gone`."""
         unknown = [key for key, error in errors.items() if error.code in _TOPIC_UNKNOWN]
         if not unknown:
             return
@@ -286,12 +291,14 @@ class _UnknownTopics:
 
 
 def _version_max(keys: Iterable[TopicPartition], topic_ids: TopicIds, ids_since: int) -> int | None:
-    """Return the greatest version to use: the last version with topic names, unless all topic ids are known."""
+    """Return the highest request version to use; None for no limit. Without all topic ids, it is the last version
+    with topic names.
+    """
     return None if all(key in topic_ids for key in keys) else ids_since - 1
 
 
 def _passing(error: KafkaError | ClientError) -> bool:
-    """True if the same request may succeed later. It cannot once the group has another generation."""
+    """True if the same request may succeed later. A commit that was refused because of a rebalance cannot."""
     return is_retriable(error) and not (
         isinstance(error, KafkaError) and error.code is ErrorCode.REBALANCE_IN_PROGRESS
     )

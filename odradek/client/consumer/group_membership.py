@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 A `GroupMembership` has two sides. Its operation `run` sends requests to the coordinator in the background. So
-heartbeats go on while the application works, and a join goes on between polls. The other side runs within polls,
-because it needs the application. To prepare a rebalance, it commits, and calls the listener for partitions to give
-up. To adopt an assignment, it calls the listener for new partitions. The state shows which side has to act:
+heartbeats go on while the application works, and a join goes on between polls. The other side (`Rebalances`) runs
+within polls, because it needs the application. To prepare a rebalance, it commits, and calls the listener for revoked
+partitions. To adopt an assignment, it calls the listener for new partitions. The state shows which side has to act:
 
 | state | meaning | turn |
 | --- | --- | --- |
@@ -17,18 +17,18 @@ up. To adopt an assignment, it calls the listener for new partitions. The state 
 
 Rules
 -----
-* Eager assignors: members give up all partitions before JOINING. Cooperative assignors (KIP-429): members keep
-  their partitions, and list them when they join. Partitions that the new assignment lacks are given up while
-  ADOPTING; then the members join once more.
+* Eager assignors: members give up all partitions before JOINING. Cooperative assignors (KIP-429): members keep their
+  partitions, and list them when they join. Partitions that the new assignment lacks are given up while ADOPTING; then
+  the members join once more.
 * A member that the coordinator has forgotten has lost its partitions (`lost`), and may not commit for them.
-* `max.poll.interval.ms` without a poll: the member leaves, so that other members get its partitions. The next poll
-  rejoins.
+* If the application does not poll for `max.poll.interval.ms`, the member leaves, so that other members get its
+  partitions. The next poll rejoins.
 * Static members (KIP-345) keep their assignment when they stop: they send no LeaveGroup. A member whose instance id
-  another client uses is `fenced` for ever. Otherwise the two clients would replace each other in turns.
+  another client uses is `fenced` for ever. If it rejoined, the two clients would replace each other again and again.
 * The coordinator delays the answer to a JoinGroup until all members have joined, so the request's deadline is the
-  rebalance timeout. Heartbeats behind it detect a dead connection. The answer to a SyncGroup is delayed only for
-  the time that the leader needs. So if a firewall silently drops the connection, a SyncGroup is lost for two
-  request timeouts. A JoinGroup is lost for the rebalance timeout, as in Kafka's client.
+  rebalance timeout. Heartbeats that are sent after it on the same connection detect a dead connection. The answer to
+  a SyncGroup is delayed only for the time that the leader needs. So if a firewall silently drops the connection, a
+  SyncGroup fails after two request timeouts. A JoinGroup fails after the rebalance timeout, as in Kafka's client.
 
 Deliberately absent: KIP-848, where the coordinator assigns partitions (`consumer_membership.py`).
 """
@@ -72,16 +72,16 @@ __all__ = ["GroupMembership", "MembershipState"]
 _PROTOCOL_TYPE = "consumer"
 _PROBES_MAX = 3
 _GRACE_SECONDS = 5.0
-"""The seconds that a JoinGroup may take longer than the rebalance timeout."""
+"""The seconds added to the rebalance timeout for the deadline of a JoinGroup."""
 _LEAVE_SECONDS_MIN = 1.0
 _SYNC_REQUEST_TIMEOUTS = 2
-"""The time that a SyncGroup may take, in request timeouts: one for the metadata that the leader needs, one for the
-request itself.
+"""The deadline of a SyncGroup, in request timeouts: one for the metadata that the leader fetches, one for the request
+itself.
 """
 
 
 class MembershipState(Enum):
-    """The state of a consumer in its group; `_TRANSITIONS` has the legal changes."""
+    """The state of a consumer in its group. `_TRANSITIONS` lists the allowed changes."""
 
     IDLE = "idle"
     PREPARING = "preparing"
@@ -106,11 +106,11 @@ _TRANSITIONS = frozenset(
 
 
 class _Rejoin(Exception):
-    """Raised to begin the join anew, at once."""
+    """Raised to send another JoinGroup at once."""
 
 
 class GroupMembership(Membership):
-    """A consumer's membership in its group, by the classic protocol."""
+    """A consumer's membership in its group, by the classic protocol (JoinGroup, SyncGroup)."""
 
     protocol = CLASSIC
     state: MembershipState
@@ -127,22 +127,22 @@ class GroupMembership(Membership):
         self.member_id = ""
         self.generation = -1
         self.lost = False
-        """The partitions were lost, not given up, and the listener has yet to be called."""
+        """True if the partitions were lost instead of revoked, and the listener has not been called for that yet."""
         self.assignment: list[TopicPartition] = []
-        """The partitions to adopt in the state ADOPTING."""
+        """The assigned partitions that the application must adopt in the state ADOPTING."""
         self.assignor_name: str | None = None
         self.rejoin_reason = ""
         self._partition_counts: dict[str, int] = {}
         self._rejoin_wanted = False
         self._answered = False
         self._unbroken_since = -1
-        """The first of the consecutive generations in which this member took part."""
+        """The first generation since which this member has been in every generation; -1 outside of the group."""
         self._heartbeat: Call | None = None
         self._heartbeat_at = 0.0
         self._attempt = 0
         self._poll_interval_exceeded = False
 
-    # The application's side
+    # Called by the application's polls
 
     @property
     def is_member(self) -> bool:
@@ -151,33 +151,35 @@ class GroupMembership(Membership):
 
     @property
     def has_lost(self) -> bool:
-        """True if the partitions were lost, not given up, and the listener has yet to be called."""
+        """True if the partitions were lost instead of revoked, and the listener has not been called for that yet."""
         return self.lost
 
     @property
     def needs_application(self) -> bool:
-        """True if the application has to act, or has no partitions until the join under way has ended."""
+        """True if the application must act, or has no partitions before the current join has ended."""
         return self.state in (_IDLE, _PREPARING, _ADOPTING) or (
             self.state is _JOINING and not self.cooperative
         )
 
     @property
     def may_commit_automatically(self) -> bool:
-        """True if an automatic commit may begin now: between rebalances."""
+        """True if an automatic commit may start now: no rebalance is under way."""
         return self.state is _STABLE
 
     @property
     def awaits_join(self) -> bool:
-        """True while the answer to a join will say under which generation commits are taken."""
+        """True while a join is under way. Commits must wait for the generation that its answer brings."""
         return self.state is _JOINING
 
     @property
     def awaits_assignment(self) -> bool:
-        """True between the answers to JoinGroup and SyncGroup: the coordinator takes no commit meanwhile."""
+        """True between the answers to JoinGroup and SyncGroup, because the coordinator accepts no commits then."""
         return self.state is _JOINING and self._answered
 
     def goes_on_from(self, former: Member) -> bool:
-        """True if this is still the member `former`, and it kept its partitions in each generation since."""
+        """True if this consumer has been in every generation since it was the member `former`, and has kept
+        partitions.
+        """
         return (
             self.cooperative
             and self.is_member
@@ -187,7 +189,7 @@ class GroupMembership(Membership):
         )
 
     def polled(self) -> None:
-        """Note a poll of the application. A consumer that has subscribed, and is no member, joins the group."""
+        """Record the time of this poll. Join the group if the consumer has a subscription and is no member."""
         self.last_poll = self._core.now
         wanted = self._subscription.topics or self._subscription.remote_pattern
         if self.state is _IDLE and wanted and self.fenced is None:
@@ -195,15 +197,15 @@ class GroupMembership(Membership):
             self._become(_PREPARING)
 
     def subscription_changed(self, reason: str) -> None:
-        """Join again, with the changed subscription."""
+        """Join the group again, with the changed subscription."""
         self.want_rejoin(reason)
 
     def enforce_rebalance(self, reason: str) -> None:
-        """Join again, so that the group's leader assigns anew (KIP-568)."""
+        """Join the group again, so that its leader assigns all partitions again (KIP-568)."""
         self.want_rejoin(reason)
 
     def want_rejoin(self, reason: str) -> None:
-        """Join again because the subscription or its topics have changed: at once, or after the present join."""
+        """Join the group again: at once, or after the join that is under way. `reason` is sent to the coordinator."""
         self.rejoin_reason = reason
         if self.state in (_STABLE, _ADOPTING):
             self._become(_PREPARING)
@@ -211,12 +213,12 @@ class GroupMembership(Membership):
             self._rejoin_wanted = True
 
     def prepared(self) -> None:
-        """Begin to join, since the application has prepared the rebalance."""
+        """Start to join: the application has committed and given up partitions."""
         self.lost = False
         self._become(_JOINING)
 
     def adopted(self) -> None:
-        """Become stable, since the application has adopted its partitions."""
+        """Become STABLE: the application has adopted the assignment."""
         if self.state is _ADOPTING:
             self._become(_STABLE)
         if self._rejoin_wanted:
@@ -224,8 +226,8 @@ class GroupMembership(Membership):
             self.want_rejoin(self.rejoin_reason)
 
     def topics_updated(self) -> None:
-        """Compare fresh metadata with the assignment. If partitions have changed, the leader makes the group
-        rebalance.
+        """Join the group again if fresh metadata shows other partitions than those that this leader has assigned.
+        This starts a rebalance.
         """
         if (
             self.is_leader
@@ -235,24 +237,24 @@ class GroupMembership(Membership):
             self.want_rejoin("the partitions of the topics have changed")
 
     def stop(self) -> None:
-        """Stop being a member; `leave` also sends a LeaveGroup."""
+        """Stop being a member, with no request to the coordinator; `leave` also sends a LeaveGroup."""
         self._become(_IDLE)
 
     def renew_epoch(self) -> None:
-        """Do nothing: a classic member learns its generation by joining."""
+        """Do nothing: a classic member gets its generation when it joins."""
 
     def reader(self) -> Member:
-        """Return the member in whose name commits are fetched: nobody."""
+        """Return the member to name in requests for committed offsets: in the classic protocol, none."""
         return Member()
 
     def reader_refused(self, who: Member, error: KafkaError) -> None:
-        """Do nothing: classic members fetch commits as strangers do."""
+        """Do nothing: classic members fetch committed offsets as clients outside of the group."""
 
     # In the background
 
     def run(self) -> Operation[None]:
-        """Run the membership until the operation is ended. Return when the membership of the new protocol has
-        to take over.
+        """Run the membership until the operation is stopped. Return when the consumer must use the new protocol
+        instead.
         """
         while True:
             try:
@@ -280,7 +282,9 @@ class GroupMembership(Membership):
                 self._failed(error)
 
     def _matches_remotely(self) -> bool:
-        """Match a pattern for the coordinator in this client instead. Return False if the subscription has none."""
+        """Match the coordinator's pattern in this client instead. Return False if the subscription has no such
+        pattern.
+        """
         if self._subscription.remote_pattern is None:
             return False
         self._become(_IDLE)
@@ -305,7 +309,9 @@ class GroupMembership(Membership):
         self._changed.notify()
 
     def _forget(self, *, keep_id: bool) -> None:
-        """Drop the membership, or only its generation, because the coordinator does not know it."""
+        """Drop the generation, and without `keep_id` also the member id: the coordinator no longer knows them. The
+        partitions count as lost.
+        """
         if not keep_id:
             self.member_id = ""
         self.generation = -1
@@ -316,13 +322,13 @@ class GroupMembership(Membership):
         self._changed.notify()
 
     def refused(self, error: KafkaError) -> None:
-        """Handle the refusal of a commit, which may mean that the membership has ended."""
+        """Handle the coordinator's refusal of a commit. It may mean that the member must rejoin."""
         code = error.code
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self._fence(error)
         elif self.state is _JOINING and code is not ErrorCode.UNKNOWN_MEMBER_ID:
             reached("client.refusal_during_join_passed_over")
-            return  # the answer to the join decides
+            return  # the answer to the JoinGroup decides
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -408,7 +414,7 @@ class GroupMembership(Membership):
         )
 
     def leave(self, reason: str, *, timeout: float) -> Operation[None]:
-        """Leave the group; errors are ignored. Static members send no request."""
+        """Leave the group; errors are ignored. A static member sends no LeaveGroup."""
         self.lost = False
         yield from self._send_leave(reason, timeout=timeout)
 
@@ -426,7 +432,7 @@ class GroupMembership(Membership):
             members=[MemberIdentity(member_id, reason=reason)],
         )
         now = self._core.now
-        # Send it even if no time is left to wait for the answer.
+        # Send the request even if no time is left to wait for the answer.
         deadline = now + max(timeout, _LEAVE_SECONDS_MIN)
         call = self._core.call(request, node=coordinator.node, deadline=deadline, lane=coordinator.lane)
         yield Wait([call], until=now + timeout)
@@ -434,7 +440,7 @@ class GroupMembership(Membership):
     # Joining
 
     def _join(self) -> Operation[None]:
-        """Try to join once; raises errors for the application."""
+        """Join the group once: JoinGroup, then SyncGroup. Raises errors for the application."""
         core = self._core
         self._answered = False
         try:
@@ -534,9 +540,9 @@ class GroupMembership(Membership):
                 raise _Rejoin
             if until is not None and core.now >= until and not call.done:
                 reached("client.coordinator_probed")
-                # A JoinGroup is already under way, so this answer means nothing. But a coordinator that
-                # restarted after a power failure rejects these bytes with a reset; a client that only waited
-                # for the JoinGroup would never notice the failure.
+                # This heartbeat's answer is ignored, because a JoinGroup is under way. But if the coordinator
+                # restarted after a power failure, its host answers these bytes with a reset. A client that only
+                # waited for the JoinGroup would never notice.
                 core.call(
                     self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True
                 )
@@ -544,7 +550,9 @@ class GroupMembership(Membership):
         return call.result()
 
     def _check(self, code: ErrorCode) -> Operation[None]:
-        """Handle the error code of a JoinGroup or SyncGroup. Raises `_Rejoin`, or the error if it is final."""
+        """Handle the error code of an answer to JoinGroup or SyncGroup. Raises `_Rejoin` to join again, or the error
+        if it is final.
+        """
         if code is ErrorCode.NONE:
             return
         self._coordinator.noted(code)
@@ -588,13 +596,13 @@ class GroupMembership(Membership):
             ) from error
 
     def _sync_seconds_max(self) -> float:
-        """Compute the time that the group's leader may need, which fetches metadata first."""
+        """Compute the seconds to allow for a SyncGroup. The group's leader fetches metadata before it sends its own."""
         rebalance_seconds = self._settings.max_poll_interval_ms / 1000 + _GRACE_SECONDS
         return min(rebalance_seconds, _SYNC_REQUEST_TIMEOUTS * self._core.config.request_timeout)
 
     def _assign(self, joined: JoinGroupResponse) -> Operation[dict[str, bytes]]:
-        """Assign as the leader: fetch metadata, then run the assignor that the coordinator chose. Returns each
-        member's assignment.
+        """Assign partitions as the group's leader: fetch metadata, then run the assignor that the coordinator chose.
+        Returns each member's encoded assignment.
         """
         assignor = next((a for a in self.assignors if a.name == joined.protocol_name), None)
         if assignor is None:
@@ -622,7 +630,7 @@ class GroupMembership(Membership):
                 raise _Rejoin
             node = self._coordinator.node
             if not work.done and node is not None:
-                # The answer is ignored: the answer to the SyncGroup has the same information.
+                # The answer to this heartbeat is ignored: the answer to the SyncGroup has the same information.
                 deadline = self._core.now + self._settings.session_timeout_ms / 1000
                 self._core.call(self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE)
         shares: dict[str, bytes] = work.result()
@@ -637,7 +645,7 @@ class GroupMembership(Membership):
                 self._core, topics, timeout=timeout, auto_create=self._settings.allow_auto_create_topics
             )
         except RequestTimedOut:
-            return  # use the known metadata; if outdated, the next refresh causes a rebalance
+            return  # use the known metadata; if it is outdated, the next refresh causes a rebalance
 
     def _counts(self, topics: Sequence[str]) -> dict[str, int]:
         known = self._core.cluster.topics

@@ -1,4 +1,4 @@
-"""The records that an iterator over a consumer yields, and its progress. PURE."""
+"""The records of one poll that an iterator over a consumer yields, and how far it has got. PURE."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ __all__ = ["Handout"]
 
 @attrs.define(eq=False)
 class Handout:
-    """Records of one poll that an iterator yields. The iterator ends when another call takes the records back."""
+    """The records of one poll that an iterator over the consumer yields. The iterator ends early if another call
+    takes the rest back.
+    """
 
     records: list[ConsumerRecord]
     before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
-    """For each partition: its state, the state's serial, and the position before the poll."""
+    """For each partition: its state, that state's `serial`, and the position before the poll."""
     done: int = 0
-    """The number of records that the application has committed itself during the iteration."""
+    """The number of records that the application has committed by itself during the iteration."""
     left: Iterator[ConsumerRecord] = attrs.field(
         init=False, default=attrs.Factory(lambda self: iter(self.records), takes_self=True)
     )
 
     @property
     def yielded(self) -> int:
-        """The number of records yielded.
+        """The number of records that the iterator has yielded so far.
 
-        It is computed from the length of the list's iterator, so yielding need not count.
+        It is computed from the length of the list's iterator, so yielding a record need not increment a counter.
         """
         return len(self.records) - length_hint(self.left)
 
     def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Compute the positions behind the first `done` records, for partitions that have further records."""
+        """Compute the positions after the first `done` records. Partitions without further records are left out."""
         records = self.records
         keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[done:])
         found = {key: self.before[key][2] for key in keys}

@@ -1,15 +1,16 @@
 """The client's side of incremental fetch sessions (KIP-227). PURE.
 
 A full request (epoch 0) opens a session at the broker. Each later request increments the epoch, and names only
-partitions that are new, have other offsets, or are to be forgotten. A partition that is missing from the answer has
-no news. After an error or a broken connection, the next request is a full request, which also ends the old session.
+partitions that are new, have other offsets, or are to be forgotten. If the answer lacks a partition, nothing has
+changed there. After an error or a broken connection, the next request is a full request, which also ends the old
+session.
 
 A request names at most `PARTITIONS_MAX` partitions, since a broker bounds what it decodes. A larger session begins
-with a part of its partitions, and the next requests add the rest. If a broker keeps no session, each request names
-another part.
+with some of its partitions, and the next requests add the others. If a broker keeps no session, successive requests
+name different partitions.
 
-In versions that name topics by id, a session is about topic ids. A topic that was created again has another id, and
-is another topic.
+In request versions with topic ids, a session identifies its topics by id. So a topic that was created again is a
+different topic in the session.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _INT32_MAX = (1 << 31) - 1
 
 
 class Wanted(NamedTuple):
-    """The values that a Fetch request names for one partition."""
+    """The fields of a Fetch request for one partition."""
 
     topic_id: bytes
     offset: int
@@ -38,25 +39,25 @@ class Wanted(NamedTuple):
 
 
 class FetchSession:
-    """A fetch session with one broker, as this client sees it."""
+    """The client's state of a fetch session with one broker."""
 
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = 0
         self.partitions: dict[TopicPartition, Wanted] = {}
-        """The partitions in the broker's session, once the broker has the last request."""
+        """The partitions that the broker's session has once the broker has processed the last request."""
         self.is_part = False
         """True if the last request could not name all partitions, so that the next request should follow at once."""
         self._had_turn: dict[TopicPartition, None] = {}
-        """The partitions that full requests have named so far, if one request cannot name all."""
+        """The partitions that recent full requests have named, if one request cannot name all of them."""
         self._with_ids = True
 
     def request(self, wanted: Mapping[TopicPartition, Wanted], *, with_ids: bool) -> FetchRequest:
-        """Make the next request for these partitions; the caller adds limits. It must be answered before the next
-        request is made.
+        """Make the next request for these partitions; the caller adds the limits. Call `answered`, `start_over` or
+        `lost` before the next call.
 
-        Afterwards `partitions` has the partitions of the session. With `is_part`, these are not all wanted
-        partitions.
+        Afterwards `partitions` has the session's partitions. If `is_part` is true, some wanted partitions are not
+        among them yet.
         """
         if with_ids != self._with_ids:
             self.start_over()
@@ -87,8 +88,8 @@ class FetchSession:
         )
 
     def _part_of(self, news: dict[TopicPartition, Wanted]) -> dict[TopicPartition, Wanted]:
-        """Choose the partitions to name if there are too many for one request. Partitions that have waited longest
-        come first.
+        """Choose at most `PARTITIONS_MAX` partitions for a request. Those that no recent request has named come
+        first.
         """
         had_turn = self._had_turn
         due = [key for key in news if key not in had_turn]
@@ -101,7 +102,9 @@ class FetchSession:
         return {key: news[key] for key in named}
 
     def answered(self, session_id: int) -> None:
-        """Note that the broker accepted the request. The id 0 means that it keeps no session (for now)."""
+        """Record that the broker accepted the request, and advance the session's epoch. The id 0 means that the
+        broker keeps no session.
+        """
         if session_id == 0:
             self.session_id = self.epoch = 0
         elif session_id != self.session_id:
@@ -111,11 +114,11 @@ class FetchSession:
             self.epoch = 1 if self.epoch == _INT32_MAX else self.epoch + 1
 
     def start_over(self) -> None:
-        """Make the next request a full one, which also ends the session if the broker still has it."""
+        """Make the next request a full request. It also ends the old session at the broker."""
         self.epoch = 0
 
     def lost(self) -> None:
-        """Note that the broker has forgotten the session."""
+        """Record that the broker no longer has the session, so that the next request opens another."""
         self.session_id = self.epoch = 0
 
     def closing_request(self) -> FetchRequest | None:
@@ -125,7 +128,7 @@ class FetchSession:
         return FetchRequest(session_id=self.session_id, session_epoch=_FINAL_EPOCH)
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """Find the name under which this topic id was requested."""
+        """Find the topic name of an id among the session's partitions; None if it is not there."""
         return next((key.topic for key, want in self.partitions.items() if want.topic_id == topic_id), None)
 
 

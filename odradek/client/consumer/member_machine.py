@@ -2,32 +2,33 @@
 
 Theory of operation
 -------------------
-The coordinator assigns partitions. The member learns its target assignment from the answers to its heartbeats. It gives up
-the partitions that the target lacks, takes up the new ones, and reports those that it then has. A member epoch stands for
-all that the coordinator and the member agree on.
+The coordinator assigns partitions. The member learns its target assignment from the answers to its heartbeats. It
+gives up the partitions that the target lacks, adopts the new ones, and reports the partitions that it then has. The
+coordinator increases the member epoch when both agree on a new assignment.
 
 | state | meaning | turn |
 | --- | --- | --- |
 | UNSUBSCRIBED | outside of the group: before a subscription, and after leaving | - |
 | JOINING | a heartbeat with epoch 0 is due or under way | driver |
-| RECONCILING | the target differs from the adopted partitions; heartbeats go on | application, once topics are known |
+| RECONCILING | the target differs from the adopted partitions; heartbeats go on | application, once the topics' names are known |
 | ACKNOWLEDGING | the application has adopted a target; the next heartbeat reports it at once | driver |
 | STABLE | heartbeats | driver |
-| FENCED | the coordinator has another epoch, or does not know the member: its partitions are lost | application |
-| FAILED | the coordinator refused the member for a reason that the application must hear | application |
+| FENCED | the coordinator has another epoch for the member, or does not know it: its partitions are lost | application |
+| FAILED | the coordinator refused the member for a reason that the application must know | application |
 | STALE | the application has not polled for too long, so the member has left | application |
-| LEAVING | a heartbeat with the epoch of a leave is under way | driver |
+| LEAVING | a heartbeat with a leave epoch (-1 or -2) is under way | driver |
 
-After FENCED, FAILED and STALE the application first hears that its partitions are lost. Then the member joins again,
-under its old id, with epoch 0.
+After FENCED, FAILED and STALE the application's listener is first called for the lost partitions. Then the member
+joins again, under its old id, with epoch 0.
 
 Rules
 -----
-* A heartbeat has the fields that changed since the last one. After an error, or an answer that did not come, the next
-  heartbeat has them all.
-* Partitions count as owned until the application has given them up. A target that comes meanwhile waits.
-* An answer of an earlier `incarnation` says nothing about the present one: the driver drops it.
-* Topics are named by their ids. The names come from metadata, perhaps later than the target.
+* A heartbeat has the fields that changed since the last one. After an error or a missing answer, the next heartbeat
+  has all fields.
+* Partitions count as owned until the application has given them up. A target that arrives meanwhile is adopted
+  afterwards.
+* The driver ignores the answer to a heartbeat of an earlier `incarnation`.
+* A target contains topic ids. The topics' names come from metadata, perhaps later than the target.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ __all__ = ["Interest", "MemberMachine", "MemberState", "Verdict", "judged"]
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
-"""The leave of a static member: its partitions wait for its return."""
+"""The member epoch with which a static member leaves. The coordinator keeps its partitions for its return."""
 
 
 class MemberState(Enum):
-    """The state of a member in a group of the new protocol; `_TRANSITIONS` has the legal changes."""
+    """The state of a member in a group of the new protocol. `_TRANSITIONS` lists the allowed changes."""
 
     UNSUBSCRIBED = "unsubscribed"
     JOINING = "joining"
@@ -89,12 +90,12 @@ _TRANSITIONS = frozenset(
 
 
 class Verdict(Enum):
-    """The meaning of a refused heartbeat."""
+    """The meaning of an error in the answer to a heartbeat."""
 
     RETRY = "the same heartbeat may succeed later"
     FENCED = "the coordinator has given the partitions to other members"
-    REPORT = "the application must hear of it, and the member goes on"
-    FAILED = "the application must hear of it, and the membership has ended"
+    REPORT = "the application must see the error; the membership continues"
+    FAILED = "the application must see the error; the membership has ended"
     REPLACED = "another client has taken the place of this static member for good"
 
 
@@ -113,7 +114,7 @@ def judged(code: ErrorCode) -> Verdict:
 
 @attrs.frozen
 class Interest:
-    """The topics that a member wants: names, or a pattern that the coordinator matches."""
+    """The topics of a member's subscription: names, or a pattern that the coordinator matches."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -121,7 +122,7 @@ class Interest:
 
 @attrs.define
 class _Sent:
-    """The fields that the coordinator has of this member, as far as its last answers show; None for an unknown one."""
+    """The fields that the last heartbeats have sent. None means that the next heartbeat must send the field."""
 
     rebalance_timeout_ms: int | None = None
     interest: Interest | None = None
@@ -130,7 +131,7 @@ class _Sent:
 
 
 class MemberMachine:
-    """One member. `new_id` makes its id when it joins for the first time; it keeps that id."""
+    """The state of one group member. `new_id` makes a member id at the first join; later joins keep this id."""
 
     def __init__(
         self,
@@ -153,12 +154,12 @@ class MemberMachine:
         self.epoch = -1
         """The member epoch; -1 outside of the group."""
         self.unbroken_since = -1
-        """The first epoch of this stay in the group."""
+        """The member epoch with which the current stay in the group began."""
         self.incarnation = 0
         self.owned: dict[TopicPartition, bytes] | None = None
-        """The partitions that the application has adopted, with the ids of their topics; None before the first target."""
+        """The partitions that the application has adopted, each with its topic id; None before the first target."""
         self.target: dict[bytes, tuple[int, ...]] = {}
-        """The partitions that the coordinator has assigned, by topic id."""
+        """The partitions that the coordinator has assigned: their numbers by topic id."""
         self._had_pattern = False
         self._sent = _Sent()
 
@@ -171,36 +172,36 @@ class MemberMachine:
             )
         self.state = state
 
-    # Coming and going
+    # Joining and leaving
 
     @property
     def is_member(self) -> bool:
-        """True if the coordinator has this member, as far as it knows."""
+        """True if the consumer is a member of the group, according to the coordinator's last answers."""
         return self.epoch > 0
 
     @property
     def has_lost(self) -> bool:
-        """True if the partitions are lost, and the application has yet to hear of it."""
+        """True if the partitions are lost, and the application's listener has not been called for that yet."""
         return self.state in _LOST
 
     @property
     def beats(self) -> bool:
-        """True if heartbeats are due in this state."""
+        """True if the member sends heartbeats in this state."""
         return self.state in _BEATING
 
     def join(self) -> None:
-        """Join the group, for the first time or again: the next heartbeat has epoch 0 and all fields."""
+        """Start to join the group, for the first time or again. The next heartbeat has epoch 0 and all fields."""
         self.member_id = self.member_id or self._new_id()
         self._end(_S.JOINING)
 
     def lose(self, state: MemberState) -> None:
-        """End the membership: FENCED, FAILED or STALE."""
+        """End the membership, with the new state FENCED, FAILED or STALE."""
         if state not in _LOST:
             raise AssertionError(f"partitions are not lost in the state {state.value}")
         self._end(state)
 
     def unsubscribe(self) -> None:
-        """Be outside of the group."""
+        """End the membership, with the new state UNSUBSCRIBED."""
         self._end(_S.UNSUBSCRIBED)
 
     def _end(self, state: MemberState) -> None:
@@ -212,7 +213,7 @@ class MemberMachine:
         self._sent = _Sent()
 
     def leave(self) -> ConsumerGroupHeartbeatRequest | None:
-        """Begin to leave. Return the last heartbeat; None if the coordinator cannot have this member."""
+        """Start to leave. Return the heartbeat to send for that; None if the consumer is no member."""
         if self.state not in _BEATING:
             self._end(_S.UNSUBSCRIBED)
             return None
@@ -220,7 +221,7 @@ class MemberMachine:
         return self._last_heartbeat()
 
     def go_stale(self) -> ConsumerGroupHeartbeatRequest:
-        """Leave because the application does not poll. Return the last heartbeat."""
+        """Enter the state STALE, because the application does not poll. Return the heartbeat that leaves the group."""
         self.lose(_S.STALE)
         return self._last_heartbeat()
 
@@ -237,13 +238,13 @@ class MemberMachine:
     # Heartbeats
 
     def is_urgent(self, interest: Interest) -> bool:
-        """True if the next heartbeat has news, so that it does not wait for its interval."""
+        """True if the next heartbeat has news, so that it must be sent at once."""
         if self.state in (_S.JOINING, _S.ACKNOWLEDGING):
             return True
         return self.state in _BEATING and self._sent.interest != interest
 
     def heartbeat(self, interest: Interest) -> ConsumerGroupHeartbeatRequest:
-        """Make the next heartbeat. An acknowledgement counts as sent from then on."""
+        """Make the next heartbeat. If it acknowledges a target, change the state as if it had arrived."""
         from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
         if self.state not in _BEATING:
@@ -263,7 +264,7 @@ class MemberMachine:
             self._had_pattern |= interest.pattern is not None
             request.subscribed_topic_names = list(interest.topics)
             if self._had_pattern:
-                # An empty pattern takes back an earlier one.
+                # Send an empty pattern to remove an earlier pattern.
                 request.subscribed_topic_regex = interest.pattern or ""
             sent.interest = interest
         if is_full and self._assignor is not None:
@@ -277,7 +278,7 @@ class MemberMachine:
         return request
 
     def answered(self, response: ConsumerGroupHeartbeatResponse) -> None:
-        """Take in the answer to a heartbeat of this incarnation that was not refused."""
+        """Process the successful answer to a heartbeat of this incarnation: the new epoch, perhaps a new target."""
         if self.state not in _BEATING:
             raise AssertionError(f"no answer is expected in the state {self.state.value}")
         self.member_id = response.member_id or self.member_id
@@ -291,17 +292,18 @@ class MemberMachine:
                 if topic.partitions
             }
         if self.state is _S.ACKNOWLEDGING:
-            return  # the heartbeat that is due reports the adopted target; then comes the next
+            return  # first the next heartbeat must report the adopted target
         if not self._is_target_owned():
             self._become(_S.RECONCILING)
         elif self.state is not _S.STABLE:
             self._become(_S.STABLE)
         elif response.assignment is not None:
-            # The coordinator repeats a target that the member has: perhaps it has not learned of that yet.
+            # The coordinator repeats a target that the member has already adopted. It may have missed the report, so
+            # send it again.
             self._sent.owned = None
 
     def unanswered(self) -> None:
-        """Note that the fate of a heartbeat is unknown, or that it was refused: the next one has all fields."""
+        """Put all fields into the next heartbeat, because the last one was refused or got no answer."""
         self._sent = _Sent()
 
     def _is_target_owned(self) -> bool:
@@ -322,18 +324,20 @@ class MemberMachine:
         }
 
     def unknown_ids(self, names: Mapping[bytes, str]) -> list[bytes]:
-        """List the topic ids of the target that have no known name."""
+        """List the topic ids of the target whose names are not in `names`."""
         return [topic_id for topic_id in self.target if topic_id not in names]
 
     def needs_application(self, names: Mapping[bytes, str]) -> bool:
-        """True if the application has to act: it lost its partitions, or has to adopt others."""
+        """True if the application must act: its partitions are lost, or it has a new target to adopt."""
         if self.state is not _S.RECONCILING:
             return self.state in _LOST
         resolved = self.resolved(names)
         return resolved != self.owned and bool(resolved or self.owned or not self.target)
 
     def adopted(self, partitions: Mapping[TopicPartition, bytes], incarnation: int) -> None:
-        """Note that the application has adopted a target, which the next heartbeat acknowledges."""
+        """Record that the application has adopted these partitions. The next heartbeat reports them. A target of an
+        earlier incarnation is ignored.
+        """
         if incarnation != self.incarnation or self.state is not _S.RECONCILING:
             return
         self.owned = dict(partitions)

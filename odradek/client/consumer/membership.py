@@ -1,16 +1,17 @@
 """The common part of the memberships by both group protocols, and the choice between the protocols. PURE.
 
-`GroupMembership` speaks the classic protocol, `ConsumerMembership` that of KIP-848. A consumer has one of them at a time. With
-`group.protocol=auto` the other one takes over where `KindChooser` says so. It is asked before each join of a consumer that
-is outside of the group. A member keeps its protocol.
+`GroupMembership` uses the classic protocol, `ConsumerMembership` the new one (KIP-848). A consumer has one membership
+at a time. With `group.protocol=auto`, `KindChooser` chooses the protocol before each join of a consumer that is
+outside of the group. A member keeps its protocol.
 
 The choice
 ----------
-* The new protocol needs the feature `group.version` at 1 or more, and a coordinator that serves ConsumerGroupHeartbeat.
-* A group that has members of the classic protocol is joined by the classic protocol. Otherwise the first new consumer of a
-  rolling restart would convert the group for all of them. So a group of consumers with `auto` changes when all its
-  members have left. It also changes when a consumer with `group.protocol=consumer` joins it; the others follow at their next
-  start.
+* The new protocol needs the feature `group.version` at 1 or more, and a coordinator that serves
+  ConsumerGroupHeartbeat.
+* A group that has members of the classic protocol is joined by the classic protocol. Otherwise the first upgraded
+  consumer of a rolling restart would convert the group for all its members. So a group of consumers with `auto`
+  changes to the new protocol after all its members have left. It also changes when a consumer with
+  `group.protocol=consumer` joins; the other members follow at their next start.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ if TYPE_CHECKING:
 __all__ = ["AUTO", "CLASSIC", "CONSUMER", "GROUP_FEATURE", "KindChooser", "MemberContext", "Membership"]
 
 AUTO, CLASSIC, CONSUMER = "auto", "classic", "consumer"
-"""The values of `group.protocol`: two protocols, and the choice between them."""
+"""The values of `group.protocol`: choose automatically, the classic protocol, the new protocol."""
 GROUP_FEATURE = "group.version"
 _NO_MEMBERS = ("Empty", "Dead")
 
 
 @attrs.frozen
 class MemberContext:
-    """The parts of a consumer that its membership works with.
+    """The parts of a consumer that its group membership uses.
 
-    `changed` is notified for the application's side. `failed(error)` gets errors that the application must know.
-    `ask_metadata` has metadata fetched soon. With a `chooser`, the membership of the other protocol may take over.
+    `changed` is notified when polls may have something to do. `failed(error)` receives errors that the application
+    must know. `ask_metadata` requests fresh metadata. If `chooser` is set, it chooses the protocol
+    (`group.protocol=auto`).
     """
 
     core: ClientCore
@@ -59,22 +61,22 @@ class MemberContext:
 
 
 class Membership(ABC):
-    """A consumer's membership in its group."""
+    """A consumer's membership in its group: the interface that both protocols share."""
 
     protocol: str
     if TYPE_CHECKING:
 
         @property
         def state(self) -> Enum:
-            """The state of this member, by the states of its protocol."""
+            """The state of this member: a state of the protocol in use."""
 
         @property
         def generation(self) -> int:
-            """The generation, or the member epoch; -1 outside of the group."""
+            """The generation (classic protocol) or the member epoch (new protocol); -1 outside of the group."""
 
         @property
         def member_id(self) -> str:
-            """The id of this member; empty before it has one."""
+            """The member id of this consumer; empty before it has one."""
 
     def __init__(self, context: MemberContext) -> None:
         self._core = context.core
@@ -87,106 +89,111 @@ class Membership(ABC):
         self._chooser = context.chooser
         self._turned = self._core.signal()
         self._is_chosen = False
-        """True until the next join if the protocol was just chosen."""
+        """True if the protocol was just chosen, so that the next join need not choose again."""
         self.known_as = Member(group_instance_id=self._settings.group_instance_id)
-        """This member as of its last join. It outlives the membership. Records that were read as this member are
-        committed as this member, so the coordinator refuses offsets of partitions that other members have by now.
+        """The member id and generation of the last join, which outlive the membership. Offsets of records that were
+        read as this member are committed as this member. So the coordinator refuses them if other members have the
+        partitions by now.
         """
         self.fenced: KafkaError | None = None
-        """The refusal after which this consumer can be no member any more."""
+        """The error that excludes this consumer from the group for good; None while it may join."""
         self.last_poll = self._core.now
         self.rebalances = 0
         self.is_leader = False
         self.group_topics: tuple[str, ...] = ()
-        """The topics of all members, on the leader of a classic group: it watches their partitions."""
+        """The topics of all members, if this consumer leads a classic group. The leader watches their partitions."""
 
     def take_over(self, former: Membership) -> None:
-        """Join in the place of a consumer's former membership, which has no partitions."""
+        """Continue a consumer's former membership, which used the other protocol and has no partitions. Join the
+        group.
+        """
         self.known_as = former.known_as
         self.rebalances = former.rebalances
         self._is_chosen = True
         self.polled()
         self.last_poll = former.last_poll
 
-    # The application's side
+    # Called by the application's polls
 
     @property
     def member(self) -> Member:
-        """The member id, generation or epoch, and instance id that a commit carries."""
+        """The member id, generation or epoch, and instance id for a commit request."""
         return Member(self.member_id, self.generation, self._settings.group_instance_id)
 
     @property
     @abstractmethod
     def is_member(self) -> bool:
-        """True if the consumer may commit as a member, and must send heartbeats."""
+        """True if the consumer is a member, so that it may commit as a member and must send heartbeats."""
 
     @property
     @abstractmethod
     def has_lost(self) -> bool:
-        """True if the partitions were lost, not given up, and the listener has yet to be called."""
+        """True if the partitions were lost instead of revoked, and the listener has not been called for that yet."""
 
     @property
     @abstractmethod
     def needs_application(self) -> bool:
-        """True if the application has to act before it may have records."""
+        """True if the application must act (give up or adopt partitions) before polls may return records."""
 
     @property
     @abstractmethod
     def may_commit_automatically(self) -> bool:
-        """True if an automatic commit may begin now."""
+        """True if an automatic commit may start now."""
 
     @property
     @abstractmethod
     def awaits_join(self) -> bool:
-        """True while the answer to a join will say under which generation commits are taken."""
+        """True while a join is under way whose answer brings the generation for commits."""
 
     @property
     @abstractmethod
     def awaits_assignment(self) -> bool:
-        """True while the coordinator takes no commit: this member waits for the assignment of its generation."""
+        """True while the coordinator accepts no commits, because this member waits for its assignment."""
 
     @abstractmethod
     def goes_on_from(self, former: Member) -> bool:
-        """True if this is that member still, and it kept partitions in each generation since."""
+        """True if this consumer has been in every generation since it was the member `former`, and has kept
+        partitions.
+        """
 
     @abstractmethod
     def polled(self) -> None:
-        """Note that the application is alive; a consumer that has subscribed, and is no member, joins."""
+        """Record the time of this poll. Join the group if the consumer has a subscription and is no member."""
 
     @abstractmethod
     def subscription_changed(self, reason: str) -> None:
-        """Bring a changed subscription to the group."""
+        """Report a changed subscription to the group."""
 
     @abstractmethod
     def enforce_rebalance(self, reason: str) -> None:
-        """Make the group assign its partitions again, where members can do that."""
+        """Request a rebalance of the group, if the protocol lets members do so."""
 
     @abstractmethod
     def topics_updated(self) -> None:
-        """Look at fresh metadata."""
+        """Compare fresh metadata with the assigned topics."""
 
     @abstractmethod
     def refused(self, error: KafkaError) -> None:
-        """React to the refusal of a commit, which may mean that the membership has ended."""
+        """Handle the coordinator's refusal of a commit. It may mean that the membership has ended."""
 
     @abstractmethod
     def renew_epoch(self) -> None:
-        """Learn the present epoch soon, because the coordinator has another one."""
+        """Get the current member epoch soon, because the coordinator has refused the epoch in a request."""
 
     @abstractmethod
     def reader(self) -> Member:
-        """Return the member in whose name commits are fetched."""
+        """Return the member to name in requests for committed offsets."""
 
     @abstractmethod
     def reader_refused(self, who: Member, error: KafkaError) -> None:
-        """React when the coordinator refuses to return commits to a member."""
+        """Handle the refusal of a request for committed offsets that named the member `who`."""
 
     # In the background
 
     @abstractmethod
     def run(self) -> Operation[None]:
-        """Run the membership until the operation is ended. Return when the membership of the other protocol has
-        to take over.
+        """Run the membership until the operation is stopped. Return when the consumer must use the other protocol
+        instead.
         """
 
     @abstractmethod
@@ -194,7 +201,9 @@ class Membership(ABC):
         """Leave the group; errors are ignored."""
 
     def _other_kind(self) -> Operation[bool]:
-        """Return True if a consumer that is about to join has to use the other protocol. Raises errors."""
+        """Return True if the consumer, which is about to join, must use the other protocol. Raises the errors of
+        `KindChooser.choose`.
+        """
         if self._chooser is None or self._is_chosen:
             self._is_chosen = False
             return False
@@ -207,7 +216,7 @@ class Membership(ABC):
 
 
 class KindChooser:
-    """The choice of the protocol with `group.protocol=auto`."""
+    """Chooses the protocol for a group, with `group.protocol=auto`."""
 
     def __init__(self, core: ClientCore, settings: ConsumerSettings, coordinator: Coordinator) -> None:
         self._core = core
@@ -217,11 +226,11 @@ class KindChooser:
         self._refused = ""
 
     def refused(self, why: str) -> None:
-        """Note that the coordinator does not let this consumer join by the new protocol."""
+        """Record that the coordinator refused a join by the new protocol. From now on the classic protocol is chosen."""
         self._refused = why
 
     def choose(self) -> Operation[str]:
-        """Choose the protocol for a join. Raises `KafkaError`, `ClientError`."""
+        """Choose the protocol for the next join: "classic" or "consumer". Raises `KafkaError`, `ClientError`."""
         kind, why = yield from self._choice()
         text = f"group {self._coordinator.group_id}: this consumer uses the {kind} protocol, since {why}"
         if text != self._said:
@@ -233,11 +242,11 @@ class KindChooser:
         if self._refused:
             return CLASSIC, self._refused
         deadline = self._core.now + self._settings.default_api_timeout_ms / 1000
-        # A connection to a broker brings the features, too.
+        # A connection to the coordinator also brings the cluster's features.
         yield from self._coordinator.find(deadline=deadline)
         if self._core.cluster.features.get(GROUP_FEATURE, 0) < 1:
             return CLASSIC, f"the cluster's feature {GROUP_FEATURE} is not 1"
         state = yield from self._coordinator.classic_state(deadline=deadline)
         if state not in _NO_MEMBERS:
-            return CLASSIC, f"the group has members of that protocol (it is {state})"
+            return CLASSIC, f"the group has members of the classic protocol (its state is {state})"
         return CONSUMER, "the cluster serves it"

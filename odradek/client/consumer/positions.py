@@ -1,13 +1,13 @@
 """The positions to read at: from commits, from the reset policy, and checked after a change of leader. PURE.
 
-`Positions.run` is an operation that runs as long as the consumer. On every signal it looks for partitions without a
-position, and for positions that a new leader may lack. It sends requests to brokers about both. If the application
-has sought or lost a partition before the answer comes, the answer is ignored (`PartitionState.serial`).
+`Positions.run` is an operation that runs as long as the consumer. On every signal it looks for partitions whose
+position is unknown, and for positions that a new leader may not have. For both, it sends requests to brokers. If the
+application has sought or lost the partition before the answer comes, the answer is ignored (`PartitionState.serial`).
 
-Truncation (KIP-320): after a change of leader, the new leader reports where the epoch of the last read record ends
-in its log. If the logs diverge above the position, only records that were fetched ahead are fetched again. If they
-diverge below it, records that the application has read are gone. A reset policy then continues where the common
-history ends; without one, `TruncationDetected` is raised.
+Truncation (KIP-320): after a change of leader, the new leader reports where the epoch of the last read record ends in
+its log. If the logs diverge above the position, only records that were fetched ahead are fetched again. If they
+diverge below it, records that the application has read are gone. With a reset policy, the consumer continues at the
+offset where the logs diverge. Without a policy, `TruncationDetected` is raised.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Positions", "duration_ms"]
 
 
 def duration_ms(policy: str) -> int:
-    """Convert the duration in `by_duration:PnDTnHnMn.nS` to milliseconds. The text must have been validated before."""
+    """Convert the duration of the policy `by_duration:PnDTnHnMn.nS` to milliseconds. The policy must be valid."""
     found = re.fullmatch(r"(?i)by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?", policy)
     assert found is not None
     days, hours, minutes, seconds = (float(text or 0) for text in found.groups())
@@ -44,8 +44,10 @@ def duration_ms(policy: str) -> int:
 
 
 class Positions:
-    """The positions of a consumer: the next offset to read in each partition. `failed(state, error)` stores errors
-    for the application; `wall_ms()` returns the time of day.
+    """Finds and validates the positions of a consumer: the next offset to read in each partition.
+
+    `failed(state, error)` stores an error for the application; `wall_ms()` returns the time of day in milliseconds
+    since 1970.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Positions:
         self._isolation_level = 1 if settings.isolation_level == "read_committed" else 0
 
     def run(self) -> Operation[None]:
-        """Find positions until the operation is stopped."""
+        """Find and validate positions until the operation is stopped."""
         while True:
             if self._retry_at is not None and self._retry_at > self._core.now:
                 yield Wait(until=self._retry_at)
@@ -85,10 +87,10 @@ class Positions:
                 yield Wait(until=self._retry_at, signals=[self._news])
 
     def _round(self) -> Operation[bool]:
-        """Check all partitions once; return True if there was work to do."""
+        """Find or validate the positions of all partitions that need it; return True if there were any."""
         states = list(self._subscription.partitions.values())
         uncommitted = [state for state in states if state.needs_committed]
-        # Skip a topic that is not known yet: there will be news when it is known.
+        # Skip a topic that is not known yet: a signal comes when it is known.
         known = self._core.cluster.topics
         resets = [state for state in states if state.reset_to is not None and state.key.topic in known]
         doubtful = [state for state in states if needs_validation(self._core, state) and state.error is None]
@@ -143,7 +145,9 @@ class Positions:
                 state.reset(self._settings.auto_offset_reset)
 
     def _from_policy(self, states: list[PartitionState]) -> Operation[None]:
-        """Reset all positions at once. If that fails, reset topic by topic, so that a missing topic stops no other."""
+        """Look up positions by the reset policy. If that fails for all at once, look them up topic by topic, so that
+        one missing topic affects no other.
+        """
         serials = {state.key: state.serial for state in states}
         try:
             yield from self._list(states, serials)
@@ -172,7 +176,7 @@ class Positions:
         young = {key: LATEST for key, listed in found.items() if listed.offset < 0}
         if young:
             reached("client.no_record_that_young")
-            # No record is that new: continue with the next record that will be written.
+            # No record has that time or a later one: continue with the next record that will be written.
             found |= yield from list_offsets(
                 self._core, young, timeout=timeout, isolation_level=self._isolation_level
             )
@@ -228,8 +232,8 @@ class Positions:
     def _validated(
         self, state: PartitionState, leader_epoch: int, error: int, end_epoch: int, end_offset: int
     ) -> None:
-        """Handle a leader's answer: its records of `end_epoch`, the requested epoch or an earlier one, end at
-        `end_offset`.
+        """Process a leader's answer: its records of epoch `end_epoch` end at `end_offset`. This is the requested
+        epoch, or the latest earlier epoch in the leader's log.
         """
         code = error_code(error)
         if code is not ErrorCode.NONE:

@@ -1,7 +1,8 @@
-"""The application's side of a rebalance: commits, partitions to give up and to take up, calls of the listener. PURE.
+"""The part of a rebalance that runs inside the application's polls: commits, revoked and new partitions, calls of the
+listener. PURE.
 
-It runs inside polls. `turn` is an operation: it acts for the membership and returns a `RebalanceEvent` if a listener must be
-called. The shell calls the listener, then reports `notified`, and the rebalance goes on.
+The operation `turn` takes the steps that the membership waits for. It returns a `RebalanceEvent` if the listener must
+be called. The shell calls the listener, then reports `notified`, and the rebalance goes on.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["Rebalances"]
 
 _NAMED_MAX = 20
-"""The most partitions that a line of the log names."""
+"""The most partitions that one log line lists."""
 
 
 class Rebalances:
-    """The rebalances of one consumer. `stir` makes the background look for news."""
+    """The rebalances of one consumer. `stir` is called to make the background operations look for news."""
 
     def __init__(
         self, subscription: Subscription, commits: Commits, notes: Notes, stir: Callable[[], None]
@@ -40,7 +41,9 @@ class Rebalances:
         self._gave_up = False
 
     def turn(self, membership: Membership) -> Operation[RebalanceEvent | None]:
-        """Act for the membership, if it is the application's turn. Raises the refusal of a member that was replaced."""
+        """Take the steps that the membership waits for. Return an event if the listener must be called. If another
+        client has replaced this static member, raises the error.
+        """
         if self._event is not None:
             return self._event
         if membership.fenced is not None:
@@ -52,7 +55,8 @@ class Rebalances:
         while True:
             state = membership.state
             event = yield from self._step(membership)
-            # The state may have changed during a commit. That news has come already, so nothing else will wake the poll.
+            # The state may have changed during a commit. Its signal has been sent already, so nothing else would wake
+            # the poll: check again.
             if event is not None or membership.state is state or not membership.needs_application:
                 return event
 
@@ -70,14 +74,16 @@ class Rebalances:
     # The classic protocol
 
     def _prepare(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Prepare a join: commit, and give up partitions as the protocol demands."""
+        """Prepare a join: commit, and revoke partitions. Eager members revoke all, cooperative members those that
+        they no longer subscribe to.
+        """
         owned = list(self._subscription.partitions)
         if membership.lost:
             return self._begin(RebalanceKind.LOST, owned, lambda: self._give_up_all(membership))
         yield from self._commits.commit_before_rebalance(owned)
         if membership.state is not MembershipState.PREPARING or membership.lost:
             reached("client.rebalance_moved_on")
-            return None  # the state changed meanwhile: the next step handles it
+            return None  # the state changed during the commit: the next step handles it
         if not membership.cooperative:
             return self._begin(RebalanceKind.REVOKED, owned, lambda: self._give_up_all(membership))
         kept = [key for key in owned if key.topic in self._subscription.topics]
@@ -96,7 +102,7 @@ class Rebalances:
             membership.prepared()
 
     def _adopt(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Adopt an assignment after a join: give up partitions that it lacks (cooperative), take up new ones."""
+        """Adopt the assignment of a join: revoke the partitions that it lacks (cooperative), and add new ones."""
         owned = self._subscription.partitions
         given = dict.fromkeys(membership.assignment)
         gone = [key for key in owned if key not in given]
@@ -127,7 +133,7 @@ class Rebalances:
     # The new protocol
 
     def _reconcile(self, membership: ConsumerMembership) -> Operation[RebalanceEvent | None]:
-        """Adopt the target: give up partitions that it lacks, then take up new ones, then acknowledge it."""
+        """Adopt the target assignment: revoke the partitions that it lacks, then add new ones, then acknowledge it."""
         if not membership.needs_application:
             return None
         owned = self._subscription.partitions
@@ -140,7 +146,8 @@ class Rebalances:
             return self._begin(RebalanceKind.LOST, list(owned), forget)
         stay = membership.incarnation
         target, former = membership.target(), membership.owned()
-        # A topic that was deleted and made anew has another id: its partitions go, and come.
+        # A topic that was deleted and created again has a new id: its old partitions are revoked, the new ones are
+        # added.
         kept = [key for key in owned if key in target and former.get(key, target[key]) == target[key]]
         gone = [key for key in owned if key not in set(kept)]
         if gone:
@@ -164,7 +171,9 @@ class Rebalances:
         *,
         always: bool = False,
     ) -> RebalanceEvent | None:
-        """Let the shell call the listener, then go on with `then`. Without partitions there is no call, unless `always`."""
+        """Return an event with which the shell calls the listener, and call `then` afterwards. Without partitions,
+        call `then` at once, unless `always`.
+        """
         if not keys and not always:
             then()
             return None
@@ -177,7 +186,7 @@ class Rebalances:
         return self._event
 
     def notified(self, event: RebalanceEvent) -> None:
-        """Called when the listener has returned from this event (even if it raised)."""
+        """Called when the listener has returned from this event, or has raised."""
         if event is self._event:
             then, self._event, self._on_notified = self._on_notified, None, None
             if then is not None:
@@ -185,11 +194,13 @@ class Rebalances:
             self._stir()
 
     def give_up_all(self, membership: Membership) -> RebalanceEvent | None:
-        """Begin the last event before a consumer leaves its group. Return None if it has no partitions."""
+        """Return the last event before a consumer leaves its group: its partitions are revoked or lost. None if it
+        has no partitions.
+        """
         kind = RebalanceKind.LOST if membership.has_lost else RebalanceKind.REVOKED
         self._event = None
         return self._begin(kind, list(self._subscription.partitions), lambda: None)
 
     def forget(self) -> None:
-        """Drop an event that was begun, because the consumer leaves its group."""
+        """Forget the event whose listener call is pending, because the consumer leaves its group."""
         self._event = None

@@ -1,13 +1,12 @@
 """Runs of records of one shape, parsed by columns instead of one by one. PURE.
 
 Records without headers whose keys have one size and whose values have one size lie in a batch like rows of a table.
-Byte `j` of all of them is one strided slice, which Python compares and cuts in C. Telemetry, ticks and ids have
-such records. A run takes a fifth of the time of parsing its records one by one. The offset deltas grow from one to
-two to three bytes, so a batch of thousands is two or three runs.
+Byte `j` of all of them is one strided slice, which Python compares and cuts in C. Telemetry, ticks and ids have such
+records. Parsing a run takes a fifth of the time of parsing its records one by one. The offset deltas grow from one to
+two to three bytes, so a batch of some thousand records is two or three runs.
 
-`Shape.of` reads the first record. `run_length` then proves for how many of the following records the shape
-holds: it compares every byte outside of keys and values. Records that do not fit are left to the parser of
-single records.
+`Shape.of` reads the first record. `run_length` then counts how many of the following records have this shape: it
+compares every byte outside of keys and values. Records that do not fit are left to the parser of single records.
 """
 
 from __future__ import annotations
@@ -21,15 +20,17 @@ import attrs
 __all__ = ["RUN_MIN", "LastShapes", "Shape"]
 
 RUN_MIN = 8
-"""The shortest run that is worth a check."""
+"""The smallest number of records for which a run is worth the check."""
 _DELTAS_MAX = 1 << 16
 _KNOWN_MAX = 4
-"""The number of shapes that are remembered. The offset deltas of one long batch alone make three shapes."""
+"""The number of shapes that are remembered. One long batch alone may have three, because its offset deltas grow."""
 _ZIGZAG = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
 
 
 def _columns_of_deltas() -> tuple[bytes, bytes, bytes]:
-    """List the bytes of the zigzag varints of 0, 1, 2, ...: first, second and third byte; a missing byte is zero."""
+    """Return the zigzag varints of 0, 1, 2, ... as three columns: all first bytes, all second bytes, all third bytes.
+    A missing byte is zero.
+    """
     first, second, third = bytearray(), bytearray(), bytearray()
     for delta in range(_DELTAS_MAX):
         value = 2 * delta
@@ -47,7 +48,7 @@ _DELTAS = _columns_of_deltas()
 class Shape:
     """The layout of a record: the positions of its parts, counted from its first byte.
 
-    A `key_size` or `value_size` of -1 stands for null.
+    A `key_size` or `value_size` of -1 means null.
     """
 
     size: int
@@ -58,20 +59,21 @@ class Shape:
     value: int
     value_size: int
     fixed: tuple[int, ...]
-    """The positions of bytes that are the same in every record: lengths and the number of headers."""
+    """The positions of the bytes that are equal in all records of the shape: lengths, and the number of headers."""
     fixed_bytes: tuple[int, ...]
-    """The bytes at these positions."""
+    """The bytes at the positions `fixed`, in the same order."""
     offset_size: int
-    """The number of bytes of the offset delta."""
+    """The number of bytes of the offset delta in each record."""
     key_rows: Struct | None
-    """Cuts the key out of each record of a run; None if the records have no key."""
+    """A format that extracts the key of each record of a run; None if the keys are null."""
     value_rows: Struct | None
 
     @classmethod
     def of(cls, data: bytes, position: int) -> Shape | None:
-        """Find the shape of the record that begins at `position`; None if it is not of the simple kind.
+        """Return the shape of the record that begins at `position`. None if it has headers, or lengths above three
+        bytes.
 
-        Raises `IndexError` if the data ends first.
+        Raises `IndexError` if the data ends before the record.
         """
         body, place = _length(data, position)
         size = place - position + body
@@ -103,9 +105,10 @@ class Shape:
         )
 
     def begins_at(self, data: bytes, position: int) -> bool:
-        """True if the record at `position` may be the first of a run of this shape, because its lengths agree.
+        """True if the record at `position` has the lengths of this shape, so that a run of this shape may begin
+        there.
 
-        `run_length` checks all other bytes. Raises `IndexError` if the data ends first.
+        `run_length` checks all other bytes. Raises `IndexError` if the data ends before the record.
         """
         for place, byte in zip(self.fixed, self.fixed_bytes, strict=True):
             if data[position + place] != byte:
@@ -113,7 +116,9 @@ class Shape:
         return True
 
     def run_length(self, data: bytes, position: int, count_max: int, delta: int) -> int:
-        """Count how many of the next `count_max` records have this shape; the first has the offset delta `delta`."""
+        """Count how many of the next `count_max` records have this shape. `delta` is the offset delta of the first; 0
+        if the run would be too short.
+        """
         size = self.size
         count = min(count_max, (len(data) - position) // size, _DELTAS_MAX - delta)
         if count < RUN_MIN:
@@ -138,7 +143,7 @@ class Shape:
         return count if min(first) >= 0x80 and max(second) < 0x80 else 0
 
     def timestamps(self, data: bytes, position: int, count: int, base: int) -> list[int]:
-        """Decode the timestamps (ms) of a run that `run_length` has proved; `base` is the batch's base timestamp."""
+        """Decode the timestamps (ms) of a run of `count` records. `base` is the batch's base timestamp."""
         end = position + count * self.size
         first = data[position + self.timestamp : end : self.size]
         if self.offset - self.timestamp == 1:
@@ -152,7 +157,7 @@ class Shape:
     def keys_and_values(
         self, data: bytes, position: int, count: int
     ) -> tuple[Iterator[bytes | None], Iterator[bytes | None]]:
-        """Return the keys and the values of a run of records that `run_length` has proved; None for null."""
+        """Return the keys and the values of a run of `count` records; None for null."""
         run = memoryview(data)[position : position + count * self.size]
         keys, values = self.key_rows, self.value_rows
         return (
@@ -162,8 +167,8 @@ class Shape:
 
 
 class LastShapes:
-    """The shapes of the last runs. Batches of a topic are often alike, and comparing a shape takes less time than
-    finding it.
+    """The shapes of the last runs. Batches of a topic often have the same shapes, and checking a known shape takes
+    less time than finding a new one.
     """
 
     __slots__ = ("_shapes",)
@@ -174,10 +179,10 @@ class LastShapes:
     def run(
         self, data: bytes, position: int, count_max: int, delta: int, *, known_only: bool
     ) -> tuple[Shape | None, int]:
-        """Find a shape that the next records share: a known shape or (unless `known_only`) a new one. Also return
-        the number of these records.
+        """Find a shape for the next records: a known shape or (unless `known_only`) a new one. Return the shape and
+        the number of records that have it; (None or a shape, 0) if no run begins here.
 
-        Raises `IndexError` if the data ends first.
+        Raises `IndexError` if the data ends before the record.
         """
         for known in self._shapes:
             if known.begins_at(data, position):
@@ -196,8 +201,8 @@ def _rows(place: int, part_size: int, size: int) -> Struct | None:
 
 
 def _length(data: bytes, position: int) -> tuple[int, int]:
-    """Decode a length, a zigzag varint of at most three bytes (-2 where it is longer); also returns the next
-    position.
+    """Decode a length (a zigzag varint of at most three bytes) and return it with the next position. The length is -2
+    if it has more bytes.
     """
     value = shift = 0
     for at in range(position, position + 3):
@@ -210,7 +215,7 @@ def _length(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _behind(data: bytes, position: int) -> int:
-    """Find the position behind the varint that begins at `position`."""
+    """Return the position after the varint that begins at `position`."""
     while data[position] >= 0x80:
         position += 1
     return position + 1

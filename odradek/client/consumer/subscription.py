@@ -2,7 +2,7 @@
 
 A partition has three offsets. `position` is the next offset that the application gets. `fetch_offset` is the next
 offset to fetch; it is ahead of the position by the records that are fetched already (`chunks`). The third is the
-group's committed offset, which the coordinator stores. A partition is read once it has a position. The position
+group's committed offset, which the coordinator stores. A partition is fetched once it has a position. The position
 comes from a seek, from the group's commit (`needs_committed`), or from the reset policy (`reset_to`).
 
 A partition that is revoked and assigned again has a new `PartitionState`, and `seek` increments `serial`. So the
@@ -28,27 +28,29 @@ __all__ = ["Chunk", "PartitionState", "Subscription"]
 
 @attrs.define(eq=False)
 class Chunk:
-    """The records of one partition that one fetch returned: whole batches, read up to `position` of `data`."""
+    """The records of one partition in one fetch response: whole batches. Batches before `position` of `data` have
+    been read.
+    """
 
     data: memoryview
     end: int
-    """The end of the last whole batch in `data`."""
+    """The position in `data` after the last whole batch."""
     position: int = 0
     aborted: deque[tuple[int, int]] = attrs.field(factory=deque)
-    """(first offset, producer id) of aborted transactions, by offset; only with read_committed."""
+    """(first offset, producer id) of each aborted transaction, sorted by offset; empty unless read_committed."""
     aborted_producers: dict[int, None] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False)
 class PartitionState:
-    """The state of one partition. Offsets are None and epochs -1 until they are known; times are seconds of the
+    """The consumer's state of one partition. Unknown offsets are None and unknown epochs -1. Times are seconds of the
     core's clock.
     """
 
     key: TopicPartition
     position: int | None = None
     position_epoch: int = -1
-    """The epoch of the last record before the position."""
+    """The leader epoch of the last record before the position."""
     fetch_offset: int | None = None
     fetch_epoch: int = -1
     serial: int = 0
@@ -56,35 +58,35 @@ class PartitionState:
     needs_committed: bool = False
     reset_to: str | None = None
     validated_epoch: int = -1
-    """The leader epoch for which the position is known to be in the leader's log (KIP-320)."""
+    """The leader epoch in which the position was last validated against the leader's log (KIP-320)."""
     retry_at: float = 0.0
     failures: int = 0
     high_watermark: int | None = None
     last_stable_offset: int | None = None
     log_start_offset: int | None = None
     topic_id: bytes | None = None
-    """The id of the topic at the last fetch of this position; None before the first fetch."""
+    """The id of the topic from which the last records were fetched; None before the first fetch."""
     preferred_replica: int | None = None
     preferred_until: float = 0.0
     chunks: deque[Chunk] = attrs.field(factory=deque)
     buffered_bytes: int = 0
     batch: BatchRecords | None = None
-    """The remaining part of the batch at the first chunk's position."""
+    """The partly decoded batch at the first chunk's position; None if none is open."""
     parsed: list[ConsumerRecord] = attrs.field(factory=list)
-    """Parsed records of the batch; those before `parsed_index` were returned already."""
+    """Decoded records of `batch`. The records before `parsed_index` were already returned by polls."""
     parsed_index: int = 0
     returned: deque[ConsumerRecord] = attrs.field(factory=deque)
-    """Records that the application gave back, which are returned again first."""
+    """Records that the application gave back. Polls return them first."""
     returned_end: tuple[int, int] = (0, -1)
-    """Position and its epoch after these records were returned again."""
+    """The position, and its epoch, after the records in `returned`."""
     records_taken: int = 0
     bytes_taken: int = 0
-    """Bytes of the batches that were read, in the size in which they were fetched."""
+    """The bytes of all batches read so far, compressed as they were fetched."""
     error: Exception | None = None
-    """An error for the poll that reaches it, after all records that were fetched before it."""
+    """An error that a poll raises after all records that were fetched before it; None if there is none."""
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
-        """Read from `offset` on; fetched records are dropped."""
+        """Set the position to `offset`, and drop the fetched records."""
         self.drop_fetched()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = leader_epoch
@@ -94,7 +96,7 @@ class PartitionState:
         self.reset_to = None
 
     def reset(self, reset_to: str) -> None:
-        """Let a policy find the position: `earliest`, `latest`, `by_duration:...`."""
+        """Drop the position, and let the reset policy find another: `earliest`, `latest` or `by_duration:...`."""
         self.drop_fetched()
         self.position = self.fetch_offset = None
         self.topic_id = None
@@ -102,7 +104,7 @@ class PartitionState:
         self.reset_to = reset_to
 
     def drop_fetched(self) -> None:
-        """Forget the fetched records, and those of a fetch under way."""
+        """Drop the fetched records, and ignore the answer to a fetch under way."""
         self.serial += 1
         self.chunks.clear()
         self.buffered_bytes = 0
@@ -118,12 +120,13 @@ class PartitionState:
 
     @property
     def has_data(self) -> bool:
-        """True if a poll would find records or an error here."""
+        """True if a poll would find records or an error in this partition."""
         return bool(self.chunks or self.returned or self.error)
 
 
 class Subscription:
-    """The topics, pattern or single partitions that the application subscribed to, and the partitions that it reads.
+    """The application's subscription (topics, a pattern, or partitions assigned by hand), and the partitions that are
+    read.
 
     Only one of the three kinds may be in use; a call for another kind raises `RuntimeError`.
     """
@@ -132,13 +135,13 @@ class Subscription:
         self.topics: tuple[str, ...] = ()
         self.pattern: re.Pattern[str] | None = None
         self.remote_pattern: str | None = None
-        """A pattern that the coordinator matches."""
+        """The pattern that the coordinator matches; None if there is none."""
         self.manual = False
         self.partitions: dict[TopicPartition, PartitionState] = {}
 
     @property
     def grouped(self) -> bool:
-        """True if the group assigns the partitions."""
+        """True if the consumer has subscribed, so that its group assigns the partitions."""
         return bool(self.topics) or self.pattern is not None or self.remote_pattern is not None
 
     def subscribe(self, topics: Iterable[str]) -> None:
@@ -148,7 +151,7 @@ class Subscription:
         self.topics = tuple(sorted(set(topics)))
 
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
-        """Subscribe to all topics whose whole name matches."""
+        """Subscribe to all topics whose whole name matches a Python pattern; the group assigns their partitions."""
         self._only(grouped=True)
         if self.pattern is None:
             self.topics = ()
@@ -156,14 +159,16 @@ class Subscription:
         self.remote_pattern = None
 
     def subscribe_remotely(self, pattern: str) -> None:
-        """Subscribe to all topics whose whole name matches a pattern, which the coordinator looks for."""
+        """Subscribe to all topics whose whole name matches a pattern that the coordinator matches (KIP-848)."""
         self._only(grouped=True)
         self.topics = ()
         self.pattern = None
         self.remote_pattern = pattern
 
     def match_locally(self) -> None:
-        """Match the coordinator's pattern in this client. Raises `ClientError` if Python's patterns are others."""
+        """Let this client match the coordinator's pattern instead, as a Python pattern. Raises `ClientError` if
+        Python does not accept it.
+        """
         assert self.remote_pattern is not None
         try:
             pattern = re.compile(self.remote_pattern)
@@ -175,7 +180,9 @@ class Subscription:
         self.subscribe_pattern(pattern)
 
     def match(self, names: Iterable[str]) -> bool:
-        """Match the pattern against the existing topics. Returns True if this changes the subscription."""
+        """Match the pattern against the names of the existing topics. Return True if the subscribed topics have
+        changed.
+        """
         if self.pattern is None:
             return False
         found = tuple(sorted(name for name in names if self.pattern.fullmatch(name)))
@@ -192,13 +199,15 @@ class Subscription:
         self._replace((), committed=False)
 
     def assign_manually(self, keys: Iterable[TopicPartition], *, committed: bool) -> None:
-        """Read exactly these partitions. Partitions that were read before keep their positions."""
+        """Read exactly these partitions, without a group. Partitions that were read before keep their positions."""
         self._only(grouped=False)
         self.manual = True
         self._replace(keys, committed=committed)
 
     def assign(self, keys: Iterable[TopicPartition]) -> None:
-        """Read the partitions that the group has assigned; positions come from the group's commits."""
+        """Read exactly the partitions that the group has assigned. The positions of new ones come from the group's
+        commits.
+        """
         self._replace(keys, committed=True)
 
     def _replace(self, keys: Iterable[TopicPartition], *, committed: bool) -> None:
@@ -209,8 +218,8 @@ class Subscription:
         for key, state in old.items():
             if key not in self.partitions:
                 reached("client.fetched_records_given_up")
-                # In the meantime, another member, or this one, may have read from another position: a poll must
-                # not return old records.
+                # Drop records fetched earlier: another member, or this one, may have read from another position
+                # meanwhile.
                 state.drop_fetched()
 
     def _only(self, *, grouped: bool) -> None:
@@ -218,7 +227,7 @@ class Subscription:
             raise RuntimeError("subscribe and assign cannot be combined: call unsubscribe first")
 
     def state(self, key: TopicPartition) -> PartitionState:
-        """Return the state of a partition. Raises `ValueError` unless it is assigned."""
+        """Return the state of a partition. Raises `ValueError` if the partition is not assigned to this consumer."""
         state = self.partitions.get(key)
         if state is None:
             raise ValueError(f"the partition {key[0]}-{key[1]} is not assigned to this consumer")
@@ -228,5 +237,5 @@ class Subscription:
         return key in self.partitions
 
     def names(self) -> list[str]:
-        """List the topics whose metadata is needed."""
+        """List the names of the topics whose metadata the consumer needs."""
         return list(dict.fromkeys([*self.topics, *(key.topic for key in self.partitions)]))

@@ -1,9 +1,8 @@
-"""Arguments checked against the annotations of their operation. PURE.
+"""Checks the arguments of operations against their annotations. PURE.
 
-`Admin` has some sixty operations. Their annotations give the type of each argument, down to the fields of objects
-that a caller makes. `judged` checks a call against them before the operation begins. So a wrong value raises an
-error in the call, with the path to the value (`topics[3].configs`). A generator among the arguments is read once,
-here.
+`Admin` has some sixty operations. Their annotations give the type of each argument, including the fields of objects
+that a caller makes. `judged` checks a call before the operation begins. So a wrong value raises an error in the call,
+with the path to the value (`topics[3].configs`). If an argument is a generator, it is read here, once.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _MAPPINGS = (dict, collections.abc.Mapping)
 def judged(
     operation: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """Check the arguments of a call and return them in the client's own form. The first one, the core, is not
-    checked.
+    """Check the arguments of a call of `operation`, and return them as the client uses them (lists, tuples, ...). The
+    first parameter, the core, must not be among them.
 
     Raises `TypeError` and `ValueError`, which name the argument.
     """
@@ -57,9 +56,9 @@ def judged(
 
 @lru_cache(maxsize=256)
 def hints_of(annotated: Any) -> dict[str, Any]:
-    """Return the types of a class's fields, or of an operation's parameters.
+    """Return the annotated types of a class's fields, or of an operation's parameters, by name.
 
-    The types of the core and of results may be imported for type checkers only; they are not checked.
+    The types of `core` and of the result are left out: their modules may be imported for type checkers only.
     """
     wanted = {
         name: text for name, text in annotated.__annotations__.items() if name not in ("core", "return")
@@ -70,7 +69,7 @@ def hints_of(annotated: Any) -> dict[str, Any]:
 
 
 def judge(what: str, value: Any, hint: Any) -> Any:
-    """Check a value and return it in the client's own form."""
+    """Check a value against a type, and return it as the client uses it. `what` names the value in error texts."""
     origin = get_origin(hint)
     if hint is Any:
         return value
@@ -137,7 +136,7 @@ def _judge_union(what: str, value: Any, kinds: tuple[Any, ...]) -> Any:
                 return judge(what, value, kind)
             except (TypeError, ValueError) as error:
                 errors.append(error)
-    # The error of a value out of range, which has the right type, explains more than that of a wrong type.
+    # Prefer the error of a value that is out of range but has the right type: it explains more.
     raise next((error for error in errors if isinstance(error, ValueError)), errors[0])
 
 

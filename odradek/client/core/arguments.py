@@ -1,8 +1,8 @@
 """Arguments of public calls, checked in the call: a wrong argument fails only its caller. PURE.
 
 All callers share the client's thread, so a wrong argument must not reach it. Each function gets the argument's name
-for error texts. It returns the argument in the client's own form. It raises `TypeError` for another type, and
-`ValueError` for a value that Kafka's protocol cannot express.
+for error texts. It returns the argument converted to the type that the client uses. It raises `TypeError` for another
+type, and `ValueError` for a value that Kafka's protocol cannot express.
 """
 
 from __future__ import annotations
@@ -36,17 +36,21 @@ __all__ = [
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 TEXT_BYTES_MAX = (1 << 15) - 1
-"""The most bytes that a name has in Kafka's protocol."""
+"""The most bytes of a string in Kafka's protocol."""
 TIMESTAMP_MS_MAX = 1 << 62
-"""Half of the range of 64 bits, so that the difference between any two times fits into a batch."""
+"""The greatest timestamp in milliseconds. It is half of the 64-bit range, so that the difference of any two
+timestamps fits into a batch.
+"""
 NO_TIMESTAMP = -1
 NO_HEADERS: tuple[Header, ...] = ()
 SECONDS_MAX = 2_000_000.0
-"""The longest wait (23 days), because requests have milliseconds of 32 bits. A longer wait is cut to it."""
+"""The longest timeout in seconds (23 days), because requests have 32 bits for milliseconds. A longer timeout is
+reduced to it.
+"""
 
 
 def as_bytes(what: str, value: Any) -> bytes | None:
-    """Return a key or value in the form for sending: bytes, or a copy of a buffer that can still change."""
+    """Check a record's key or value, and return it as bytes or None. A buffer that can still change is copied."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -55,7 +59,7 @@ def as_bytes(what: str, value: Any) -> bytes | None:
 
 
 def as_integer(what: str, value: Any, least: int = 0, most: int = INT32_MAX) -> int:
-    """Convert a value by `operator.index`, within bounds: ints, and the integers of numpy and pandas."""
+    """Check an integer (also of numpy or pandas), and return it as an int from `least` to `most`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -67,19 +71,19 @@ def as_integer(what: str, value: Any, least: int = 0, most: int = INT32_MAX) -> 
 
 
 def as_partition(what: str, value: Any) -> int:
-    """Return the number of a partition."""
+    """Check a partition number, and return it as an int."""
     return as_integer(what, value)
 
 
 def as_timestamp(what: str, value: Any) -> int:
-    """Return a record's time in ms since 1970; -1 stands for none."""
+    """Check a record's timestamp in milliseconds since 1970, and return it; -1 means that there is none."""
     if isinstance(value, float):
         raise TypeError(f"{what} is a float, expected whole milliseconds: int({what})")
     return as_integer(what, value, NO_TIMESTAMP, TIMESTAMP_MS_MAX)
 
 
 def as_text(what: str, value: Any, bytes_max: int = TEXT_BYTES_MAX, *, may_be_empty: bool = False) -> str:
-    """Return a name that fits into the protocol."""
+    """Check that a string has at most `bytes_max` bytes in UTF-8, and return it."""
     if not isinstance(value, str):
         raise TypeError(f"{what} is {kind_of(value)}, expected a str")
     try:
@@ -94,7 +98,7 @@ def as_text(what: str, value: Any, bytes_max: int = TEXT_BYTES_MAX, *, may_be_em
 
 
 def as_seconds(what: str, value: Any) -> float | None:
-    """Return a time to wait in seconds; None, which stands for no limit, stays None."""
+    """Check a timeout in seconds, and return it as a float. None means no limit, and stays None."""
     if value is None:
         return None
     try:
@@ -109,14 +113,16 @@ def as_seconds(what: str, value: Any) -> float | None:
 
 
 def as_callback(what: str, value: Any) -> Any:
-    """Check that a value can be called, or is None; return it."""
+    """Check that a callback can be called, or is None, and return it."""
     if value is not None and not callable(value):
         raise TypeError(f"{what} is {kind_of(value)}, expected something to call, or None")
     return value
 
 
 def as_headers(what: str, values: Any) -> tuple[Header, ...]:
-    """Return the headers of a record; the argument is iterated once, and None means no headers."""
+    """Check the headers of a record, and return them as a tuple. The argument is iterated once; None means no
+    headers.
+    """
     if values is None:
         return ()
     if isinstance(values, Mapping):
@@ -144,7 +150,9 @@ def _header(what: str, pair: Any) -> Header:
 
 
 def by_partition(what: str, values: Any, judge: Callable[[str, Any], Any]) -> dict[TopicPartition, Any]:
-    """Return a value for each partition, whose keys are pairs of topic and number; `judge` checks each value."""
+    """Check a mapping by partition, and return it. The keys of `values` are pairs of topic and number; `judge` checks
+    each value.
+    """
     if not hasattr(values, "items"):
         raise TypeError(f"{what} is {kind_of(values)}, expected a mapping with a partition for each key")
     found = {}
@@ -155,7 +163,7 @@ def by_partition(what: str, values: Any, judge: Callable[[str, Any], Any]) -> di
 
 
 def as_topic_partition(what: str, value: Any) -> TopicPartition:
-    """Return a partition, given as a pair of topic and number."""
+    """Check a partition, given as a pair of topic and number, and return it."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise TypeError(f"{what} is {kind_of(value)}, expected a pair of topic and partition")
     return TopicPartition(
@@ -164,12 +172,12 @@ def as_topic_partition(what: str, value: Any) -> TopicPartition:
 
 
 def as_topic_partitions(what: str, values: Any) -> list[TopicPartition]:
-    """Return partitions, given as pairs of topic and number; the argument is iterated once."""
+    """Check partitions, given as pairs of topic and number, and return them. The argument is iterated once."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"{what} is {kind_of(values)}, expected pairs of topic and partition")
     return [as_topic_partition(f"one of {what}", each) for each in values]
 
 
 def kind_of(value: Any) -> str:
-    """Return the name of a wrong type for an error text."""
+    """Describe the type of a value for an error text: "a str", "None"."""
     return "None" if value is None else f"a {type(value).__name__}"

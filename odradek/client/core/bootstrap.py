@@ -1,4 +1,4 @@
-"""Addresses as people write them: `host:port,host:port`, with IPv6 hosts in brackets. PURE."""
+"""Parses bootstrap addresses: `host:port,host:port`, with IPv6 hosts in brackets. PURE."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["parse_bootstrap"]
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """Parse the (host, port) pairs of a bootstrap list. Raises `ValueError`, which names the wrong part."""
+    """Parse a bootstrap list into (host, port) pairs. Raises `ValueError`, which names the wrong part."""
     addresses = [_address(part.strip()) for part in text.split(",") if part.strip()]
     if not addresses:
         raise ValueError("no bootstrap address was given (expected HOST:PORT)")

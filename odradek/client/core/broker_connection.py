@@ -32,7 +32,7 @@ _SOFTWARE_VERSION = "0.1.0"
 
 
 class ConnectionState(Enum):
-    """The life of a connection; see `_TRANSITIONS`."""
+    """The state of a connection. `_TRANSITIONS` lists the allowed changes."""
 
     CONNECTING = "connecting"
     NEGOTIATING = "negotiating"
@@ -56,11 +56,15 @@ _TRANSITIONS: dict[tuple[ConnectionState, str], ConnectionState] = {
 
 _OPENING = (ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.AUTHENTICATING)
 RENEWED_SHARE = 0.85
-"""A login is renewed after this share of its time, as Kafka's clients do at the earliest."""
+"""A login is renewed after this share of its lifetime. Kafka's clients use a random share, which is at least as
+large.
+"""
 
 
 class BrokerConnection:
-    """One connection to one broker. The core owns it, completes calls that fail, and sends its output."""
+    """The state of one connection to one broker. The core owns it, completes the calls that fail, and sends its
+    output.
+    """
 
     def __init__(
         self,
@@ -73,14 +77,14 @@ class BrokerConnection:
         lane: int = 0,
         nonce: Callable[[], str] = str,
     ) -> None:
-        """`nonce` returns random text for a login."""
+        """Make a connection that is being opened. `nonce` returns random text for a login."""
         self._nonce = nonce
         self._credentials = None if config.security is None else config.security.credentials
         self._sasl: SaslClient | None = None
         self.wants_token = False
         """True while the login waits for a token, which the core fetches separately (`token_came`)."""
         self._renew_at = math.inf
-        """The time from which on the login is renewed before anything else is sent (KIP-368)."""
+        """The time from which the login must be renewed before any other request is sent (KIP-368)."""
         self.connection_id = connection_id
         self.address = address
         self.lane = lane
@@ -90,7 +94,7 @@ class BrokerConnection:
         self.throttled_until = 0.0
         self.features_epoch = -1
         self.features: dict[str, int] = {}
-        """The finalized levels of the cluster's features, as the broker reported them at `features_epoch`
+        """The finalized levels of the cluster's features, as the broker reported them with `features_epoch`
         (KIP-584).
         """
         self.connect_seconds = connect_seconds
@@ -104,26 +108,28 @@ class BrokerConnection:
         self._negotiation: bytearray | None = None
         self._has_tls = config.security is not None and config.security.tls is not None
         self._has_answered = False
-        """True once a call was answered, so that wrong security settings cannot be the cause of a later end."""
+        """True once a call was answered. If the connection ends after that, wrong security settings are not the
+        cause.
+        """
 
     @property
     def address_text(self) -> str:
-        """The address as `host:port`, for people."""
+        """The address as `host:port`, for messages."""
         return f"{self.address[0]}:{self.address[1]}"
 
     @property
     def load(self) -> int:
-        """The number of calls without an answer."""
+        """The number of calls that were queued or sent, and have no answer yet."""
         return len(self.in_flight) + len(self.waiting)
 
     @property
     def bytes_expected(self) -> int:
-        """The number of bytes still to come of a large answer that has begun."""
+        """The number of bytes of a large response that are still missing, after its first bytes have arrived."""
         return self._wire.bytes_expected
 
     def closed_text(self) -> str:
-        """Describe the end of the stream for people. A listener that expects TLS or a login reports that only by
-        closing.
+        """Describe the end of the stream for a message. It hints at security settings, because a listener with TLS or
+        logins just closes the connection of a plaintext client.
         """
         text = f"{self.address_text} closed the connection"
         if self.state is ConnectionState.NEGOTIATING and not self._has_tls:
@@ -138,18 +144,18 @@ class BrokerConnection:
         return text
 
     def enqueue(self, call: Call) -> None:
-        """Accept a call; it fails with `LocalProtocolError` when too many wait already."""
+        """Queue a call. It fails with `LocalProtocolError` if too many calls wait already."""
         if len(self.waiting) >= self._waiting_max:
             call.fail(
                 LocalProtocolError(
-                    f"{len(self.waiting)} calls to {self.address_text} wait already, so no other call may"
+                    f"{len(self.waiting)} calls to {self.address_text} wait already, which is the limit"
                 )
             )
         else:
             self.waiting.append(call)
 
     def established(self) -> None:
-        """Ask which versions the broker supports, because the stream is open."""
+        """Start the version negotiation, because the stream is open now."""
         self._step("established")
         self._ask_versions(api_versions(ApiKey.API_VERSIONS)[1])
 
@@ -158,7 +164,7 @@ class BrokerConnection:
         self._negotiation = self._wire.send(request, version)
 
     def data_to_send(self, now: float) -> bytearray:
-        """Return the bytes to be sent now. Calls that cannot be encoded for this broker fail."""
+        """Return the bytes to send now. Calls that cannot be encoded for this broker fail."""
         if (
             now >= self._renew_at
             and self.state is ConnectionState.READY
@@ -190,7 +196,7 @@ class BrokerConnection:
         return data
 
     def _version(self, call: Call) -> int:
-        """Choose the highest version that client, broker and call allow."""
+        """Choose the highest request version that the client, the broker and the call support."""
         key = call.request.API_KEY
         low, high = api_versions(key)
         if call.version_min > high:
@@ -207,16 +213,18 @@ class BrokerConnection:
         return high
 
     def receive(self, data: bytes | memoryview, now: float) -> None:
-        """Process received bytes, and complete the calls that they answer. Raises `RemoteProtocolError`."""
+        """Process received bytes, and complete the calls whose responses they contain. Raises `RemoteProtocolError`."""
         self._wire.receive_data(data)
         self._finish_calls(now)
 
     def place_for_data(self) -> memoryview | None:
-        """Return memory for the rest of a large answer; receive into it, then call `received_in_place`."""
+        """Return a buffer for the rest of a large response, or None. The caller receives into it, then calls
+        `received_in_place`.
+        """
         return self._wire.place_for_data()
 
     def received_in_place(self, count: int, now: float) -> None:
-        """Do what `receive` does, for bytes that were received into `place_for_data`."""
+        """Process the first `count` bytes of `place_for_data`, as `receive` does."""
         self._wire.received_in_place(count)
         self._finish_calls(now)
 
@@ -249,7 +257,8 @@ class BrokerConnection:
         ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         if code is ErrorCode.UNSUPPORTED_VERSION and event.api_version == 0 and not self._versions:
             reached("client.versions_asked_again")
-            # KIP-511: the answer has the versions of ApiVersions that the broker supports. Ask once more only.
+            # This error response has the versions of ApiVersions that the broker supports (KIP-511). Ask a second
+            # time, but not a third.
             self._versions = ranges or {int(ApiKey.API_VERSIONS): (0, 0)}
             ours = api_versions(ApiKey.API_VERSIONS)[1]
             self._ask_versions(min(ours, self._versions.get(ApiKey.API_VERSIONS, (0, 0))[1]))
@@ -265,8 +274,8 @@ class BrokerConnection:
             self._begin_login(now)
 
     def _begin_login(self, now: float) -> None:
-        """Send the name of the mechanism, at the first login and at each renewal."""
-        # Imported only by clients that log in, so that other commands start faster.
+        """Send SaslHandshake with the name of the mechanism, at the first login and at each renewal."""
+        # Imported late, because other commands than logins start faster without it.
         from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 
         assert self._credentials is not None
@@ -276,7 +285,9 @@ class BrokerConnection:
         self._negotiation = self._wire.send(SaslHandshakeRequest(self._credentials.mechanism), 1)
 
     def _authenticate(self, response: object, now: float) -> None:
-        """Answer the broker's tokens. Raises `LoginFailed`, `RemoteProtocolError`."""
+        """Process the broker's response during a login, and send the next SASL message. Raises `LoginFailed`,
+        `RemoteProtocolError`.
+        """
         from odradek.wire.messages.sasl_authenticate import SaslAuthenticateResponse
         from odradek.wire.messages.sasl_handshake import SaslHandshakeResponse
 
@@ -313,7 +324,7 @@ class BrokerConnection:
         self._send_token(token)
 
     def token_came(self, token: str) -> None:
-        """Continue a login that waited for this token."""
+        """Continue a login that waited for this OAUTHBEARER token."""
         assert self._credentials is not None
         self._sasl = SaslClient(self._credentials, self._nonce, token)
         self._send_token(self._sasl.first())
@@ -325,10 +336,10 @@ class BrokerConnection:
         self._negotiation = self._wire.send(SaslAuthenticateRequest(token), version)
 
     def next_deadline(self) -> float | None:
-        """Compute the earliest deadline of this connection: of a call, of connecting, of a throttle, or of its idle
-        time.
+        """Compute the earliest deadline of this connection: for a call, for connecting, for the end of a throttle or
+        of the idle time.
         """
-        due = math.inf  # called after each receive, so no list of all deadlines is built
+        due = math.inf  # this runs after each receive, so it builds no list of all deadlines
         for call in self.in_flight:
             if call.deadline < due:
                 due = call.deadline
@@ -349,16 +360,16 @@ class BrokerConnection:
         return self._last_used + self._idle_max
 
     def is_idle(self, now: float) -> bool:
-        """True if the connection has been idle for as long as it may."""
+        """True if the connection has been without calls for the longest allowed time."""
         deadline = self._idle_deadline()
         return deadline is not None and deadline <= now
 
     def connect_overdue(self, now: float) -> bool:
-        """True if connecting (with the negotiation) has taken too long."""
+        """True if opening the connection, including negotiation and login, has taken too long."""
         return now >= self._connect_deadline and self.state in _OPENING
 
     def take_overdue(self, now: float) -> list[Call]:
-        """Remove and return the calls whose deadline has passed; a call with a `connection_id` was sent."""
+        """Remove and return the calls whose deadline has passed. A call that was sent has a `connection_id`."""
         overdue = [call for call in (*self.in_flight, *self.waiting) if call.deadline <= now]
         if overdue:
             self.in_flight = deque(call for call in self.in_flight if call.deadline > now)
@@ -366,7 +377,7 @@ class BrokerConnection:
         return overdue
 
     def close(self) -> None:
-        """Mark the connection as closed."""
+        """Change the state to closed."""
         self._step("close")
 
     def _step(self, event: str) -> None:

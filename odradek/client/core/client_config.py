@@ -1,4 +1,4 @@
-"""The settings of a client, as numbers."""
+"""The settings of a client as typed values: seconds, bytes, policies."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ClientConfig:
     client_id: str = "odradek"
     connect_timeout: float = 10.0
     connect_timeout_max: float = 30.0
-    """The longest time for an attempt to connect; the time doubles with each failed attempt."""
+    """The longest timeout for one attempt to connect; the timeout doubles with each failed attempt."""
     connection_idle_max: float | None = None
-    """The time after which a connection without calls is closed. None keeps it open."""
+    """Seconds without calls after which a connection is closed. None keeps it open."""
     rebootstrap: bool = True
     """True if the bootstrap addresses are used again when the known brokers cannot be reached (KIP-899)."""
     rebootstrap_trigger: float = 300.0
@@ -34,15 +34,17 @@ class ClientConfig:
     """
     request_timeout: float = 30.0
     api_timeout: float = 60.0
-    """The seconds that an admin's call may take with all its requests, unless the call has its own timeout."""
+    """The timeout of an admin operation with all its requests, in seconds, unless the call sets another."""
     retry: RetryPolicy = _RETRY
     reconnect: RetryPolicy = _RECONNECT
     frame_bytes_max: int = 100 << 20
     in_flight_max: int = 5
     calls_waiting_max: int = 1000
     security: ClientSecurity | None = None
-    """Encryption and login of all connections; None stands for plaintext."""
+    """Encryption and login of all connections; None means plaintext."""
     fail_fast: bool = True
-    """True if calls fail at once when every bootstrap address fails and the client has never reached a broker."""
+    """True if calls fail at once after every bootstrap address has failed, as long as the client has not reached any
+    broker.
+    """
     on_error: Callable[[int, str], object] | None = attrs.field(default=None, repr=False, eq=False)
-    """Called with level and text of each log line from WARNING on, without a lock."""
+    """Called with the level and the text of each log line from WARNING on. No lock is held during the call."""

@@ -5,29 +5,30 @@ Theory of operation
 A shell owns sockets and a clock; the core decides everything else.
 
 * The shell starts an operation (`start`), and performs the `effects` after every call into the core: `Connect`,
-  `Send`, `Close`, `Compute`. It reports events with `connected`, `connect_failed`, `receive_data`,
-  `connection_lost`, `computed`, and calls `tick` when `next_deadline` has come. Every report has the time, in
-  seconds of any clock that never goes back. An operation's outcome is in its `Task`.
-* Operations (see `operation.py`) start `Call`s and wait for them or for a time. The core places a call on the
-  connection to its broker (or to any broker), opening one where there is none.
+  `Send`, `Close`, `Compute`. The shell reports events with `connected`, `connect_failed`, `receive_data`,
+  `connection_lost`, `computed`, and calls `tick` when `next_deadline` has come. Every report has the time, in seconds
+  of any monotonic clock. An operation's outcome is in its `Task`.
+* Operations (see `operation.py`) start `Call`s and wait for them or for a time. The core sends a call on a connection
+  to its broker (or to any broker), and opens one if there is none.
 * Connections are keyed by address and lane. So a bootstrap address and a broker's own address share a connection. A
-  call that a broker answers late (a JoinGroup, a fetch) has its own lane, and delays no other calls. An attempt has
-  an id that is never used again: reports about a dead attempt are ignored.
+  call that a broker answers late (a JoinGroup, a fetch) has its own lane, and delays no other calls. Each attempt to
+  connect has a new id: reports about an earlier attempt are ignored.
 
 Rules
 -----
-* If a connection ends before a call was sent, the call moves to another connection if any broker will do; otherwise
-  it fails with `BrokerUnavailable`. A call that was sent fails with `ConnectionBroken`. The broker may have
+* If a connection ends before a call was sent, a call for any broker moves to another connection. A call for one
+  broker fails with `BrokerUnavailable`. A call that was sent fails with `ConnectionBroken`. The broker may have
   performed it, so only the operation can decide whether to repeat it.
-* If a call's deadline passes after it was sent, its connection is closed. Answers come in order, so later calls
-  would be late, too.
-* After a failure an address is not tried for a backoff; a call to it fails at once meanwhile, and its operation
-  waits. Each further attempt to connect has twice the time of the attempt before, up to a maximum.
-* Without metadata for too long, the known brokers are forgotten, and the bootstrap addresses are used again
-  (KIP-899, KIP-1102).
-* A connection that has nothing to do for `connection_idle_max` is closed.
+* If a call's deadline passes after it was sent, its connection is closed. Answers come in order, so later calls would
+  be late, too.
+* After a failure an address is not tried again before a backoff has passed. Calls to it fail at once meanwhile, and
+  their operations wait. Each further attempt to connect has twice the timeout, up to a maximum.
+* Without metadata for too long, the known brokers are forgotten, and the bootstrap addresses are used again (KIP-899,
+  KIP-1102).
+* A connection without calls for `connection_idle_max` is closed.
 
-Deliberately absent: threads, locks, DNS, TLS (the shells have it), and any decision about acknowledgements or offsets.
+Deliberately absent: threads, locks, DNS, TLS (the shells have it), and any decision about acknowledgements or
+offsets.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ Address: TypeAlias = tuple[str, int]
 
 @attrs.frozen
 class Connect:
-    """Open a connection, then report `connected` or `connect_failed`."""
+    """An effect: open a connection, then report `connected` or `connect_failed`."""
 
     connection_id: int
     host: str
@@ -78,7 +79,7 @@ class Connect:
 
 @attrs.frozen
 class Send:
-    """Send all of `data` after the data of earlier effects."""
+    """An effect: send all of `data` after the data of earlier effects."""
 
     connection_id: int
     data: bytes | bytearray
@@ -86,14 +87,14 @@ class Send:
 
 @attrs.frozen
 class Close:
-    """Close the connection; the shell reports nothing afterwards."""
+    """An effect: close the connection, and report nothing more about it."""
 
     connection_id: int
 
 
 @attrs.frozen
 class Compute:
-    """Call `work.function` where it delays nothing (in a thread), then report `computed`."""
+    """An effect: call `work.function` in a thread, then report `computed`."""
 
     work: Work
 
@@ -123,7 +124,7 @@ class ClientCore:
         self.now = now
         self.rng = rng
         self.tokens: Tokens | None = None
-        """Returns a token for each login by OAUTHBEARER; the shell sets it."""
+        """The function that returns a token for each OAUTHBEARER login; set by the shell."""
         self.notes = Notes(lambda: self.now)
         self.cluster = Cluster()
         self.ever_connected = False
@@ -162,7 +163,7 @@ class ClientCore:
     ) -> Call:
         """Start a request. The returned call may have failed already; see `Call`.
 
-        `patient`: the broker may delay the answer until `deadline`, so the request timeout does not apply.
+        With `patient` the request timeout does not apply, because the broker may delay its answer until `deadline`.
         """
         if not patient:
             deadline = min(deadline, self.now + self.config.request_timeout)
@@ -171,49 +172,49 @@ class ClientCore:
         return call
 
     def compute(self, function: Callable[[], Any]) -> Work:
-        """Let a thread call `function`, while the core goes on. An operation waits for the result as for a call."""
+        """Call `function` in a thread. An operation can wait for the returned work as for a call."""
         work = Work(function)
         self._effects.append(Compute(work))
         return work
 
     def signal(self) -> Signal:
-        """Make a signal for operations of this core."""
+        """Make a signal that operations of this core can wait for."""
         return Signal(self._signalled)
 
     def backoff(self, attempt: int) -> float:
-        """Compute the seconds to wait before the next attempt of an operation."""
+        """Compute the seconds to wait before an operation's next attempt; `attempt` counts from 0."""
         return self.config.retry.delay(attempt, self.rng)
 
     def metadata_asked(self) -> None:
-        """Note that metadata is needed, and since when."""
+        """Record that metadata is needed from now on, unless it was needed already."""
         if self._metadata_missing_since is None:
             self._metadata_missing_since = self.now
 
     def metadata_came(self) -> None:
-        """Note that a broker has answered with metadata."""
+        """Record that a broker has answered with metadata, so that none is missing."""
         self._metadata_missing_since = None
 
     def rebootstrap(self, reason: str) -> None:
-        """Forget the brokers that are known, and ask the bootstrap addresses again."""
+        """Forget the known brokers, close their connections, and start again with the bootstrap addresses."""
         self._metadata_missing_since = self.now
         self.cluster.brokers = {}
         for connection in list(self._by_id.values()):
             if connection.connection_id in self._by_id:
                 self._effects.append(Close(connection.connection_id))
                 self._end(
-                    connection, f"the client gave up its connection to {connection.address_text}: {reason}"
+                    connection, f"the client closed its connection to {connection.address_text}: {reason}"
                 )
 
     # Called by shells
 
     def start(self, operation: Operation[T], now: float) -> Task[T]:
-        """Begin an operation."""
+        """Start an operation, and return its task."""
         task = Task(operation)
         self.adopt(task, now)
         return task
 
     def adopt(self, task: Task[Any], now: float) -> None:
-        """Begin an operation whose task was made elsewhere."""
+        """Start the operation of a task that was made elsewhere."""
         self._at(now)
         if self.closed:
             raise ClientClosed("the client is closed")
@@ -223,17 +224,17 @@ class ClientCore:
             self._run_ready()
 
     def abandon(self, task: Task[Any]) -> None:
-        """End an operation whose result is no longer needed."""
-        task.cancel(ClientClosed("the caller gave the operation up"))
+        """Stop an operation whose result is no longer needed."""
+        task.cancel(ClientClosed("the caller cancelled the operation"))
         self._tasks.pop(task, None)
 
     def effects(self) -> list[Effect]:
-        """Return the actions that the shell has to perform now, in this order. Each is returned once."""
+        """Return the effects that the shell must perform now, in this order. Each is returned once."""
         effects, self._effects = self._effects, []
         return effects
 
     def next_deadline(self) -> float | None:
-        """Compute the time at which `tick` is due, unless something is reported before. None means never."""
+        """Compute the time at which the shell must call `tick`, unless it reports an event before. None means never."""
         while self._timers and self._timers[0][2].wait_number != self._timers[0][3]:
             heapq.heappop(self._timers)
         deadlines = [self._timers[0][0]] if self._timers else []
@@ -244,7 +245,7 @@ class ClientCore:
         return min(deadlines, default=None)
 
     def tick(self, now: float) -> None:
-        """Act on the present time: expire calls, end throttle times, wake sleeping operations."""
+        """Process the passing of time: expire calls, end throttle times, wake sleeping operations."""
         self._at(now)
         for connection in list(self._by_id.values()):
             if connection.connection_id in self._by_id:
@@ -252,13 +253,13 @@ class ClientCore:
         while self._timers and self._timers[0][0] <= now:
             _, _, task, wait_number = heapq.heappop(self._timers)
             if task.wait_number == wait_number and not task.done:
-                # The number moves on, so that no signal makes the task ready a second time.
+                # A new number makes the task's pending signals ineffective, so that it gets ready only once.
                 task.wait_number += 1
                 self._ready.append(task)
         self._run_ready()
 
     def connected(self, connection_id: int, now: float) -> None:
-        """Report that a connection is open."""
+        """Process the shell's report that a connection is open."""
         self._at(now)
         connection = self._by_id.get(connection_id)
         if connection is None:
@@ -269,7 +270,7 @@ class ClientCore:
         self._run_ready()
 
     def connect_failed(self, connection_id: int, reason: str, now: float) -> None:
-        """Report that a connection could not be opened."""
+        """Process the shell's report that a connection could not be opened."""
         self._at(now)
         connection = self._by_id.get(connection_id)
         if connection is not None:
@@ -277,7 +278,7 @@ class ClientCore:
             self._run_ready()
 
     def receive_data(self, connection_id: int, data: bytes | memoryview, now: float) -> None:
-        """Report bytes that came; an empty `data` is the end of the stream."""
+        """Process received bytes; an empty `data` means the end of the stream."""
         self._at(now)
         connection = self._by_id.get(connection_id)
         if connection is None:
@@ -298,12 +299,14 @@ class ClientCore:
         self._run_ready()
 
     def place_for_data(self, connection_id: int) -> memoryview | None:
-        """Return memory for the next bytes of this connection, if it has some; bytes are then not copied."""
+        """Return the buffer into which the next bytes of this connection should be received, to avoid a copy. None if
+        any memory will do.
+        """
         connection = self._by_id.get(connection_id)
         return None if connection is None else connection.place_for_data()
 
     def received_in_place(self, connection_id: int, count: int, now: float) -> None:
-        """Report that the first `count` bytes (at least one) of `place_for_data` have arrived."""
+        """Process the first `count` bytes (at least one) of `place_for_data`, which have arrived."""
         self._at(now)
         connection = self._by_id.get(connection_id)
         if connection is not None:
@@ -356,7 +359,7 @@ class ClientCore:
             call.fail(AuthenticationFailed(reason))
 
     def _fetch_token(self, connection: BrokerConnection) -> None:
-        """Start fetching a token for a login (OAUTHBEARER); the login continues with it."""
+        """Start fetching a token for an OAUTHBEARER login. The login continues when the token has arrived."""
         assert self.tokens is not None, "a login by token must have a source of tokens"
         connection.wants_token = False
         work = self.compute(self.tokens)
@@ -375,12 +378,12 @@ class ClientCore:
         self._flush(connection)
 
     def bytes_expected(self, connection_id: int) -> int:
-        """Return the number of bytes still to come of a large answer on this connection; 0 if none has begun."""
+        """Return how many bytes of a large response are still missing on this connection; 0 if none has begun."""
         connection = self._by_id.get(connection_id)
         return connection.bytes_expected if connection is not None else 0
 
     def connection_lost(self, connection_id: int, reason: str, now: float) -> None:
-        """Report that a connection broke during a send or a receive."""
+        """Process the shell's report that a connection broke during a send or a receive."""
         self._at(now)
         connection = self._by_id.get(connection_id)
         if connection is not None:
@@ -388,14 +391,16 @@ class ClientCore:
             self._run_ready()
 
     def computed(self, work: Work, value: Any, error: Exception | None, now: float) -> None:
-        """Report that the function has returned `value`, or raised `error`."""
+        """Process the shell's report that the function of `work` has returned `value`, or raised `error`."""
         self._at(now)
         if not self.closed:
             work.finish(value, error)
             self._run_ready()
 
     def close(self, error: BaseException | None = None) -> None:
-        """End all operations (with `error`, else `ClientClosed`) and connections; the effects are the last."""
+        """End all operations (with `error`, or else `ClientClosed`) and close all connections. The remaining effects
+        are the last.
+        """
         self.closed = True
         for task in list(self._tasks):
             task.cancel(error or ClientClosed("the client was closed"))
@@ -405,7 +410,7 @@ class ClientCore:
         self._connections.clear()
 
     def statistics(self) -> dict[str, int]:
-        """Return the present figures: connections, calls in flight and waiting, running operations."""
+        """Return counters by name: connections, calls in flight and waiting, running operations."""
         connections = list(self._by_id.values())
         return {
             "connections": len(connections),
@@ -420,8 +425,8 @@ class ClientCore:
         self.now = max(self.now, now)
 
     def _run_ready(self) -> None:
-        """Step every operation whose wait is over, until there is none. (A step may complete other operations'
-        calls.)
+        """Run every operation that can continue, until all are waiting. (A step may complete calls of other
+        operations.)
         """
         if self._stepping:
             return
@@ -454,7 +459,7 @@ class ClientCore:
     def _wake(self, task: Task[Any], wait_number: int) -> None:
         wait = task.wait
         if wait is not None and task.wait_number == wait_number and wait.satisfied:
-            # The number moves on, so that neither a second call nor a timer wakes the task again.
+            # A new number makes the task's other calls and timers ineffective, so that it gets ready only once.
             task.wait_number += 1
             self._ready.append(task)
 
@@ -492,8 +497,8 @@ class ClientCore:
         return self._connect(address, lane)
 
     def _connection_to_any(self) -> BrokerConnection:
-        """Choose a connection: an open one with the fewest calls, else a connection that is being opened, else a
-        new one to an address without recent failures.
+        """Choose a connection to any broker: the open one with the fewest calls, else a connection that is being
+        opened, else a new connection to an address without recent failures.
         """
         missing_since = self._metadata_missing_since
         if (
@@ -543,7 +548,9 @@ class ClientCore:
             self._effects.append(Send(connection.connection_id, data))
 
     def _expire(self, connection: BrokerConnection) -> None:
-        """Fail the overdue calls of this connection, by the rules above."""
+        """Fail the calls of this connection whose deadline has passed. Close the connection if one of them was sent.
+        Also close it if connecting took too long, or if it was idle for too long.
+        """
         if connection.connect_overdue(self.now):
             self._effects.append(Close(connection.connection_id))
             reached("client.connection_not_opened_in_time")
@@ -570,7 +577,7 @@ class ClientCore:
             self._flush(connection)
 
     def _end(self, connection: BrokerConnection, reason: str) -> None:
-        """End a connection that is closed, or that a later effect closes. Move its calls to other connections, or
+        """Remove a connection that is closed, or that a later effect closes. Move its calls to other connections, or
         fail them.
         """
         was_ready = connection.state is ConnectionState.READY
@@ -595,7 +602,7 @@ class ClientCore:
                 call.fail(BrokerUnavailable(reason))
 
     def _nonce(self) -> str:
-        """Make random text. It is a digest, so it does not reveal the generator's state."""
+        """Return random text for a login. It is a digest, so it does not reveal the generator's state."""
         return hashlib.sha256(self.rng.getrandbits(256).to_bytes(32, "big")).hexdigest()
 
     def _forget(self, connection: BrokerConnection) -> None:

@@ -1,18 +1,18 @@
 """Kafka's client configuration keys, checked and typed. PURE.
 
-`ProducerSettings.from_properties({"linger.ms": "20", ...})` gives an attrs object with one field per key that has an
-effect here; the field's name is the key with underscores. Values may be texts, as in a properties file, or Python's
-own. Names, types, ranges and defaults are those of Apache Kafka 4.3's Java clients.
+`ProducerSettings.from_properties({"linger.ms": "20", ...})` makes an attrs object with one field for each key that
+has an effect. The field's name is the key with underscores. Values may be strings, as in a properties file, or Python
+values. Names, types, ranges and defaults are those of Apache Kafka 4.3's Java clients.
 
 Three kinds of keys:
 
 * with an effect: the fields of the classes below;
-* `WITHOUT_EFFECT`: they tune what this client does not have (metric samples, socket buffers); any value is accepted, and a
-  warning names those that were set. docs/client.md says why each has none;
-* `NEUTRAL_ONLY`: they switch on what this client does not have, such as interceptors. Only the value that leaves it
-  off is accepted: otherwise a user might rely on something that is missing.
+* `WITHOUT_EFFECT`: they tune parts that this client does not have (metric samples, socket buffers). Any value is
+  accepted, and a warning lists the keys that were set. docs/client.md says why each key has no effect;
+* `NEUTRAL_ONLY`: they enable features that this client does not have, such as interceptors. Only the value that
+  disables the feature is accepted: otherwise a user might rely on a missing feature.
 
-Any other key is a `ValueError` that names the key and the nearest known keys.
+Any other key raises a `ValueError` that names the key and the most similar known keys.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ WITHOUT_EFFECT = frozenset(
         "send.buffer.bytes",
     }
 )
-"""Keys of Kafka's clients that are accepted with any value and have no effect."""
+"""The keys of Kafka's clients that are accepted with any value, but have no effect here."""
 
 NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     "bootstrap.controllers": ("",),
@@ -87,11 +87,11 @@ NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     ),
     "share.acknowledgement.mode": ("implicit",),
 }
-"""Keys that are accepted only with these values (in lower case; empty also stands for None)."""
+"""Keys that are accepted only with these values (compared in lower case; an empty value also stands for None)."""
 
 
 _CLASSIC_ONLY = ("heartbeat_interval_ms", "partition_assignment_strategy", "session_timeout_ms")
-"""Keys of consumers that Kafka's client refuses beside `group.protocol=consumer`."""
+"""Consumer settings that are refused together with `group.protocol=consumer`, as in Kafka's client."""
 
 # Settings
 
@@ -102,20 +102,20 @@ def _key(default: Any, parser: parse.Parser) -> Any:
 
 @attrs.frozen(kw_only=True)
 class CommonSettings:
-    """The keys that all clients have. Times in milliseconds, sizes in bytes."""
+    """The configuration keys that all clients have. Times are in milliseconds, sizes in bytes."""
 
     bootstrap_servers: tuple[tuple[str, int], ...] = attrs.field(metadata={"parse": parse.addresses})
     """Addresses of some brokers, HOST:PORT with commas between them, or a list of them. Required."""
     client_id: str = _key("", parse.text)
-    """The client's name in quotas, logs and metrics of the brokers."""
+    """The client's name in the brokers' quotas, logs and metrics."""
     odradek_on_error: Callable[[int, str], object] | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.callable_or_none}
     )
     """A function that is called with the level (as in `logging`) and the text of each log line from WARNING on."""
     metadata_max_age_ms: int = _key(300_000, parse.LONG)
-    """The age at which metadata is fetched again, even without an error."""
+    """The age of metadata at which it is fetched again, even if there was no error."""
     request_timeout_ms: int = _key(30_000, parse.AT_LEAST_0)
-    """The time that one request may take, with its answer."""
+    """The timeout of one request, until its answer."""
     reconnect_backoff_ms: int = _key(50, parse.LONG)
     """The pause before a second attempt to connect to a broker; it doubles with each failure."""
     reconnect_backoff_max_ms: int = _key(1_000, parse.LONG)
@@ -123,14 +123,14 @@ class CommonSettings:
     retry_backoff_ms: int = _key(100, parse.LONG)
     """The pause before a request is repeated; it doubles with each failure."""
     retry_backoff_max_ms: int = _key(1_000, parse.LONG)
-    """The longest of these pauses."""
+    """The longest pause before a request is repeated."""
     connections_max_idle_ms: int = _key(540_000, parse.ANY_LONG)
     """The time after which an idle connection is closed; a negative value keeps it open."""
     metadata_recovery_rebootstrap_trigger_ms: int = _key(300_000, parse.LONG)
-    """The time without metadata after which the client begins again at `bootstrap.servers` (KIP-1102)."""
+    """The time without metadata after which the client starts again with `bootstrap.servers` (KIP-1102)."""
     metadata_recovery_strategy: str = _key("rebootstrap", parse.recovery)
-    """`rebootstrap` or `none`: whether the client begins again at `bootstrap.servers` when no known broker answers
-    (KIP-899).
+    """`rebootstrap` or `none`. With `rebootstrap`, the client starts again with `bootstrap.servers` if no known
+    broker answers (KIP-899).
     """
     security_protocol: str = _key("PLAINTEXT", parse.protocol)
     """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
@@ -141,78 +141,81 @@ class CommonSettings:
     )
     """The login module with its options, in Java's form (docs/logins.md)."""
     odradek_sasl_username: str | None = _key(None, parse.optional_text)
-    """A user name. Together with the password, it replaces `sasl.jaas.config`."""
+    """The user name of a login. With `odradek.sasl.password` it replaces `sasl.jaas.config`."""
     odradek_sasl_password: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )
-    """The user's password."""
+    """The password for `odradek.sasl.username`."""
     sasl_oauthbearer_token_endpoint_url: str | None = _key(None, parse.optional_text)
-    """The address of an issuer of tokens, or of a file with a token."""
+    """The URL of a token issuer, or of a file that contains a token (`file:`)."""
     sasl_oauthbearer_client_credentials_client_id: str | None = _key(None, parse.optional_text)
-    """The client id by which the issuer knows this client."""
+    """The client id with which this client identifies itself to the token issuer."""
     sasl_oauthbearer_client_credentials_client_secret: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )
-    """The client id's secret."""
+    """The secret that belongs to the client id at the token issuer."""
     sasl_oauthbearer_scope: str | None = _key(None, parse.optional_text)
-    """The scope that is requested from the issuer."""
+    """The scope that is requested from the token issuer."""
     sasl_login_refresh_window_factor: float = _key(0.8, parse.share)
-    """The share of a token's life after which a login gets a new token."""
+    """The share of a token's lifetime after which the client fetches a new token."""
     sasl_login_retry_backoff_ms: int = _key(100, parse.LONG)
-    """The pause before the next request to the issuer; it doubles with each failure."""
+    """The pause before the next request to the token issuer; it doubles with each failure."""
     sasl_login_retry_backoff_max_ms: int = _key(10_000, parse.LONG)
-    """The longest of these pauses."""
+    """The longest pause before the next request to the token issuer."""
     odradek_sasl_oauthbearer_token_callback: Callable[[], str] | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.callable_or_none}
     )
-    """A function that returns a token; it is called beside the client, for each login, and may block."""
+    """A function that returns a token. It is called for each login in a separate thread, so it may block."""
     ssl_truststore_location: str | None = _key(None, parse.optional_text)
-    """A file with the certificates of authorities; None for the system's authorities."""
+    """A file with the certificates of trusted authorities; None for the system's trusted authorities."""
     ssl_truststore_type: str = _key("JKS", parse.upper)
-    """The format of `ssl.truststore.location`: `PEM`; for any other type it is read as PKCS12."""
+    """The format of `ssl.truststore.location`: `PEM`; with any other type the file is read as PKCS12."""
     ssl_truststore_password: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )
-    """That file's password."""
+    """The password of `ssl.truststore.location`."""
     ssl_truststore_certificates: str | None = _key(None, parse.optional_text)
-    """The certificates themselves, as PEM."""
+    """The certificates of trusted authorities themselves, as PEM text."""
     ssl_keystore_location: str | None = _key(None, parse.optional_text)
     """A file with the client's certificate and key."""
     ssl_keystore_type: str = _key("JKS", parse.upper)
-    """The format of `ssl.keystore.location`: `PEM`; for any other type it is read as PKCS12."""
+    """The format of `ssl.keystore.location`: `PEM`; with any other type the file is read as PKCS12."""
     ssl_keystore_password: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )
-    """That file's password."""
+    """The password of `ssl.keystore.location`."""
     ssl_keystore_key: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )
-    """The private key itself, as PEM."""
+    """The client's private key itself, as PEM text."""
     ssl_keystore_certificate_chain: str | None = _key(None, parse.optional_text)
-    """The certificate chain itself, as PEM."""
+    """The client's certificate chain itself, as PEM text."""
     ssl_key_password: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )
-    """The private key's password."""
+    """The password of the client's private key."""
     ssl_endpoint_identification_algorithm: str = _key("https", parse.text)
-    """`https` compares the server's certificate with its name; an empty value accepts any name."""
+    """`https` checks that the server's certificate has the name that the client connects to; an empty value accepts
+    any name.
+    """
     odradek_ssl_keystore_key_location: str | None = _key(None, parse.optional_text)
     """A PEM file with the private key, if `ssl.keystore.location` has only certificates."""
     ssl_enabled_protocols: tuple[str, ...] = _key(("TLSv1.2", "TLSv1.3"), parse.texts)
-    """Versions of TLS, with commas between them."""
+    """The TLS versions to use, separated by commas."""
     ssl_cipher_suites: tuple[str, ...] = _key((), parse.texts)
     """Cipher suites, separated by commas; empty for Python's defaults."""
     socket_connection_setup_timeout_ms: int = _key(10_000, parse.LONG)
-    """The time that one attempt to connect may take; it doubles with each failure."""
+    """The timeout of one attempt to connect; it doubles with each failure."""
     socket_connection_setup_timeout_max_ms: int = _key(30_000, parse.LONG)
-    """The longest of these times."""
+    """The longest timeout of one attempt to connect."""
 
     @classmethod
     def from_properties(cls: type[S], properties: Mapping[str, Any], *, on_trio: bool = False) -> S:
-        """Make settings from Kafka's keys ("linger.ms"), and keys of other clients (`familiar_names`).
+        """Make settings from Kafka's keys ("linger.ms"). Some keys of other clients are accepted as well
+        (`familiar_names`).
 
-        Raises:
-            ValueError: an unknown key, a bad value, keys that contradict each other, or no `bootstrap.servers`.
+        Raises `ValueError` for an unknown key, a bad value, keys that contradict each other, or a missing
+        `bootstrap.servers`.
         """
         fields = {each.name.replace("_", "."): each for each in attrs.fields(cls)}
         values: dict[str, Any] = {}
@@ -278,15 +281,15 @@ class CommonSettings:
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
-        """Check and adjust keys that depend on each other; `values` has the given values, by field name."""
+        """Check and adjust keys that depend on each other. `values` has the values that were given, by field name."""
 
     @classmethod
     def _value(cls, values: dict[str, Any], name: str) -> Any:
         return values[name] if name in values else getattr(attrs.fields(cls), name).default
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """Make the core's configuration. With `fail_fast`, a client that has never reached a broker fails calls at
-        once.
+        """Make the configuration of the client core. With `fail_fast`, calls fail at once as long as the client has
+        not reached any broker.
         """
         return ClientConfig(
             client_id=self.client_id or "odradek",
@@ -311,44 +314,44 @@ class ProducerSettings(CommonSettings):
     """The typed values of Kafka's producer keys, with underscores for dots."""
 
     acks: int = _key(-1, parse.acks)
-    """`all`: all in-sync replicas acknowledge a record; `1`: the leader acknowledges it; `0`: it is not
-    acknowledged.
-    """
+    """`all`: all in-sync replicas must acknowledge a record; `1`: the leader must; `0`: none must."""
     batch_size: int = _key(16_384, parse.AT_LEAST_0)
-    """The size in bytes at which a batch is full, and is sent at once."""
+    """The size in bytes at which a batch is full, so that it is sent at once."""
     buffer_memory: int = _key(32 << 20, parse.LONG)
-    """Bytes of records that may wait to be sent."""
+    """The most bytes of records that may wait to be sent."""
     compression_gzip_level: int = _key(-1, parse.integer(-1, 9))
-    """The level of gzip; -1 is its default."""
+    """The compression level of gzip; -1 is gzip's default."""
     compression_lz4_level: int = _key(9, parse.integer(1, 17))
-    """The level of lz4."""
+    """The compression level of lz4."""
     compression_type: str = _key("none", parse.compression)
     """`none`, `gzip`, `snappy`, `lz4` or `zstd`."""
     compression_zstd_level: int = _key(3, parse.integer(-131_072, 22))
-    """The level of zstd."""
+    """The compression level of zstd."""
     delivery_timeout_ms: int = _key(120_000, parse.AT_LEAST_0)
     """The time after which a record fails if it was not acknowledged."""
     enable_idempotence: bool = _key(True, parse.boolean)
-    """True if the broker writes a repeated batch only once."""
+    """True if the broker writes a batch only once even if it is sent again."""
     key_serializer: Callable[[Any], bytes | None] | None = attrs.field(
         default=None, metadata={"parse": parse.serializer}
     )
     """A function from keys to bytes, or the name of Kafka's `StringSerializer` or `ByteArraySerializer`."""
     linger_ms: int = _key(5, parse.LONG)
-    """The time that a batch waits for more records."""
+    """The time that a batch waits for more records before it is sent."""
     max_block_ms: int = _key(60_000, parse.LONG)
-    """The time that `send`, and calls about transactions, may wait."""
+    """The longest time that `send` and the transaction calls may block."""
     max_in_flight_requests_per_connection: int = _key(5, parse.AT_LEAST_1)
-    """Requests to a broker that are not answered yet; at most 5 with idempotence."""
+    """The most unanswered requests to a broker; at most 5 with idempotence."""
     max_request_size: int = _key(1 << 20, parse.AT_LEAST_0)
-    """The most bytes of a record, and of a request."""
+    """The most bytes of one record, and of one request."""
     partitioner_adaptive_partitioning_enable: bool = _key(True, parse.boolean)
-    """True if partitions with a longer queue get fewer keyless records (KIP-794)."""
+    """True if a partition with more waiting batches gets fewer of the records without a key (KIP-794)."""
     partitioner_availability_timeout_ms: int = _key(0, parse.AT_LEAST_0)
-    """The time after which keyless records avoid a leader that accepts no requests; 0 switches this off."""
+    """The time for which a leader may accept no requests before keyless records avoid its partitions; 0 disables
+    this.
+    """
     partitioner_class: Any = attrs.field(default=None, metadata={"parse": parse.partitioner})
-    """None: murmur2 of the key; without a key, the sticky partition. Otherwise `RoundRobinPartitioner`, or a
-    callable `(topic, key, value, partition_count, available) -> partition`.
+    """The choice of a partition. None: murmur2 of the key, or the sticky partition without a key. Otherwise
+    `RoundRobinPartitioner`, or a callable `(topic, key, value, partition_count, available) -> partition`.
     """
     partitioner_ignore_keys: bool = _key(False, parse.boolean)
     """True if keys do not affect the choice of a partition."""
@@ -357,20 +360,22 @@ class ProducerSettings(CommonSettings):
     transaction_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
     """The time after which the coordinator aborts an open transaction."""
     transaction_two_phase_commit_enable: bool = _key(False, parse.boolean)
-    """True if another system decides whether transactions commit (KIP-939), so that none ends by a timeout."""
+    """True if another system decides whether transactions commit (KIP-939), so that a transaction never ends by a
+    timeout.
+    """
     transactional_id: str | None = _key(None, parse.optional_text)
-    """The name under which the next producer continues or aborts transactions; None: a producer without
+    """The name by which a later producer continues or aborts this producer's transactions; None: a producer without
     transactions.
     """
     value_serializer: Callable[[Any], bytes | None] | None = attrs.field(
         default=None, metadata={"parse": parse.serializer}
     )
-    """A function from values to bytes, as for keys."""
+    """A function from values to bytes, or the name of Kafka's `StringSerializer` or `ByteArraySerializer`."""
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
-        """Apply Kafka's rules: idempotence is switched off by conflicting keys unless it was set; the delivery has
-        time for one request.
+        """Apply Kafka's rules: conflicting keys disable idempotence unless it was set explicitly;
+        `delivery.timeout.ms` allows for at least one request.
         """
         obstacles = {
             "acks must be all": cls._value(values, "acks") != -1,
@@ -405,7 +410,7 @@ class ProducerSettings(CommonSettings):
             values["delivery_timeout_ms"] = least
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """Make the core's configuration, with the producer's limit of requests in flight."""
+        """Make the configuration of the client core, with the producer's limit of requests in flight."""
         return attrs.evolve(
             super().client_config(fail_fast=fail_fast),
             in_flight_max=self.max_in_flight_requests_per_connection,
@@ -425,63 +430,71 @@ class ConsumerSettings(CommonSettings):
     `by_duration:PnDTnHnMn.nS`.
     """
     check_crcs: bool = _key(True, parse.boolean)
-    """True if the checksum of each batch is verified."""
+    """True if the consumer verifies the checksum of each batch."""
     client_rack: str = _key("", parse.text)
-    """The client's rack: records come from an in-sync replica in that rack, if the brokers select replicas by rack
+    """The client's rack. If the brokers select replicas by rack, records come from an in-sync replica in this rack
     (KIP-392).
     """
     default_api_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
-    """The time limit of a call without a `timeout`."""
+    """The timeout of a call without the argument `timeout`."""
     enable_auto_commit: bool = _key(True, parse.boolean)
-    """True if positions are committed automatically, provided that there is a group."""
+    """True if positions are committed automatically; this needs a group."""
     exclude_internal_topics: bool = _key(True, parse.boolean)
-    """True if a pattern matches no internal topics, and `topics()` leaves them out."""
+    """True if internal topics match no pattern, and `topics()` leaves them out."""
     fetch_max_bytes: int = _key(50 << 20, parse.AT_LEAST_0)
-    """The most bytes of the answer to one fetch; a first batch may be larger."""
+    """The most bytes of a fetch response; its first batch may be larger."""
     fetch_max_wait_ms: int = _key(500, parse.AT_LEAST_0)
     """The longest time that a broker waits for `fetch.min.bytes`."""
     fetch_min_bytes: int = _key(1, parse.AT_LEAST_0)
-    """The bytes that a broker waits for before it answers a fetch."""
+    """The number of bytes that a broker waits for before it answers a fetch."""
     group_id: str | None = _key(None, parse.optional_text)
-    """The name of the group; None: a consumer without a group."""
+    """The name of the consumer group; None: a consumer without a group."""
     group_instance_id: str | None = _key(None, parse.optional_text)
-    """A name that stays when the process is started again: a static member (KIP-345)."""
+    """A name that stays the same when the process restarts; it makes the consumer a static member (KIP-345)."""
     group_protocol: str = _key("classic", parse.one_of_lower("classic", "consumer", "auto"))
-    """`classic`: the members assign partitions. `consumer`: the coordinator assigns (KIP-848). `auto`: `consumer` where the
-    cluster serves it, but never in a group that has classic members."""
+    """`classic`: the members assign partitions. `consumer`: the coordinator assigns (KIP-848). `auto`: `consumer` if
+    the cluster supports it and the group has no classic members, otherwise `classic`.
+    """
     group_remote_assignor: str | None = _key(None, parse.optional_text)
-    """The coordinator's assignor (`uniform`, `range`) for a group of the new protocol; None: its default."""
+    """The coordinator's assignor (`uniform`, `range`) for a group of the new protocol; None: the coordinator's
+    default.
+    """
     heartbeat_interval_ms: int = _key(3_000, parse.AT_LEAST_1)
-    """The time between heartbeats to the coordinator; with the new protocol the coordinator sets it."""
+    """The time between heartbeats to the coordinator; in the new protocol the coordinator sets it."""
     isolation_level: str = _key("read_uncommitted", parse.one_of("read_uncommitted", "read_committed"))
-    """`read_committed` leaves out records of open and aborted transactions; `read_uncommitted` does not."""
+    """`read_committed` leaves out the records of open and aborted transactions; `read_uncommitted` returns all
+    records.
+    """
     key_deserializer: Callable[[bytes | None], Any] | None = attrs.field(
         default=None, metadata={"parse": parse.deserializer}
     )
     """A function from bytes to keys, or the name of Kafka's `StringDeserializer` or `ByteArrayDeserializer`."""
     max_partition_fetch_bytes: int = _key(1 << 20, parse.AT_LEAST_0)
-    """The most bytes of one partition in the answer to a fetch; a first batch may be larger."""
+    """The most bytes of one partition in a fetch response; its first batch may be larger."""
     odradek_consumer_timeout_ms: int | None = _key(None, parse.timeout_or_none)
     """The time without records after which a loop over the consumer ends; None for an endless loop."""
     max_poll_interval_ms: int = _key(300_000, parse.AT_LEAST_1)
-    """The longest time between two polls; after it a member leaves its group."""
+    """The longest time between two polls; after that, a member leaves its group."""
     max_poll_records: int = _key(500, parse.AT_LEAST_1)
     """The most records that a poll returns."""
     partition_assignment_strategy: tuple[Any, ...] = attrs.field(
         default=("range", "cooperative-sticky"), metadata={"parse": parse.assignors}
     )
-    """Names (`range`, `roundrobin`, `cooperative-sticky`, or Kafka's classes), or assignors of your
-    own, the preferred first."""
+    """The supported assignors, the preferred one first: names (`range`, `roundrobin`, `cooperative-sticky`, or
+    Kafka's class names) or assignor objects.
+    """
     session_timeout_ms: int = _key(45_000, parse.AT_LEAST_1)
-    """The time without a heartbeat after which a member counts as dead."""
+    """The time without a heartbeat after which the coordinator removes a member."""
     value_deserializer: Callable[[bytes | None], Any] | None = attrs.field(
         default=None, metadata={"parse": parse.deserializer}
     )
-    """A function from bytes to values, as for keys."""
+    """A function from bytes to values, or the name of Kafka's `StringDeserializer` or `ByteArrayDeserializer`."""
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
-        """Apply Kafka's rules: commits need a group, the session timeout exceeds the heartbeat interval."""
+        """Apply Kafka's rules: automatic commits need a group; the session timeout must exceed the heartbeat
+        interval.
+        """
         if cls._value(values, "group_id") is None:
             if values.get("enable_auto_commit"):
                 raise ValueError("enable.auto.commit=true needs a group.id")
@@ -509,13 +522,13 @@ class AdminSettings(CommonSettings):
     connections_max_idle_ms: int = _key(300_000, parse.ANY_LONG)
     """The time after which an idle connection is closed; a negative value keeps it open."""
     default_api_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
-    """The time limit of a call without a `timeout`."""
+    """The timeout of a call without the argument `timeout`."""
     retries: int = _key(parse.INT_MAX, parse.AT_LEAST_0)
-    """The number of times that a request is repeated, within the time of its call."""
+    """The number of times that a request is repeated within the timeout of its call."""
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
-        """Ensure that a call lasts at least as long as one of its requests, as in Kafka."""
+        """Ensure that the timeout of a call is at least the timeout of one request, as in Kafka."""
         least = cls._value(values, "request_timeout_ms")
         if cls._value(values, "default_api_timeout_ms") < least:
             if "default_api_timeout_ms" in values:
@@ -523,7 +536,7 @@ class AdminSettings(CommonSettings):
             values["default_api_timeout_ms"] = least
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """Make the core's configuration, with the time limit of a whole call."""
+        """Make the configuration of the client core, with the timeout of a whole call."""
         return attrs.evolve(
             super().client_config(fail_fast=fail_fast), api_timeout=self.default_api_timeout_ms / 1000
         )
@@ -542,7 +555,9 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _check_other(key: str, value: Any, fields: Mapping[str, Any]) -> None:
-    """Check a key that is no field. Raises `ValueError` unless its value has no effect."""
+    """Check a key that has no field in this class. Raises `ValueError` unless the key is known, and its value changes
+    nothing.
+    """
     neutral = NEUTRAL_ONLY.get(key)
     if neutral is not None:
         text = "" if value is None or value == [] else str(value).lower()

@@ -1,4 +1,4 @@
-"""Encryption and logins of the client's connections, from Kafka's client keys. PURE."""
+"""Encryption and logins of the client's connections, made from Kafka's client keys. PURE."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ STORE_TYPES = ("PEM", "PKCS12")
 
 @attrs.frozen
 class ClientSecurity:
-    """The security of a client's connections. A field is None if that kind of security is off."""
+    """Encryption (`tls`) and login (`credentials`, `tokens`) of a client's connections. A field is None if it is not
+    used.
+    """
 
     tls: TlsSettings | None = None
     credentials: Credentials | None = None
     tokens: Tokens | None = attrs.field(default=None, repr=False)
-    """The application's own source of tokens, for OAUTHBEARER."""
+    """The application's own function that returns tokens, for OAUTHBEARER."""
 
 
 @attrs.frozen(kw_only=True)
 class LoginKeys:
-    """The values of `sasl.` keys."""
+    """The values of the `sasl.` configuration keys."""
 
     mechanism: str
     jaas: str | None = attrs.field(repr=False)
@@ -45,7 +47,9 @@ class LoginKeys:
 
 
 def client_security(protocol: str, login: LoginKeys, stores: TlsSettings) -> ClientSecurity | None:
-    """Make the security from the keys; None for plaintext. Raises `ValueError`, whose text has no secrets."""
+    """Make the security settings from the keys; None for plaintext. Raises `ValueError`; its text contains no
+    secrets.
+    """
     if protocol == "PLAINTEXT":
         return None
     tls = None
@@ -110,8 +114,8 @@ def _parsed(jaas: str) -> JaasLine:
 
 
 def _token_request(login: LoginKeys) -> TokenRequest:
-    """Make the request for a token (KIP-768). Before Kafka 4.1, id, secret and scope were options of the login
-    module.
+    """Make the request that fetches a token (KIP-768). Clients before Kafka 4.1 have id, secret and scope in the
+    options of the login module.
     """
     options = {} if not login.jaas else _parsed(login.jaas).options
     url = login.token_endpoint

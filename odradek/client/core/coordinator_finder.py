@@ -1,5 +1,5 @@
-"""The coordinator of a group or of a transactional id: finds it, sends requests to it, and searches again when it
-is lost. PURE.
+"""The coordinator of a group or of a transactional id: finds the broker, sends requests to it, and searches again
+when it has moved. PURE.
 
 Requests whose order matters have their own lane to the coordinator. Brokers answer the requests of a connection in
 order, and may delay a JoinGroup for minutes. So requests that must not wait for a JoinGroup use the ordinary lane.
@@ -23,37 +23,37 @@ __all__ = ["BESIDE_JOIN_LANE", "COORDINATOR_LANE", "MOVED", "CoordinatorFinder",
 COORDINATOR_LANE = 2
 BESIDE_JOIN_LANE = 0
 MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-"""Errors after which the coordinator is another broker."""
+"""The errors that mean that the coordinator may be another broker now."""
 
 
 class CoordinatorKind(IntEnum):
-    """The type of the key that has a coordinator, as FindCoordinator numbers it."""
+    """The kind of key that a coordinator is looked up by, with its number in FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
 class CoordinatorFinder:
-    """The broker that coordinates one group, or the transactions of one transactional id."""
+    """Finds the coordinator of one group or transactional id, and sends requests to it."""
 
     def __init__(self, core: ClientCore, kind: CoordinatorKind, key: str) -> None:
         self.node: int | None = None
         self.lane = COORDINATOR_LANE
-        """The lane of requests, except JoinGroup and requests that must follow it."""
+        """The lane of most requests. JoinGroup, and requests that must follow it in order, use another."""
         self._core = core
         self._kind = kind
         self._key = key
         name = "group" if kind is CoordinatorKind.GROUP else "transactional id"
         self.subject = f"{name} {key}"
-        """The noun phrase for the coordinator's key in error texts."""
+        """The name of the key in error texts, such as "group g1"."""
 
     def lost(self) -> None:
-        """Forget the coordinator, because it has moved or cannot be reached, so that it is searched again."""
+        """Forget the coordinator, because it has moved or cannot be reached. The next request looks it up again."""
         self.node = None
 
     def find(self, *, deadline: float) -> Operation[int]:
-        """Find the coordinator's broker id. Raises a `KafkaError` that is not retriable, and at the deadline the
-        last error.
+        """Return the broker id of the coordinator; look it up if it is unknown. Raises a `KafkaError` that is not
+        retriable at once, and any other error at the deadline.
         """
         from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 
@@ -85,7 +85,9 @@ class CoordinatorFinder:
     def request(
         self, message: Any, *, deadline: float, version_min: int = 0, version_max: int | None = None
     ) -> Operation[Any]:
-        """Send a request to the coordinator, after a search if it is unknown. A broken connection is tried again."""
+        """Send a request to the coordinator; look the coordinator up if it is unknown. After a broken connection the
+        request is sent again.
+        """
         attempt = 0
         core = self._core
         while True:
@@ -109,6 +111,8 @@ class CoordinatorFinder:
             yield Wait(until=wake_at)
 
     def noted(self, code: ErrorCode) -> None:
-        """Handle an error code: if the coordinator has moved, forget it, so that it is searched again."""
+        """Handle the error code of an answer. If it says that the coordinator has moved, the next request looks the
+        coordinator up again.
+        """
         if code in MOVED:
             self.lost()

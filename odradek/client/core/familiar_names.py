@@ -1,9 +1,9 @@
 """Names that users of other Python clients know, and their equivalents here. PURE.
 
-One table makes the errors of this client and the page docs/coming-from.md. A key of another client is accepted only
-if its value, unit, default and result mean the same here (`ACCEPTED`). Keys that tune something that this client
-does by itself are ignored (`IGNORED`): one log line names them. For all others (`REFUSED`) the error names their
-replacement. Names have dots here, as in a configuration; keyword arguments have underscores.
+The error texts of this client and the page docs/coming-from.md are made from one table. A key of another client is
+accepted only if its value, unit, default and result mean the same here (`ACCEPTED`). Keys for settings that this
+client chooses by itself are ignored (`IGNORED`): one log line lists them. All other keys (`REFUSED`) raise an error
+that names the replacement. Names have dots here, as in a configuration; keyword arguments have underscores.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ALL = (KAFKA_PYTHON, AIOKAFKA, CONFLUENT)
 
 
 class Treatment(Enum):
-    """How a key of another client is treated."""
+    """The ways to treat a configuration key of another client."""
 
     ACCEPTED = "taken"
     IGNORED = "ignored"
@@ -43,19 +43,23 @@ class Treatment(Enum):
 
 @attrs.frozen
 class FamiliarKey:
-    """A key of other clients. `ours` is the equivalent key here if the key is accepted, otherwise advice."""
+    """A key of other clients. `ours` is this client's equivalent key if the key is accepted, otherwise advice for the
+    user.
+    """
 
     name: str
     clients: tuple[str, ...]
     treatment: Treatment
     ours: str
     also: tuple[tuple[str, str], ...] = ()
-    """Keys of this client that it also sets, with their values."""
+    """Further keys of this client that the key sets, with their values."""
 
 
 @attrs.frozen
 class FamiliarMethod:
-    """A method of other clients that has another name here. `of` is the class of this client that lacks it."""
+    """A method of other clients that has another name here. `of` is this client's class; `ours` names its own method,
+    or gives advice.
+    """
 
     of: str
     name: str
@@ -77,10 +81,10 @@ def _refused(clients: tuple[str, ...], name: str, advice: str) -> FamiliarKey:
 
 
 _C = (CONFLUENT,)
-_NO_GSSAPI = "not there: logins are by PLAIN, SCRAM and OAUTHBEARER (`sasl.mechanism`)"
-_SIZED_BY_KERNEL = "not there: the kernel sizes the buffers of sockets"
-_FETCH_AHEAD = "`fetch.max.bytes`: that much is fetched ahead"
-_COUNT = "`statistics()`, `metrics()` and `partition_metrics()`, which count without being asked"
+_NO_GSSAPI = "not supported: logins are by PLAIN, SCRAM and OAUTHBEARER (`sasl.mechanism`)"
+_SIZED_BY_KERNEL = "not supported: the kernel sizes the buffers of sockets"
+_FETCH_AHEAD = "`fetch.max.bytes` limits what is fetched ahead"
+_COUNT = "`statistics()`, `metrics()` and `partition_metrics()`, which need no callback"
 _VERSIONS = "the client asks each broker for its versions"
 
 FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
@@ -126,9 +130,11 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
         (KAFKA_PYTHON,), "ssl.check.hostname", "`ssl.endpoint.identification.algorithm`, empty for no check"
     ),
     _refused(
-        _C, "enable.ssl.certificate.verification", "always on; `ssl.truststore.location` says whom to believe"
+        _C,
+        "enable.ssl.certificate.verification",
+        "always on; `ssl.truststore.location` names the trusted authorities",
     ),
-    _refused((KAFKA_PYTHON,), "ssl.crlfile", "not there: certificates are taken until they expire"),
+    _refused((KAFKA_PYTHON,), "ssl.crlfile", "not supported: certificates count until they expire"),
     _refused((KAFKA_PYTHON,), "ssl.ciphers", "`ssl.cipher.suites`, with Java's names"),
     _refused(_PYTHON, "sasl.kerberos.service.name", _NO_GSSAPI),
     _refused(_PYTHON, "sasl.kerberos.domain.name", _NO_GSSAPI),
@@ -141,19 +147,19 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
         "`odradek.sasl.oauthbearer.token.callback`, a function that returns a token",
     ),
     _refused(_C, "oauth.cb", "`odradek.sasl.oauthbearer.token.callback`, a function that returns a token"),
-    _refused((KAFKA_PYTHON,), "socks5.proxy", "not there: connections are direct"),
-    _refused((KAFKA_PYTHON,), "socket.options", "not there: TCP_NODELAY is set"),
+    _refused((KAFKA_PYTHON,), "socks5.proxy", "not supported: connections are direct"),
+    _refused((KAFKA_PYTHON,), "socket.options", "not supported: TCP_NODELAY is set"),
     _refused((KAFKA_PYTHON,), "sock.chunk.bytes", _SIZED_BY_KERNEL),
     _refused(_C, "socket.send.buffer.bytes", _SIZED_BY_KERNEL),
     _refused(_C, "socket.receive.buffer.bytes", _SIZED_BY_KERNEL),
     _refused(_C, "socket.timeout.ms", "`request.timeout.ms` (default 30000)"),
-    _refused(_C, "socket.nagle.disable", "not there: TCP_NODELAY is set"),
+    _refused(_C, "socket.nagle.disable", "not supported: TCP_NODELAY is set"),
     _refused(_C, "socket.keepalive.enable", "`connections.max.idle.ms`: idle connections are closed"),
-    _refused(_C, "broker.address.family", "not there: all addresses of a name are tried"),
+    _refused(_C, "broker.address.family", "not supported: all addresses of a name are tried"),
     _refused(_C, "topic.metadata.refresh.interval.ms", "`metadata.max.age.ms`, which cannot be switched off"),
-    _refused((KAFKA_PYTHON,), "selector", "not there: the client brings its own"),
-    _refused((KAFKA_PYTHON,), "kafka.client", "not there: a client is made of its configuration"),
-    _refused((AIOKAFKA,), "loop", "left out: `odradek.trio` has the async clients"),
+    _refused((KAFKA_PYTHON,), "selector", "not supported: the client brings its own"),
+    _refused((KAFKA_PYTHON,), "kafka.client", "not supported: a client is made of its configuration"),
+    _refused((AIOKAFKA,), "loop", "not supported: `odradek.trio` has the async clients"),
     # Refused: producers
     _refused(
         _ALL,
@@ -173,17 +179,17 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
     _refused(_C, "max.in.flight", "`max.in.flight.requests.per.connection` (default 5)"),
     _refused(_C, "on.delivery", "an argument of each call: `send(..., on_delivery=)`"),
     _refused(_C, "dr.cb", "an argument of each call: `send(..., on_delivery=)`"),
-    _refused(_C, "delivery.report.only.error", "a matter of the callback: `send(..., on_delivery=)`"),
+    _refused(_C, "delivery.report.only.error", "the callback decides: `send(..., on_delivery=)`"),
     _refused(
         (KAFKA_PYTHON,),
         "bootstrap.topics.filter",
-        "left out: a producer asks only for topics that it writes to",
+        "not needed: a producer asks only for topics that it writes to",
     ),
     # Refused: consumers
     _refused(
         (AIOKAFKA,),
         "consumer.timeout.ms",
-        "left out, since fetches are in the background; a loop ends by `odradek.consumer.timeout.ms`",
+        "not needed, because fetches run in the background; a loop ends by `odradek.consumer.timeout.ms`",
     ),
     _refused((AIOKAFKA,), "rebalance.timeout.ms", "`max.poll.interval.ms`"),
     _refused(
@@ -191,11 +197,13 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
         "default.offset.commit.callback",
         "an argument of each call: `commit_async(callback=)`",
     ),
-    _refused((KAFKA_PYTHON,), "enable.incremental.fetch.sessions", "always on where the broker has them"),
+    _refused((KAFKA_PYTHON,), "enable.incremental.fetch.sessions", "always on, if the broker supports them"),
     _refused(_C, "on.commit", "an argument of each call: `commit_async(callback=)`"),
     _refused(_C, "auto.commit.enable", "`enable.auto.commit`"),
     _refused(
-        _C, "enable.auto.offset.store", "`enable.auto.commit=false`, with `commit(record)` for what is done"
+        _C,
+        "enable.auto.offset.store",
+        "`enable.auto.commit=false`, with `commit(record)` for records that are done",
     ),
     _refused(_C, "enable.partition.eof", "`end_offsets` and `position`, compared"),
     _refused(_C, "queued.min.messages", _FETCH_AHEAD),
@@ -203,7 +211,7 @@ FAMILIAR_KEYS: tuple[FamiliarKey, ...] = (
     _refused(_C, "fetch.error.backoff.ms", "`retry.backoff.ms`"),
     # Refused: callbacks
     _refused(_C, "error.cb", "`odradek.on.error`, which is called with a level of `logging` and a text"),
-    _refused(_C, "throttle.cb", "not there: throttled requests wait by themselves"),
+    _refused(_C, "throttle.cb", "not supported: the client waits by itself when it is throttled"),
     _refused(_C, "stats.cb", _COUNT),
     _refused(_C, "statistics.interval.ms", _COUNT),
     _refused(_C, "logger", "the logger `odradek.client` of Python's `logging`"),
@@ -218,7 +226,7 @@ FAMILIAR_METHODS: tuple[FamiliarMethod, ...] = (
         "Producer", "produce", _C, "`send(topic, value, key, headers, partition, timestamp_ms, on_delivery)`"
     ),
     FamiliarMethod("Producer", "send_and_wait", (AIOKAFKA,), "`send`, and `result()` of what it returns"),
-    FamiliarMethod("Producer", "poll", _C, "left out: callbacks are called in the client's thread"),
+    FamiliarMethod("Producer", "poll", _C, "not needed: callbacks are called in the client's thread"),
     FamiliarMethod("Producer", "purge", _C, "`close(timeout=0)`"),
     FamiliarMethod("Producer", "list_topics", _C, "`partitions_for(topic)`, or `Admin.describe_topics`"),
     FamiliarMethod("Producer", "bootstrap_connected", (KAFKA_PYTHON,), "the log, or `odradek.on.error`"),
@@ -265,7 +273,7 @@ FAMILIAR_ARGUMENTS: tuple[FamiliarMethod, ...] = (
     FamiliarMethod("Consumer.poll", "timeout_ms", _PYTHON, "`timeout`, in seconds"),
     FamiliarMethod("Consumer.poll", "max_records", _PYTHON, "the key `max.poll.records`"),
     FamiliarMethod(
-        "Consumer.poll", "update_offsets", (KAFKA_PYTHON,), "left out: iteration keeps positions by record"
+        "Consumer.poll", "update_offsets", (KAFKA_PYTHON,), "not needed: iteration keeps positions by record"
     ),
     FamiliarMethod("Consumer.commit", "message", _C, "`commit(record)`"),
     FamiliarMethod("Consumer.commit", "asynchronous", _C, "`commit_async()`, while `commit()` waits"),
@@ -277,26 +285,26 @@ FAMILIAR_ARGUMENTS: tuple[FamiliarMethod, ...] = (
     FamiliarMethod("Consumer.close", "autocommit", (KAFKA_PYTHON,), "the key `enable.auto.commit`"),
     FamiliarMethod("Consumer.close", "timeout_ms", (KAFKA_PYTHON,), "`timeout`, in seconds"),
 )
-"""Keyword arguments of methods that both clients have; `of` names the method."""
+"""Keyword arguments of other clients' methods that this client's methods lack. `of` names the method."""
 
 _BY_NAME = {(each.name, AIOKAFKA in each.clients): each for each in FAMILIAR_KEYS}
 
 
 @attrs.frozen
 class Resolved:
-    """A configuration with this client's keys."""
+    """A configuration after other clients' keys were replaced by this client's keys."""
 
     values: dict[str, Any]
     spelled: dict[str, str]
-    """The spelling of each key of `values` that was given under another name."""
+    """The key as it was given, for each key of `values` that was given under another client's name."""
     ignored: list[str]
 
 
 def resolved(given: Mapping[str, Any], known: Collection[str], *, on_trio: bool) -> Resolved:
-    """Replace other clients' keys in a configuration by this client's keys; `known` are all keys that it may have.
+    """Replace other clients' keys in a configuration by this client's keys. `known` are all keys of this client.
 
-    Raises `ValueError` for a key that is refused, or given under two names. If two clients use a name differently,
-    a client on trio follows aiokafka, and a blocking client follows kafka-python.
+    Raises `ValueError` for a refused key, and for a setting that is given under two names. If two clients use a name
+    differently, a client on trio follows aiokafka, and a blocking client follows kafka-python.
     """
     found = Resolved({}, {}, [])
     implied: dict[str, tuple[str, str]] = {}
@@ -311,11 +319,11 @@ def resolved(given: Mapping[str, Any], known: Collection[str], *, on_trio: bool)
             found.ignored.append(key)
         elif familiar.treatment is Treatment.REFUSED:
             raise ValueError(
-                f"unknown configuration key {key!r}: here it is {familiar.ours.replace('`', '')}"
+                f"unknown configuration key {key!r}. In this client: {familiar.ours.replace('`', '')}"
             )
         elif familiar.ours not in known:
             raise ValueError(
-                f"unknown configuration key {key!r}: this client calls it {familiar.ours}, and only a client of another kind has it"
+                f"unknown configuration key {key!r}: it means {familiar.ours}, which this kind of client does not have"
             )
         elif value is not None:
             _put(found, familiar.ours, key, value)

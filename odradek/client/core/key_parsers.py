@@ -1,7 +1,7 @@
-"""Parsers from the text or value of a configuration key to its typed value. PURE.
+"""Parsers of configuration values. PURE.
 
-A parser returns the value, or raises `ValueError` with the form that it expects. Values may be texts, as in a
-properties file, or Python's own.
+A parser converts a value to its type, or raises `ValueError`, which describes the expected form. The value may be a
+string, as in a properties file, or a Python value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INT_MAX = (1 << 31) - 1
 
 
 def integer(low: int, high: int) -> Parser:
-    """Make a parser of whole numbers within these bounds."""
+    """Make a parser that accepts whole numbers from `low` to `high`."""
 
     def parse(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, (int, str)):
@@ -36,7 +36,7 @@ def integer(low: int, high: int) -> Parser:
 
 
 def boolean(value: Any) -> bool:
-    """Parse true or false, in any case."""
+    """Parse `true` or `false`, in upper or lower case, or accept a bool."""
     word = str(value).strip().lower()
     if word not in ("true", "false"):
         raise ValueError("expected true or false")
@@ -44,14 +44,14 @@ def boolean(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """Return a text unchanged."""
+    """Accept a string, and return it unchanged."""
     if not isinstance(value, str):
         raise ValueError("expected a text")
     return value
 
 
 def optional_text(value: Any) -> str | None:
-    """Return a text that is not empty, or None."""
+    """Accept a string or None. Return None for an empty string."""
     if value is None:
         return None
     if not text(value):
@@ -60,7 +60,7 @@ def optional_text(value: Any) -> str | None:
 
 
 def one_of(*names: str) -> Parser:
-    """Make a parser that accepts one of these names."""
+    """Make a parser that accepts one of these strings."""
 
     def parse(value: Any) -> str:
         if value not in names:
@@ -71,13 +71,13 @@ def one_of(*names: str) -> Parser:
 
 
 def one_of_lower(*names: str) -> Parser:
-    """Make a parser that takes one of these names in any case."""
+    """Make a parser that accepts one of these strings in upper or lower case, and returns it in lower case."""
     parse = one_of(*names)
     return lambda value: str(parse(value.lower() if isinstance(value, str) else value))
 
 
 def compression(value: Any) -> str:
-    """Parse the name of a codec; None is `none`."""
+    """Parse the name of a compression codec; None means `none`."""
     names = ("none", "gzip", "snappy", "lz4", "zstd")
     return "none" if value is None else str(one_of(*names)(value))
 
@@ -99,7 +99,7 @@ def recovery(value: Any) -> str:
 
 
 def acks(value: Any) -> int:
-    """Parse `acks`: -1 stands for all."""
+    """Parse `acks`; return -1 for `all`."""
     found = {"all": -1, "-1": -1, "0": 0, "1": 1}.get(str(value))
     if found is None or isinstance(value, bool):
         raise ValueError("expected all, -1, 0 or 1")
@@ -107,7 +107,7 @@ def acks(value: Any) -> int:
 
 
 def addresses(value: Any) -> tuple[tuple[str, int], ...]:
-    """Parse addresses, as one text or as a list of them."""
+    """Parse bootstrap addresses, given as one string or as a list of strings."""
     if isinstance(value, str):
         return tuple(parse_bootstrap(value))
     if not isinstance(value, Sequence) or not all(isinstance(part, str) for part in value):
@@ -116,7 +116,7 @@ def addresses(value: Any) -> tuple[tuple[str, int], ...]:
 
 
 def offset_reset(value: Any) -> str:
-    """Parse `auto.offset.reset`; a duration is in the form of ISO 8601."""
+    """Parse `auto.offset.reset`. A duration has the form of ISO 8601."""
     given = text(value)
     if given in ("earliest", "latest", "none"):
         return given
@@ -128,7 +128,7 @@ def offset_reset(value: Any) -> str:
 
 
 def assignors(value: Any) -> tuple[Any, ...]:
-    """Parse names of assignors, separated by commas, or return a list that may have assignor objects."""
+    """Parse assignor names separated by commas, or accept a list of names and assignor objects."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, Sequence) or not parts:
         raise ValueError("expected names of assignors, or assignors")
@@ -136,14 +136,14 @@ def assignors(value: Any) -> tuple[Any, ...]:
 
 
 def callable_or_none(value: Any) -> Any:
-    """Return a callable, or None."""
+    """Accept a callable or None, and return it."""
     if value is not None and not callable(value):
         raise ValueError("expected a callable or None")
     return value
 
 
 def partitioner(value: Any) -> Any:
-    """Return a callable or None; parse any class name that ends in RoundRobinPartitioner."""
+    """Accept a callable or None. For a class name that ends in RoundRobinPartitioner, return that partitioner."""
     if isinstance(value, str) and value.rpartition(".")[2] == "RoundRobinPartitioner":
         return "RoundRobinPartitioner"
     if value is None or callable(value):
@@ -160,14 +160,14 @@ def _decode(data: bytes | None) -> str | None:
 
 
 def serializer(value: Any) -> Any:
-    """Return a callable or None; parse the name of a serializer of Kafka's."""
+    """Accept a callable or None. For the name of one of Kafka's serializers, return the equivalent function."""
     if isinstance(value, str):
         value = _named(value, {"ByteArraySerializer": None, "StringSerializer": _encode})
     return callable_or_none(value)
 
 
 def deserializer(value: Any) -> Any:
-    """Return a callable or None; parse the name of a deserializer of Kafka's."""
+    """Accept a callable or None. For the name of one of Kafka's deserializers, return the equivalent function."""
     if isinstance(value, str):
         value = _named(value, {"ByteArrayDeserializer": None, "StringDeserializer": _decode})
     return callable_or_none(value)
@@ -189,17 +189,17 @@ def protocol(value: Any) -> str:
 
 
 def mechanism(value: Any) -> str:
-    """Parse the name of a SASL mechanism; None is Kafka's default."""
+    """Parse the name of a SASL mechanism; None means Kafka's default."""
     return "GSSAPI" if value is None else text(value)
 
 
 def upper(value: Any) -> str:
-    """Convert a text to capital letters."""
+    """Accept a string, and return it in upper case."""
     return text(value).upper()
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Parse texts separated by commas, or return a list."""
+    """Parse strings separated by commas, or accept a list of strings."""
     parts = value.split(",") if isinstance(value, str) else value
     return tuple(text(part).strip() for part in parts or () if part)
 
@@ -211,5 +211,5 @@ ANY_LONG = integer(-_LONG_MAX - 1, _LONG_MAX)
 
 
 def timeout_or_none(value: Any) -> int | None:
-    """Parse milliseconds; None and infinity stand for no limit."""
+    """Parse a number of milliseconds; None and infinity mean no limit."""
     return None if value is None or value == float("inf") else int(LONG(value))

@@ -2,13 +2,12 @@
 
 Rules
 -----
-* Knowledge never goes back in time. A partition keeps its leader when an answer has an older leader epoch of the
-  same topic id (KIP-320). There are such answers because brokers apply changes at different moments.
-* A leader whose epoch is older than that of a commit is ignored: the broker that names it is behind (KIP-320).
-  After `STALE_TIMES` answers in a row it is believed, because the commit may be that of a deleted topic.
-* A topic with a new id is a new topic: nothing of the old one is kept. An id that has been replaced is accepted
-  again only after `ANSWERS_IN_A_ROW` answers in a row. A broker that is behind may still list the topic that was
-  deleted.
+* Older metadata never replaces newer metadata. If an answer has an older leader epoch for the same topic id, the
+  partition keeps its leader (KIP-320). Such answers occur because brokers apply changes at different moments.
+* A leader whose epoch is older than that of a commit is ignored: the broker that names it is behind (KIP-320). After
+  `STALE_TIMES` such answers in a row the leader is accepted, because the commit may come from a deleted topic.
+* A topic with a new id is a new topic: nothing of the old topic is kept. An id that has been replaced is accepted
+  again only after `ANSWERS_IN_A_ROW` answers in a row. A broker with old metadata may still list the deleted topic.
 * An error for a topic (say UNKNOWN_TOPIC_OR_PARTITION) removes the topic, and is stored as the topic's error.
 """
 
@@ -41,7 +40,7 @@ _IDS_KEPT_MAX = 8
 
 @attrs.frozen
 class Broker:
-    """A broker with the address for clients."""
+    """A broker: its id, and the host and port for clients."""
 
     node_id: int
     host: str
@@ -51,9 +50,9 @@ class Broker:
 
 @attrs.frozen
 class Partition:
-    """One partition. `leader` is -1 while no broker leads it. `leader_epoch` is -1 if the broker does not report it.
+    """A partition. `leader` is -1 while no broker leads it. `leader_epoch` is -1 if the broker does not report it.
 
-    Only `describe_topic_partitions` fills `elr` and `last_known_elr` (KIP-966).
+    Only `describe_topic_partitions` sets `elr` and `last_known_elr` (KIP-966).
     """
 
     index: int
@@ -68,8 +67,8 @@ class Partition:
 
 @attrs.define
 class _SeenEpoch:
-    """A leader epoch that is known from another source than Metadata, and how many answers in a row had an older
-    epoch.
+    """A partition's leader epoch that did not come from Metadata, and the number of Metadata answers in a row with an
+    older epoch.
     """
 
     leader_epoch: int
@@ -78,7 +77,7 @@ class _SeenEpoch:
 
 @attrs.frozen
 class Topic:
-    """One topic; `topic_id` is zero with brokers older than 2.8."""
+    """A topic with its partitions. `topic_id` is zero if the brokers are older than 2.8."""
 
     name: str
     topic_id: bytes
@@ -87,7 +86,7 @@ class Topic:
 
 
 class Cluster:
-    """The brokers, and the topics that were requested."""
+    """The brokers of the cluster, and the topics whose metadata was requested."""
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
@@ -99,14 +98,14 @@ class Cluster:
         """The finalized level of each feature of the cluster (KIP-584)."""
         self._features_epoch = -1
         self._ids: dict[str, deque[bytes]] = {}
-        """Topic ids that were seen under each name, the present one last."""
+        """The ids that topics of each name have had, the current id last."""
         self._denied: dict[str, tuple[bytes, int]] = {}
-        """The former id that brokers report again, by topic name, and how many answers in a row had it."""
+        """By topic name: a former id that brokers report again, and the number of answers in a row with this id."""
         self._seen_epochs: dict[tuple[str, int], _SeenEpoch] = {}
         self.updates = 0
 
     def update(self, response: MetadataResponse, *, complete: bool = False) -> None:
-        """Apply a Metadata answer. With `complete`, it lists every topic, so all other topics are deleted."""
+        """Apply a Metadata answer. With `complete` it lists every topic, so topics that it lacks are removed."""
         self.updates += 1
         if response.cluster_id != self.cluster_id:
             self._ids.clear()
@@ -159,10 +158,9 @@ class Cluster:
         return partition
 
     def note_epoch(self, name: str, index: int, leader_epoch: int) -> bool:
-        """Note that records of this leader epoch are committed. Return True if the leader known so far has an older
-        epoch.
+        """Record that a commit has this leader epoch. Return True if the known leader has an older epoch.
 
-        Such a leader gets no more requests: its log may end before those records.
+        Such a leader gets no more requests: its log may end before the committed records.
         """
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None
@@ -177,7 +175,7 @@ class Cluster:
         return True
 
     def _is_present_id(self, name: str, topic_id: bytes) -> bool:
-        """Apply the topic id of an answer. Return False if it belongs to a topic that was deleted."""
+        """Record the topic id of an answer. Return False if it is the id of a topic that was replaced."""
         if topic_id == NO_TOPIC_ID:
             return True
         seen = self._ids.setdefault(name, deque(maxlen=_IDS_KEPT_MAX))
@@ -195,17 +193,19 @@ class Cluster:
         return True
 
     def note_features(self, features: dict[str, int], epoch: int) -> None:
-        """Apply the features that a broker reports, unless another broker has reported a later epoch."""
+        """Store the features that a broker reports, unless a report with a later epoch is stored."""
         if epoch >= self._features_epoch:
             self.features, self._features_epoch = features, epoch
 
     def add_brokers(self, brokers: Iterable[Broker]) -> None:
-        """Add the addresses that came with a leader hint (KIP-951)."""
+        """Add the brokers that came with a leader hint (KIP-951)."""
         for broker in brokers:
             self.brokers[broker.node_id] = broker
 
     def set_leader(self, name: str, index: int, leader: int, leader_epoch: int) -> bool:
-        """Apply a leader hint from a refused Produce or Fetch (KIP-951); false if it is not new."""
+        """Apply a leader hint from a refused Produce or Fetch (KIP-951). Return False if the hint is not newer than
+        the known leader.
+        """
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None
         if (
@@ -223,9 +223,7 @@ class Cluster:
         return True
 
     def topic(self, name: str) -> Topic:
-        """Return a topic. Raises `KafkaError` with the error that the broker gave for it, or
-        UNKNOWN_TOPIC_OR_PARTITION.
-        """
+        """Return a topic. Raises `KafkaError` with the broker's error code for it, or UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self.topics.get(name)
         if topic is None:
             code = self.topic_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -233,7 +231,9 @@ class Cluster:
         return topic
 
     def partition(self, name: str, index: int) -> Partition:
-        """Return a partition. Raises as `topic` does; also for a number that the topic does not have."""
+        """Return a partition. Raises as `topic` does, and UNKNOWN_TOPIC_OR_PARTITION for a number that the topic does
+        not have.
+        """
         partition = self.topic(name).partitions.get(index)
         if partition is None:
             raise KafkaError(
@@ -243,8 +243,8 @@ class Cluster:
         return partition
 
     def leader(self, name: str, index: int) -> int:
-        """Return the broker id of the leader. Raises LEADER_NOT_AVAILABLE if there is none, and the errors of
-        `partition`.
+        """Return the broker id of a partition's leader. Raises LEADER_NOT_AVAILABLE if there is no leader, and the
+        errors of `partition`.
         """
         partition = self.partition(name, index)
         if partition.leader < 0:
@@ -252,7 +252,7 @@ class Cluster:
         return partition.leader
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """Find the name of the topic with this id, if the client knows it."""
+        """Find the name of the topic with this id; None if the client does not know it."""
         return next((topic.name for topic in self.topics.values() if topic.topic_id == topic_id), None)
 
 

@@ -1,8 +1,7 @@
-"""Keeps a client's metadata fresh: the partitions of its topics, and their leaders. PURE.
+"""Keeps a client's metadata (partitions and their leaders) up to date. PURE.
 
-`run` fetches metadata when `metadata.max.age.ms` have passed, when a caller calls `ask` (a leader moved), and when
-an unknown topic is needed. After a failure, or while a topic stays unknown, it waits with backoff before the next
-request.
+`run` fetches metadata after `metadata.max.age.ms`, when a caller calls `ask` (a leader moved), and when an unknown
+topic is needed. After a failure, or while a topic stays unknown, it waits for a backoff before the next request.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ __all__ = ["MetadataKeeper"]
 
 
 class MetadataKeeper:
-    """Keeps the metadata of topics fresh. `wanted()` returns the topics, None for all. `updated()` is called after
-    every answer, `refused(error)` after an error that a repetition cannot solve.
+    """Keeps the metadata of topics up to date.
+
+    `wanted()` returns the topics' names, None for all. `updated()` is called after every answer. `refused(error)` is
+    called after an error that a repetition cannot solve.
     """
 
     def __init__(
@@ -52,13 +53,13 @@ class MetadataKeeper:
         """The error of the last refresh that failed; None before the first failure."""
 
     def ask(self) -> None:
-        """Request a refresh of the metadata, because they may be out of date."""
+        """Request fresh metadata, because the current metadata may be out of date."""
         if not self._asked:
             self._asked = True
             self._news.notify()
 
     def run(self) -> Operation[None]:
-        """Keep metadata fresh until the operation is stopped."""
+        """Fetch metadata whenever needed, until the operation is stopped."""
         core = self._core
         while True:
             wanted = self._wanted()

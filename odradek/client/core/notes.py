@@ -1,9 +1,9 @@
-"""Lines of a client's log: kept by the core, written by a shell. PURE.
+"""Lines for a client's log: the core collects them, and its shell writes them. PURE.
 
-A core may not call loggers: their handlers belong to the application. So it stores notes, and its shell logs them
-where that delays nothing. A lasting trouble is logged at once, then once a minute. While the last note of a `key`
-is younger than a minute, further notes of that key are only counted. `settled` ends this, because the same trouble
-is news after it was over.
+A core may not call loggers, because their handlers belong to the application. So it stores notes, and its shell logs
+them where that delays nothing. A problem that lasts is logged at once, and then once a minute. Notes with the same
+`key` as a note of the last minute are only counted. `settled` says that the problem is over, so that its next
+occurrence is logged at once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """The levels of Python's `logging`."""
 AGAIN_SECONDS = 60.0
 NOTES_MAX = 1000
-"""The most notes that wait for a shell; beyond it the oldest are dropped."""
+"""The most notes that wait for a shell; further notes displace the oldest."""
 KEYS_MAX = 10_000
 
 
 @attrs.frozen
 class Note:
-    """One line of the log."""
+    """One line for the log."""
 
     level: int
     text: str
@@ -46,7 +46,7 @@ class Notes:
         self._said: dict[Hashable, _Said] = {}
 
     def add(self, level: int, text: str, *, key: Hashable = None) -> None:
-        """Add a note, unless one of this key was added within the last minute."""
+        """Add a note. If a note with this key was added within the last minute, only count it."""
         if key is not None:
             now = self._now()
             said = self._said.get(key)
@@ -61,11 +61,11 @@ class Notes:
         self._waiting.append(Note(level, text))
 
     def settled(self, key: Hashable) -> bool:
-        """Forget a key, because its trouble is over; True if a note about it was added."""
+        """Forget a key, because its problem is over. Return True if a note with this key had been added."""
         return self._said.pop(key, None) is not None
 
     def take(self) -> list[Note]:
-        """Return the waiting notes, the oldest first, each only once."""
+        """Return the waiting notes, the oldest first, and remove them."""
         found = list(self._waiting)
         self._waiting.clear()
         return found

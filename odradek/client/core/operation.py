@@ -21,12 +21,12 @@ T = TypeVar("T")
 class Call:
     """One request to one broker, and its outcome.
 
-    `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max` caps
-    the version that is negotiated (for operations that lack an argument of newer versions). Below `version_min` an
-    important field would be left out; `version_min` may be a version that Kafka calls unstable. Calls of different
-    `lane`s never wait for each other: each lane has its own connection to the broker. Once `done`, exactly one of
-    `response` and `error` is set. A request without an answer (Produce with acks=0) is the exception: it is done
-    when the connection has it, and leaves both unset.
+    `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max` limits
+    the negotiated version (for operations that do not set the fields of newer versions). `version_min` is the lowest
+    version that has all needed fields; it may be a version that Kafka calls unstable. Calls of different `lane`s
+    never wait for each other: each lane has its own connection to the broker. Once `done`, exactly one of `response`
+    and `error` is set. The exception is a request without an answer (Produce with acks=0): it is done once it was
+    sent, and leaves both unset.
     """
 
     request: Any
@@ -43,11 +43,11 @@ class Call:
     on_done: Callable[[], None] | None = None
 
     def succeed(self, response: Any) -> None:
-        """Finish with the broker's answer."""
+        """Complete the call with the broker's response."""
         self._finish(response, None)
 
     def fail(self, error: Exception) -> None:
-        """Finish without an answer."""
+        """Complete the call with an error instead of a response."""
         self._finish(None, error)
 
     def _finish(self, response: Any, error: Exception | None) -> None:
@@ -60,7 +60,7 @@ class Call:
             self.on_done()
 
     def result(self) -> Any:
-        """Return the response; raises the error of a call that failed."""
+        """Return the response of a completed call, or raise its error."""
         if self.error is not None:
             raise self.error
         return self.response
@@ -68,7 +68,9 @@ class Call:
 
 @attrs.define(eq=False)
 class Work:
-    """A computation that would delay the core, so it runs in a thread. Other code must not use its data meanwhile."""
+    """A computation that runs in a thread, because it would delay the core. No other code may use its data before it
+    is done.
+    """
 
     function: Callable[[], Any]
     value: Any = None
@@ -77,24 +79,24 @@ class Work:
     on_done: Callable[[], None] | None = None
 
     def finish(self, value: Any, error: Exception | None) -> None:
-        """Finish with the function's result, or its exception."""
+        """Complete the work with the function's value or exception."""
         self.value, self.error, self.done = value, error, True
         if self.on_done is not None:
             self.on_done()
 
     def result(self) -> Any:
-        """Return the function's value. Raises its exception."""
+        """Return the function's value, or raise its exception."""
         if self.error is not None:
             raise self.error
         return self.value
 
 
 class Signal:
-    """Wakes the operations that wait for it, for news that does not come as the answer to a call.
+    """A means to wake operations that wait for an event other than the answer to a call.
 
-    It has no memory. An operation first checks for news; if there is none, it yields a `Wait` for the signal. The
-    two steps are atomic, because other code runs only at a yield. Code that has news calls `notify`; the operations
-    continue at the core's next step (`tick`).
+    A signal has no memory. An operation first checks for the event; if it has not happened, it yields a `Wait` for
+    the signal. The two steps are atomic, because other code runs only at a yield. Code that causes the event calls
+    `notify`; the operations continue at the core's next step (`tick`).
     """
 
     __slots__ = ("_ready", "_waiting")
@@ -104,11 +106,11 @@ class Signal:
         self._waiting: dict[Task[Any], int] = {}
 
     def add(self, task: Task[Any], wait_number: int) -> None:
-        """Let the next `notify` end this wait, unless something else has ended it before."""
+        """Make the next `notify` end this wait of the task, unless it has ended before."""
         self._waiting[task] = wait_number
 
     def notify(self) -> None:
-        """Let every waiting operation continue, because there is news."""
+        """Let every operation that waits for this signal continue."""
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             for task, wait_number in waiting.items():
@@ -117,7 +119,7 @@ class Signal:
 
 @attrs.frozen(eq=False)
 class Wait:
-    """A wait that ends when all `calls` are done (or the first of them, with `first`).
+    """A wait of an operation. It ends when all `calls` are done (with `first`: when one of them is done).
 
     It ends earlier when the clock reaches `until`, or when one of `signals` is notified.
     """
@@ -129,7 +131,7 @@ class Wait:
 
     @property
     def satisfied(self) -> bool:
-        """True if the calls alone end this wait. A wait without calls is a sleep."""
+        """True if the completed calls end this wait. A wait without calls lasts until its time or a signal."""
         if not self.calls:
             return False
         combine = any if self.first else all
@@ -154,7 +156,7 @@ class Task(Generic[T]):
         self._error: BaseException | None = None
 
     def step(self) -> Wait | None:
-        """Run the operation to its next wait; return None when it has ended."""
+        """Run the operation up to its next wait, and return the wait; None when the operation has ended."""
         try:
             self.wait = next(self.operation)
         except StopIteration as stop:
@@ -167,7 +169,7 @@ class Task(Generic[T]):
         return self.wait
 
     def cancel(self, error: BaseException) -> None:
-        """End the operation at its present wait; `result` raises `error`."""
+        """End the operation at its current wait. `result` then raises `error`."""
         if not self.done:
             self.operation.close()
             self._finish(None, error)
@@ -181,7 +183,7 @@ class Task(Generic[T]):
             self.on_done()
 
     def result(self) -> T:
-        """Return the operation's value. Raises its exception."""
+        """Return the operation's value, or raise its exception."""
         if not self.done:
             raise AssertionError("the operation has not ended, so it has no result yet")
         if self._error is not None:

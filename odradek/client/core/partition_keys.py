@@ -1,5 +1,5 @@
-"""Partitions as callers name them, by `TopicPartition` or by a plain tuple, and in the form that operations use.
-PURE.
+"""Conversions between the partitions of a caller, which may be plain tuples, and the `TopicPartition` keys of
+operations. PURE.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class ByPartition(Protocol[V_co]):
-    """A mapping with a value for each partition, with either kind of key. (Type checkers do not accept `Mapping`
-    for both.)
+    """A mapping with a value for each partition, whose keys are tuples or `TopicPartition`s. (Type checkers do not
+    accept `Mapping` for both.)
     """
 
     def items(self) -> Iterable[tuple[tuple[str, int], V_co]]:
-        """Iterate over pairs of (topic, partition) and value, as `Mapping.items` does."""
+        """Return the pairs of key and value, as `Mapping.items` does. A key is (topic, partition)."""
 
 
 def named(values: ByPartition[V]) -> dict[TopicPartition, V]:
-    """Return the same values in the same order, with keys that print as in Kafka's tools."""
+    """Return the same mapping, in the same order, with `TopicPartition` keys. These print as in Kafka's tools."""
     return {TopicPartition(*key): value for key, value in values.items()}
 
 
 def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """List the numbers of the partitions by topic, in the order of each topic's first partition."""
+    """List the numbers of the partitions by topic. Topics are in the order of their first partition."""
     topics: dict[str, list[int]] = {}
     for name, index in partitions:
         topics.setdefault(name, []).append(index)

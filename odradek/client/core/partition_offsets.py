@@ -1,4 +1,4 @@
-"""The first and end offsets of partitions, and the offset for a time (ListOffsets). Operations, PURE."""
+"""Looks up offsets of partitions by ListOffsets: the start, the end, or the offset for a time. Operations, PURE."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ MAX_TIMESTAMP: Final = -3
 
 @attrs.frozen
 class ListedOffset:
-    """An offset that was found; -1 if no record is new enough. `timestamp` is -1 unless a timestamp was requested."""
+    """The outcome of ListOffsets for one partition. `offset` is -1 if no record is new enough. `timestamp` is -1
+    unless a time was looked up.
+    """
 
     offset: int
     timestamp: int
@@ -40,13 +42,14 @@ def list_offsets(
     timeout: float | None = None,
     isolation_level: int = 0,
 ) -> Operation[dict[TopicPartition, ListedOffset]]:
-    """Find an offset of each partition, as ListOffsets does.
+    """Look up an offset of each partition by ListOffsets.
 
-    A time in milliseconds since 1970 finds the first record at or after it. -2 (`EARLIEST`) finds the first offset,
-    -1 (`LATEST`) the end, which is the offset behind the last record that consumers may read. -3 (`MAX_TIMESTAMP`)
-    finds the record with the highest timestamp. With `isolation_level` 1 the end is the last stable offset.
+    `wanted` says which: a time in milliseconds since 1970 means the first record at or after that time. -2
+    (`EARLIEST`) means the start offset. -1 (`LATEST`) means the end, the offset after the last record that consumers
+    may read. -3 (`MAX_TIMESTAMP`) means the record with the highest timestamp. With `isolation_level` 1 the end is
+    the last stable offset.
 
-    Retriable errors are retried on fresh metadata until the deadline. Raises `KafkaError` and `ClientError`.
+    Retriable errors are retried with fresh metadata until the deadline. Raises `KafkaError` and `ClientError`.
     """
     timeout = core.config.api_timeout if timeout is None else timeout
     deadline = core.now + timeout

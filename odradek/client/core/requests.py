@@ -40,10 +40,10 @@ def request(
 ) -> Operation[Any]:
     """Send one request and return its response, which may have error codes.
 
-    While no connection can be made, it is tried again until the deadline. If the connection breaks after the
-    request was sent, it is repeated only with `repeat_after_loss`. With `ClientConfig.fail_fast`, a client
-    that has never reached a broker fails at once: most likely the address is wrong, or the broker is down.
-    Raises `ClientError`.
+    If no connection can be made, the client tries again until the deadline. If the connection breaks after the
+    request was sent, the request is repeated only with `repeat_after_loss`. With `ClientConfig.fail_fast`, a client
+    that has never reached a broker fails at once: most likely the address is wrong, or the broker is down. Raises
+    `ClientError`.
     """
     deadline = core.now + timeout
     attempt = 0
@@ -73,9 +73,10 @@ def request(
 def refresh_metadata(
     core: ClientCore, topics: Sequence[str] | None, *, timeout: float, auto_create: bool = False
 ) -> Operation[Cluster]:
-    """Ask any broker about `topics` (None: all; empty: the brokers only) and return the core's cluster.
+    """Fetch the metadata of `topics` (None: all; empty: the brokers only) from any broker, and return the core's
+    cluster.
 
-    Errors of single topics are kept in the cluster, not raised.
+    Errors of single topics are stored in the cluster instead of raised.
     """
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     message = MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create)
@@ -83,7 +84,9 @@ def refresh_metadata(
 
 
 def refresh_by_id(core: ClientCore, topic_ids: Iterable[bytes], *, timeout: float) -> Operation[Cluster]:
-    """Ask any broker about the topics with these ids, and return the core's cluster. Unknown ids are passed over."""
+    """Fetch the metadata of the topics with these ids from any broker, and return the core's cluster. Unknown ids are
+    ignored.
+    """
     wanted = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in topic_ids]
     message = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
     return (yield from _refresh(core, message, timeout=timeout, version_min=METADATA_QUERY_BY_ID))
@@ -102,7 +105,9 @@ def _refresh(
     response = yield from request(core, message, timeout=timeout, version_min=version_min)
     code = error_code(response.error_code)
     if code is ErrorCode.REBOOTSTRAP_REQUIRED and core.config.rebootstrap:
-        core.rebootstrap("a broker asks its clients to look for the cluster again")
+        core.rebootstrap(
+            "a broker asked the client to connect to the bootstrap servers again (REBOOTSTRAP_REQUIRED)"
+        )
         response = yield from request(core, message, timeout=deadline - core.now, version_min=version_min)
         code = error_code(response.error_code)
     core.metadata_came()
@@ -113,7 +118,7 @@ def _refresh(
 
 
 def all_topics(core: ClientCore, *, timeout: float, skip_internal: bool) -> Operation[set[str]]:
-    """Ask for the names of all topics that the client may see. Raises `ClientError` and `KafkaError`."""
+    """Fetch the names of all topics that the client may see. Raises `ClientError` and `KafkaError`."""
     cluster = yield from refresh_metadata(core, None, timeout=timeout)
     return {topic.name for topic in cluster.topics.values() if not (topic.is_internal and skip_internal)}
 
@@ -126,10 +131,10 @@ def topics_with_metadata(
     auto_create: bool = False,
     refresh: bool = False,
 ) -> Operation[None]:
-    """Fetch metadata for those of these topics that are unknown. Raises the `KafkaError` of the first topic that
-    stays unknown.
+    """Fetch the metadata of the given topics that are unknown (with `refresh`, of all). Raises the `KafkaError` of
+    the first topic that stays unknown.
 
-    An unknown topic is requested again until the deadline only if the request may create it (`auto_create`).
+    With `auto_create` the request may create a topic, so an unknown topic is requested again until the deadline.
     """
     attempt = 0
     while True:
@@ -154,15 +159,15 @@ def topics_with_metadata(
 
 
 PARTITIONS_MAX = 8_000
-"""The most partitions in one request: with a topic for each, these are fewer elements than Odradek's brokers
-decode.
+"""The most partitions in one request. Even with a topic for each partition, Odradek's brokers decode a request with
+so many elements.
 """
 
 
 def in_parts(
     by_leader: Mapping[int, Sequence[TopicPartition]],
 ) -> Iterator[tuple[int, Sequence[TopicPartition]]]:
-    """Yield each broker with its partitions, in parts that fit into one request."""
+    """Yield (broker id, partitions) for each broker, with at most `PARTITIONS_MAX` partitions at a time."""
     for node, keys in by_leader.items():
         for begin in range(0, len(keys), PARTITIONS_MAX):
             yield node, keys[begin : begin + PARTITIONS_MAX]
@@ -171,7 +176,7 @@ def in_parts(
 def known_leaders(
     core: ClientCore, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-    """Sort partitions by the broker id of their leader. Also return the partitions that have no known leader now."""
+    """Sort partitions by the broker id of their leader. Also return the partitions without a known leader."""
     by_leader: dict[int, list[TopicPartition]] = {}
     without: list[TopicPartition] = []
     for key in partitions:

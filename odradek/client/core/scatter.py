@@ -1,17 +1,17 @@
-"""One call about many items, each with its own broker: split, sent, gathered, retried. PURE.
+"""Sends one call about many items to the brokers that answer for them, retries, and collects the outcomes. PURE.
 
 Theory of operation
 -------------------
-An administrator's call names items (topics, partitions, groups, configuration resources). A *route* finds the
-broker that answers for each item. The items of one broker share a request. Every item gets its own outcome, a value
-or an error. Retriable errors are tried again on a fresh route until the deadline: a moved leader or coordinator
-costs another round, but the call succeeds. An error of a whole request is the error of all its items.
+An admin call lists items (topics, partitions, groups, configuration resources). A *route* finds the broker that
+answers for each item. The items of one broker share a request. Every item gets its own outcome, a value or an error.
+After a retriable error, an item is routed and sent again until the deadline. So a moved leader or coordinator costs
+another round, but the call succeeds. An error of a whole request is the error of all its items.
 
-An item that is refused with THROTTLING_QUOTA_EXCEEDED is tried again when the broker's throttle time is over (KIP-599).
-If that is beyond the deadline, the refusal is the outcome.
+An item that is refused with THROTTLING_QUOTA_EXCEEDED is tried again when the broker's throttle time is over
+(KIP-599). If that time is after the deadline, the refusal is the outcome.
 
-When a route finds that an item does not exist, that is the item's final error: a retry would find the same. For the
-same reason UNKNOWN_TOPIC_OR_PARTITION is retried only if it comes from the leader that metadata named.
+When a route finds that an item does not exist, that is the item's final error: a retry would find the same.
+UNKNOWN_TOPIC_OR_PARTITION is retried only if the leader according to metadata has answered so.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _TRANSACTION_KEY = 1
 
 @attrs.define
 class Routed:
-    """Items by broker id (None: any broker), and the errors of items without a route: `missing` has final errors,
-    `errors` retriable ones.
+    """The outcome of a route: items by broker id (None: any broker), and errors of the other items. The errors in
+    `missing` are final, those in `errors` retriable.
     """
 
     by_node: dict[int | None, list[Any]] = attrs.field(factory=dict)
@@ -69,7 +69,9 @@ class Routed:
 
 
 Route: TypeAlias = "Callable[[ClientCore, Sequence[Any], float], Operation[Routed]]"
-"""Called as `route(core, items, deadline)` for every attempt, with the items that have no outcome yet."""
+"""A function `route(core, items, deadline)` that finds the brokers of items. It is called at every attempt, with the
+items that have no outcome yet.
+"""
 
 
 def scatter(
@@ -83,12 +85,12 @@ def scatter(
     versions: tuple[int, int | None] = (0, None),
     repeat_after_loss: bool = True,
 ) -> Operation[Outcomes[K, V]]:
-    """Find the outcome of every item, in the order of `items`.
+    """Send requests until every item has an outcome; return the outcomes in the order of `items`.
 
     `request(items, timeout_ms)` makes the message for the items of one broker, in a version of `versions` (lowest and
-    highest; None: any). `take(response, items)` reads the items' outcomes from the answer; a missing item gets
-    UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, a request is not repeated after its connection broke, since it
-    may have been performed. Raises only the errors of `route`, such as `ClientError` when no broker can be reached.
+    highest; None: any). `take(response, items)` reads their outcomes; an item that is missing there gets
+    UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, a request is not repeated after its connection broke, since
+    the broker may have performed it. Raises only errors of `route`, such as `ClientError` if no broker is reachable.
     """
     wanted = list(dict.fromkeys(items))
     final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -135,12 +137,12 @@ def scatter(
 
 
 def _may_change(outcome: object, final_codes: Collection[ErrorCode]) -> TypeGuard[KafkaError]:
-    """True if the next attempt may have another outcome."""
+    """True if another attempt may have another outcome than this one."""
     return isinstance(outcome, KafkaError) and outcome.code.retriable and outcome.code not in final_codes
 
 
 def _allowed_at(core: ClientCore, response: Any, error: KafkaError) -> float:
-    """Compute the time from which on the quota allows another attempt; the present time for other errors."""
+    """Compute the time at which the item may be sent again: after the throttle time for a quota error, otherwise now."""
     if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
         return core.now
     throttle_ms: int = response.throttle_time_ms
@@ -154,10 +156,10 @@ def within_quota(
     take: Callable[[Any], Iterable[tuple[str, KafkaError | None]]],
     deadline: float,
 ) -> Operation[None]:
-    """Ask about all names; names that a quota refuses are repeated when the throttle time is over (KIP-599).
+    """Send a request about all names. Repeat it for names that a quota refuses, after the throttle time (KIP-599).
 
-    `ask` sends the request; `take` reads the answer, stores the outcomes, and returns the error of each name. If
-    the wait would end after the deadline, the refusal is the outcome. Raises the errors of `ask`.
+    `ask` sends the request. `take` reads the response, stores the outcomes, and returns the error (or None) of each
+    name. If the wait would end after the deadline, the refusal is the outcome. Raises the errors of `ask`.
     """
     attempt, pending = 0, set(names)
     while pending:
@@ -179,7 +181,7 @@ def within_quota(
 
 
 def _answered(outcomes: Iterable[tuple[K, V | CallError]], asked: Iterable[K]) -> dict[K, V | CallError]:
-    """Complete the outcomes in an answer with an error for each item that it leaves out."""
+    """Return the outcomes of a response, with an error for each asked item that the response lacks."""
     answered = dict(outcomes)
     for item in asked:
         if item not in answered:
@@ -201,7 +203,7 @@ def deadline_of(core: ClientCore, timeout: float | None) -> float:
 
 
 def item_error(number: int, text: str | None, subject: str) -> KafkaError | None:
-    """Make the error of an item in an answer; None for code 0."""
+    """Make the error for an item's error code in a response; None for code 0."""
     return None if number == 0 else broker_error(number, text, subject)
 
 
@@ -215,9 +217,9 @@ def decided(
 ) -> Operation[Any]:
     """Send a request to the controller, which any broker forwards.
 
-    `message(timeout_ms)` makes the request. `failure(response)` finds the error of the whole answer, which is
-    raised. A retriable error (NOT_CONTROLLER: the quorum has no leader just now) is tried again until the
-    deadline. `repeat_after_loss` as for `scatter`.
+    `message(timeout_ms)` makes the request. `failure(response)` returns the response's error or None; an error is
+    raised. After a retriable error (NOT_CONTROLLER: the quorum has no leader just now) the request is sent again
+    until the deadline. `repeat_after_loss` is as in `scatter`.
     """
     yield from reachable(core, deadline)
     attempt = 0
@@ -241,20 +243,20 @@ def decided(
 
 
 def any_broker(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
-    """Route to any broker, because each forwards to the controller. Waits until one is reachable."""
+    """Route all items to any broker, which forwards them to the controller. Waits until a broker is reachable."""
     yield from reachable(core, deadline)
     return Routed({None: list(items)})
 
 
 def reachable(core: ClientCore, deadline: float) -> Operation[None]:
-    """Fetch metadata, unless some broker has answered before. Raises `ClientError`."""
+    """Wait until some broker has answered: fetch metadata unless one has answered before. Raises `ClientError`."""
     if not core.cluster.brokers:
         yield from refresh_metadata(core, (), timeout=deadline - core.now)
 
 
 def this_broker(node_of: Callable[[Any], int | None]) -> Route:
-    """Route to the broker that the item itself names, or to any broker if it names none. An id that is not in the
-    cluster is a final error.
+    """Make a route to the broker id that `node_of` returns for an item; None means any broker. An id that is not in
+    the cluster is a final error.
     """
 
     def route(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
@@ -275,7 +277,7 @@ def this_broker(node_of: Callable[[Any], int | None]) -> Route:
 
 
 def to_leaders(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
-    """Route items (topic, partition) to the partition's leader. An unknown topic or partition is a final error."""
+    """Route partitions (topic, number) to their leaders. An unknown topic or partition is a final error."""
     names = list(dict.fromkeys(topic for topic, _ in items))
     yield from refresh_metadata(core, names, timeout=deadline - core.now)
     routed = Routed()
@@ -292,19 +294,19 @@ def to_leaders(core: ClientCore, items: Sequence[Any], deadline: float) -> Opera
 
 
 def to_coordinators(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
-    """Route items (group ids) to the group's coordinator."""
+    """Route groups, given by their ids, to their coordinators."""
     return _to_coordinators(core, items, deadline, _GROUP_KEY, "group")
 
 
 def to_transaction_coordinators(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
-    """Route items (transactional ids) to the coordinator of their transactions."""
+    """Route transactional ids to their coordinators."""
     return _to_coordinators(core, items, deadline, _TRANSACTION_KEY, "transactional id")
 
 
 def _to_coordinators(
     core: ClientCore, items: Sequence[Any], deadline: float, key_type: int, noun: str
 ) -> Operation[Routed]:
-    """Route to coordinators by FindCoordinator, batched since version 4 (KIP-699)."""
+    """Route items to their coordinators. Since version 4, one FindCoordinator request covers all items (KIP-699)."""
     from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 
     yield from reachable(core, deadline)
@@ -342,6 +344,6 @@ def _to_coordinators(
 
 
 def _known(core: ClientCore, broker: Broker) -> Broker:
-    """Return the broker as metadata has it (with its rack), unless its address is new."""
+    """Return the broker with its rack from metadata, unless it has another address there."""
     known = core.cluster.brokers.get(broker.node_id)
     return known if known is not None and (known.host, known.port) == (broker.host, broker.port) else broker

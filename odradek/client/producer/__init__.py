@@ -1,1 +1,1 @@
-"""Records gathered into batches and sent: the producer without threads."""
+"""The producer without threads: it collects records into batches and sends them."""

@@ -1,28 +1,28 @@
-"""A producer's records between `send` and their acknowledgement: batches by partition, within a memory limit, and the
-sticky partition of records without a key (KIP-794). PURE.
+"""Holds a producer's records from `send` until their acknowledgement: in batches by partition, within a memory limit.
+Also chooses the sticky partition of records without a key (KIP-794). PURE.
 
 Theory of operation
 -------------------
-`Accumulator.append` adds a record to the open batch of its partition. It returns `None` if that is not enough: the
-topic is unknown, or a new batch is needed. Then the caller uses `open_batch`. The sender
+`Accumulator.append` adds a record to the open batch of its partition. It returns `None` if there is no such batch:
+the topic is unknown, or a new batch is needed. Then the caller uses `open_batch`. The sender
 (`odradek.client.producer.sender`) takes batches from the queues (`Lane`) of the partitions, oldest first, and puts
 back batches that must be sent again.
 
 A `Batch` is completed once, and then has the outcome of its records. So a record's future needs only the batch and
-a place in it. To complete a batch costs the same for one record as for a thousand.
+the record's index in it. Completing a batch costs the same for one record as for a thousand.
 
 Rules
 -----
-* A batch reserves memory when it is opened: `batch.size` or the size of its first record, plus Python's objects for
-  the first rows. With more rows it reserves more. Once encoded, it keeps only the memory of its bytes, which is
+* A batch reserves memory when it is opened: `batch.size` or the size of its first record, plus the Python objects of
+  the first rows. For more rows it reserves more. Once encoded, it keeps only the memory of its bytes, which is
   released when the batch is done. Never more than `buffer.memory` is in use.
 * Records without key and partition go to one partition, the sticky one, and their bytes are counted as they are
-  appended. After `batch.size` bytes, another partition is drawn when the next batch would be opened (KIP-794). The
-  batch before is full then, or was sent after its linger time. An open batch has at most `batch.size` bytes, so the
-  partition changes at the latest after twice as many, at any rate.
-* With `partitioner.adaptive.partitioning.enable`, a partition is drawn less often the more batches wait there. With
-  `partitioner.availability.timeout.ms`, partitions are left out if their leader has accepted nothing for so long,
-  unless this is true of all.
+  appended. After `batch.size` bytes, another partition is chosen at random when the next batch would be opened
+  (KIP-794). By then the previous batch is full, or was sent after its linger time. An open batch has at most
+  `batch.size` bytes, so the partition changes after at most twice as many bytes.
+* With `partitioner.adaptive.partitioning.enable`, a partition is chosen less often the more batches wait for it. With
+  `partitioner.availability.timeout.ms`, partitions are left out if their leader has accepted nothing for that time,
+  unless this is true of all leaders.
 """
 
 from __future__ import annotations
@@ -48,27 +48,28 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["Accumulator", "Batch", "Lane"]
 
 _RECORD_OVERHEAD = 16
-"""The most bytes that lengths, deltas and the header count of a record take, while it is smaller than a megabyte."""
+"""The most bytes that the lengths, deltas and header count of a record take, if the record is smaller than a
+megabyte.
+"""
 _HEADER_OVERHEAD = 10
 _ROW_MEMORY = 200
-"""The bytes of memory of a row in addition to key and value: a tuple, a number, two objects, a place in a list
-(measured).
+"""The measured memory of a row in bytes, in addition to key and value: a tuple, a number, two objects, a list entry.
 """
 _ROW_BYTES = 1024
-"""A batch reserves memory for one row per this many bytes of `batch.size` from the start."""
+"""A new batch reserves the memory of one row per so many bytes of `batch.size`."""
 _ROWS_MORE = 64
-"""The number of rows for which more memory is reserved at once; or as many as at the start, if that is more."""
+"""The minimum number of rows for which a batch reserves more memory at a time."""
 _BATCH_MEMORY = 600
-"""The bytes of memory of a batch in addition to its data (measured)."""
+"""The measured memory of a batch in bytes, in addition to its data."""
 
 
 @attrs.define(eq=False)
 class Batch:
     """Records of one partition that are sent together. Times are in seconds of the core's clock.
 
-    The records are in `rows`, and once encoded in `data`. `base_offset` is -1 if the broker does not report it: with
-    acks=0, or for a repetition whose original was acknowledged long ago. `log_append_time_ms` is -1 unless the topic
-    has LogAppendTime.
+    `rows` has the records; after encoding, `data` has their bytes. `base_offset` is -1 if the broker does not report
+    it: with acks=0, or for a repetition whose original was acknowledged long ago. `log_append_time_ms` is -1 unless
+    the topic uses LogAppendTime.
     """
 
     lane: Lane
@@ -87,29 +88,29 @@ class Batch:
     base_sequence: int = -1
     attempts: int = 0
     number: int = 0
-    """The batch's place among the batches that its partition's queue has sent: 1 is the first."""
+    """The number of this batch in the sequence of batches that its partition's queue has sent; the first has 1."""
     not_before: float = 0.0
     last_error: Exception | None = None
     maybe_appended: bool = False
-    """True if an attempt was sent that the broker may have appended: its answer is missing, and later answers do
-    not decide this.
+    """True if the broker may have appended the batch in an earlier attempt: its answer is missing, and later answers
+    cannot decide.
     """
     done: bool = False
     outcome_taken: bool = False
     """True once the application has read the outcome of one of its records."""
     whole: Batch | None = None
-    """The batch of which this one is a half, after a split."""
+    """The original batch, if this batch is one half of a batch that was split; otherwise None."""
     base_offset: int = -1
     log_append_time_ms: int = -1
     error: Exception | None = None
     record_errors: dict[int, Exception] | None = None
     parts: list[tuple[int, Batch]] | None = None
-    """The batches that replace this one after a split, each with the place of its first record."""
+    """The batches that replaced this one after a split, each with the index of its first record."""
     on_done: list[Callable[[Batch], None]] = attrs.field(factory=list, repr=False)
 
     def outcome(self, index: int) -> tuple[int, int, Exception | None]:
-        """Return offset, broker's timestamp (each -1 if unknown) and error of the record at this place, once the
-        batch is `done`.
+        """Return offset, broker's timestamp (each -1 if unknown) and error of the record with this index. The batch
+        must be `done`.
         """
         if self.parts is not None:
             first, part = self.parts[bisect_right(self.parts, index, key=lambda each: each[0]) - 1]
@@ -121,18 +122,18 @@ class Batch:
 
     @property
     def is_heard_of(self) -> bool:
-        """True if the application has read the outcome of this batch, or of the batch of which it is a half."""
+        """True if the application has read the outcome of this batch, or of the batch from which it was split."""
         return self.outcome_taken or (self.whole is not None and self.whole.is_heard_of)
 
     def failure(self) -> Exception | None:
-        """Return the first error of any of its records, once the batch is `done`."""
+        """Return the first error of any record in the batch; None if all were written. The batch must be `done`."""
         self.outcome_taken = True
         if self.parts is not None:
             return next((error for _, part in self.parts if (error := part.failure()) is not None), None)
         return self.error
 
     def finish(self) -> None:
-        """Call the callbacks, because the batch is done."""
+        """Mark the batch as done, and call its callbacks."""
         self.done = True
         self.rows = []
         self.data = None
@@ -143,10 +144,10 @@ class Batch:
 
 @attrs.define(eq=False)
 class Lane:
-    """One partition's batches on their way, and the sequence numbers of its producer (KIP-98).
+    """The queue of one partition's batches, and the sequence numbers for them (KIP-98).
 
-    `batches` wait to be sent, those to be repeated first. `in_flight` are under way, in the order of their sequence
-    numbers. `open` is the last of `batches` while records may be added to it.
+    `batches` wait to be sent, repeated batches first. `in_flight` were sent and have no answer yet, in the order of
+    their sequence numbers. `open` is the last of `batches` while records may be added to it.
     """
 
     topic: str
@@ -159,18 +160,20 @@ class Lane:
     producer_epoch: int = -1
     next_sequence: int = 0
     batches_sent: int = 0
-    """Each batch counts once, however often it was sent; a split batch counts once more."""
+    """The number of batches sent so far. A batch counts once, however often it was sent; a split adds one."""
     established: bool = False
-    """True if the broker has a batch under these sequence numbers, so that it refuses gaps."""
+    """True if the broker has accepted a batch under the current sequence numbers, so that it refuses gaps."""
     records_acknowledged: int = 0
     records_failed: int = 0
     batches_acknowledged: int = 0
     bytes_acknowledged: int = 0
     rebase: Exception | None = None
-    """The error after which sequence numbers must start anew, under a new epoch, before any other batch (KIP-360)."""
+    """The error because of which the queue must start with new sequence numbers and a new epoch before it sends any
+    other batch (KIP-360). None if it need not.
+    """
     repeating: bool = False
-    """True while a batch must be sent again. Then the queue sends nothing until every batch in flight has its
-    answer.
+    """True while some batch must be sent again. Until every batch in flight has been answered, the queue sends
+    nothing.
     """
 
     def __str__(self) -> str:
@@ -183,7 +186,7 @@ class Lane:
         self.bytes_acknowledged += len(batch.data or b"")
 
     def metrics(self) -> dict[str, int]:
-        """Return the figures of one partition: totals since the start, and present values."""
+        """Return counters of one partition by name: totals since the start, and the present queue."""
         waiting = [*self.batches, *self.in_flight]
         return {
             "records": self.records_acknowledged,
@@ -196,7 +199,7 @@ class Lane:
 
 
 class _TopicState:
-    """The state of a topic that `append` needs; valid as long as the cluster has the same `topic` object."""
+    """The data about a topic that `append` needs. It is valid as long as the cluster has the same `topic` object."""
 
     __slots__ = ("available", "lanes", "sticky", "sticky_bytes", "topic")
 
@@ -209,20 +212,21 @@ class _TopicState:
 
 
 class Accumulator:
-    """The batches of a producer, by partition."""
+    """The batches of a producer that are not acknowledged yet, by partition."""
 
     def __init__(self, settings: ProducerSettings, cluster: Cluster, rng: random.Random) -> None:
         self.memory_used = 0
         self.lanes: dict[TopicPartition, Lane] = {}
         self.active: dict[Lane, None] = {}
-        """The queues that have batches, waiting or in flight."""
+        """The queues that have batches, either waiting or in flight."""
         self.incomplete: dict[Batch, None] = {}
         self.on_room: Callable[[], None] | None = None
-        """Called when memory was released."""
+        """Called when a batch has released memory."""
         self.flushing = 0
-        """The number of callers that wait until everything is sent. Batches linger only while it is 0."""
+        """The number of callers in `flush`, which wait until everything is sent. Batches linger only while this is 0.
+        """
         self.blocked: frozenset[int] = frozenset()
-        """The leaders that have accepted nothing for `partitioner.availability.timeout.ms`."""
+        """The ids of the leaders that have accepted nothing for `partitioner.availability.timeout.ms`."""
         self.starving = 0
         """The number of callers that wait for memory. Batches linger only while it is 0."""
         self._settings = settings
@@ -244,8 +248,8 @@ class Accumulator:
         value: bytes | None,
         headers: Sequence[Header],
     ) -> Batch | None:
-        """Add a record to its open batch, as the last of the batch's `rows`. Returns None if the caller must use
-        `open_batch`.
+        """Add a record to the open batch of its partition, as the last of the batch's `rows`, and return the batch.
+        Return None if the caller must use `open_batch`.
 
         Raises `KafkaError` for a partition that the topic does not have.
         """
@@ -284,15 +288,17 @@ class Accumulator:
         return batch
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Return the figures of each partition that was written to."""
+        """Return the counters of each partition to which records were sent."""
         return {key: metrics for key, lane in self.lanes.items() if any((metrics := lane.metrics()).values())}
 
     def has_filled(self, batch: Batch) -> bool:
-        """True if the sender has work after this batch was opened: it is full, or the batch before it is."""
+        """True if opening this batch gave the sender work: the batch is full, or an earlier batch of the partition
+        waits.
+        """
         return len(batch.lane.batches) > 1 or batch.size >= self._batch_bytes_max
 
     def out_of_memory(self) -> BufferFull:
-        """Make the error for a record that found no free memory within `max.block.ms`."""
+        """Make the error for a record that got no memory within `max.block.ms`."""
         settings = self._settings
         return BufferFull(
             f"buffer.memory ({settings.buffer_memory} bytes) was full for max.block.ms "
@@ -300,7 +306,7 @@ class Accumulator:
         )
 
     def knows(self, topic: str) -> bool:
-        """True if the topic's partitions are known."""
+        """True if the client knows the topic's partitions."""
         return topic in self._cluster.topics
 
     def open_batch(
@@ -316,12 +322,11 @@ class Accumulator:
         deadline: float | None = None,
         any_size: bool = False,
     ) -> Batch | None:
-        """Put a record for which `append` had no place into a new batch, and return the batch; None if memory is
-        short.
+        """Open a new batch for a record that `append` could not add, and return the batch; None if memory is short.
 
-        The topic must be known. `deadline` is the batch's deadline instead of that by `delivery.timeout.ms`. With
-        `any_size`, only the broker decides which records are too large. Raises `KafkaError`: MESSAGE_TOO_LARGE
-        (above `max.request.size` or `buffer.memory`), or UNKNOWN_TOPIC_OR_PARTITION.
+        The topic must be known. `deadline` replaces the batch's deadline by `delivery.timeout.ms`. With `any_size`,
+        only the broker decides which records are too large. Raises `KafkaError`: MESSAGE_TOO_LARGE (above
+        `max.request.size` or `buffer.memory`), or UNKNOWN_TOPIC_OR_PARTITION.
         """
         size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"") + _headers_size(headers)
         limit = min(self._settings.max_request_size, self._settings.buffer_memory)
@@ -363,8 +368,8 @@ class Accumulator:
     def add_encoded(
         self, topic: str, partition: int, data: bytearray, record_count: int, now: float
     ) -> Batch | None:
-        """Add a batch that the caller has encoded (`odradek.wire.batches.record_writer`) behind all batches of its
-        partition; None if memory is short.
+        """Append a batch that the caller has encoded (`odradek.wire.batches.record_writer`) to its partition's queue.
+        Return the batch, or None if memory is short.
 
         The topic must be known. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`),
         UNKNOWN_TOPIC_OR_PARTITION.
@@ -392,19 +397,19 @@ class Accumulator:
         return batch
 
     def close_all(self) -> None:
-        """Close all open batches, so that later records go into new ones."""
+        """Close all open batches to further records."""
         for lane in self.active:
             self.close(lane)
 
     def take(self, lane: Lane) -> Batch:
-        """Remove and return the queue's first batch, to be sent."""
+        """Remove the queue's first batch, and return it for sending."""
         batch = lane.batches.popleft()
         if lane.open is batch:
             self.close(lane)
         return batch
 
     def encoded(self, batch: Batch) -> None:
-        """Release the memory of a batch's rows, because the batch is encoded."""
+        """Drop a batch's rows and release their memory, because the batch is encoded."""
         batch.rows = []
         given = batch.memory - (len(batch.data or b"") + _BATCH_MEMORY)
         if given > 0:
@@ -414,7 +419,7 @@ class Accumulator:
                 self.on_room()
 
     def complete(self, batch: Batch) -> None:
-        """Release the memory of a batch that is done."""
+        """Mark a batch as done, and release its memory."""
         self.memory_used -= batch.memory
         batch.memory = 0
         self.incomplete.pop(batch, None)
@@ -423,7 +428,7 @@ class Accumulator:
             self.on_room()
 
     def split(self, batch: Batch, parts: list[tuple[int, Batch]]) -> None:
-        """Replace a batch that was too large by `parts`. The batch is done when all parts are."""
+        """Replace a batch that was too large by `parts`. The batch is done when all its parts are done."""
         batch.parts = parts
         waiting = len(parts)
         share = batch.memory // len(parts)
@@ -442,7 +447,7 @@ class Accumulator:
             self.incomplete[part] = None
 
     def settle(self, lane: Lane) -> None:
-        """Mark a queue as inactive if none of its batches is under way."""
+        """Remove a queue from `active` if it has no batches."""
         if not lane.batches and not lane.in_flight:
             self.active.pop(lane, None)
 
@@ -473,8 +478,8 @@ class Accumulator:
     def _choose(
         self, state: _TopicState, partition: int | None, key: bytes | None, value: bytes | None, size: int
     ) -> Lane:
-        """Choose the record's queue: by its own partition, a partitioner of the application, its key, or the sticky
-        partition.
+        """Choose the queue for a record: by its given partition, the application's partitioner, its key, or the
+        sticky partition.
         """
         if partition is not None:
             return self._lane(state, partition)
@@ -491,13 +496,13 @@ class Accumulator:
         if lane is None:
             return self._draw(state)
         if lane.open is not None and lane.open.size + size <= self._batch_bytes_max:
-            return lane  # the lane only lacks memory for another row
+            return lane  # the queue only lacks memory for another row
         self.close(lane)
         return lane if state.sticky_bytes < self._batch_bytes_max else self._draw(state)
 
     def _draw(self, state: _TopicState) -> Lane:
-        """Draw another sticky partition at random, among those whose leader accepts records; short queues are
-        likelier.
+        """Choose another sticky partition at random, among those whose leader accepts records. Short queues are more
+        likely.
         """
         candidates = [state.lanes[index] for index in state.available] or state.lanes
         if self.blocked:
@@ -517,7 +522,7 @@ class Accumulator:
         return lane
 
     def close(self, lane: Lane) -> None:
-        """Close the open batch to more records."""
+        """Close the queue's open batch to further records."""
         if lane.open is not None:
             lane.open.closed = True
             lane.open = None

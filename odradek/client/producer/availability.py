@@ -1,7 +1,7 @@
-"""Brokers that do not answer: a producer avoids their partitions (KIP-794). PURE.
+"""Finds the brokers that do not answer, so that a producer can avoid their partitions (KIP-794). PURE.
 
-A broker is silent from the moment when its pipeline is full, or a request to it fails, until it answers. It is
-blocked if it stays silent for `partitioner.availability.timeout.ms` while batches wait for it.
+A broker becomes silent when its pipeline is full, or when a request to it fails. It stays silent until it answers. It
+is blocked if it stays silent for `partitioner.availability.timeout.ms` while batches wait for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["Availability"]
 
 
 class Availability:
-    """The silent brokers, each with the time since which it is silent. `timeout` in seconds; 0 switches this off."""
+    """The silent brokers, each with the time at which it became silent. `timeout` is in seconds; 0 disables this."""
 
     def __init__(self, timeout: float) -> None:
         self.is_on = timeout > 0
@@ -20,17 +20,17 @@ class Availability:
         self._silent_since: dict[int, float] = {}
 
     def silent(self, node: int, now: float) -> None:
-        """Note that a broker accepts nothing at the moment."""
+        """Mark a broker as silent: its pipeline is full, or a request to it failed."""
         if self.is_on:
             self._silent_since.setdefault(node, now)
 
     def answered(self, node: int) -> None:
-        """Note that a broker has answered."""
+        """Mark a broker as no longer silent, because it has answered."""
         self._silent_since.pop(node, None)
 
     def blocked(self, wanted: Container[int | None], now: float) -> frozenset[int]:
-        """Return the brokers that have been silent for too long. Forget brokers that are missing in `wanted`,
-        because no batch waits for them.
+        """Return the brokers that have been silent for the timeout or longer. Forget brokers that are missing in
+        `wanted`: batches wait only for the brokers there.
         """
         self._silent_since = {node: since for node, since in self._silent_since.items() if node in wanted}
         return frozenset(node for node, since in self._silent_since.items() if since <= now - self._timeout)

@@ -1,7 +1,7 @@
-"""The partition of a record, computed from its key. PURE.
+"""Computes the partition of a record from its key. PURE.
 
-A key always goes to the same partition, whichever client wrote it: Kafka's clients hash keys with murmur2, and so
-does this client. The accumulator chooses the partition of records without a key (KIP-794).
+All Kafka clients hash keys with murmur2, and so does this client. So a key always goes to the same partition,
+whichever client writes it. The accumulator chooses the partition of records without a key (KIP-794).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ _REMEMBERED_KEYS_MAX = 8192
 def murmur2(data: bytes) -> int:
     """Compute the 32-bit hash (unsigned) that Kafka's clients use: MurmurHash2 with Kafka's seed.
 
-    A key of 16 bytes takes 2 us. So the hashes of recent keys of usual size are cached, because most keys are used
-    again.
+    Hashing a key of 16 bytes takes 2 us, and most keys are used again. So the hashes of recent short keys are cached.
     """
     return _remembered(data) if len(data) <= _REMEMBERED_BYTES_MAX else _murmur2(data)
 
@@ -45,5 +44,5 @@ _remembered = lru_cache(maxsize=_REMEMBERED_KEYS_MAX)(_murmur2)
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """Choose the partition of a key in a topic with this number of partitions."""
+    """Compute the partition of a key in a topic with `partition_count` partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

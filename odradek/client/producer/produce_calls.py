@@ -1,4 +1,4 @@
-"""Produce requests and their answers: conversion from queues and batches to messages and back. PURE."""
+"""Makes Produce requests from queues and batches, and reads the answers. PURE."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _VERSION_MAX = api_versions(ApiKey.PRODUCE)[1]
 def produce_request(
     settings: ProducerSettings, taken: Sequence[tuple[Lane, Batch]]
 ) -> tuple[ProduceRequest, int]:
-    """Make the request for these encoded batches. Also return its highest version, which is an older one if a topic
-    has no id.
+    """Make the Produce request for these encoded batches. Also return the highest version to use for it: an older one
+    if some topic has no id.
     """
     topics: dict[tuple[str, bytes], TopicProduceData] = {}
     version_max = _VERSION_MAX
     for lane, batch in taken:
         if lane.topic_id == NO_TOPIC_ID:
             version_max = PRODUCE_TOPIC_IDS - 1
-        # The key includes the topic id: a queue with a request in flight still belongs to the topic that the
-        # request was for.
+        # The topic id is part of the key, because a queue may still have a request in flight for an older topic of
+        # the same name.
         key = lane.topic, lane.topic_id
         topic = topics.get(key)
         if topic is None:
@@ -53,9 +53,9 @@ def produce_request(
 def answers_by_partition(
     cluster: Cluster, response: ProduceResponse | None
 ) -> dict[tuple[str | bytes, int], PartitionProduceResponse]:
-    """Map each partition to its answer, by the topic's name, or by its id if the answer has no names.
+    """Map partitions to their answers. A key has the topic's name, or its id if the answer has no names.
 
-    The brokers in the answer are added to the cluster.
+    The brokers that the response lists are added to the cluster.
     """
     answers: dict[tuple[str | bytes, int], PartitionProduceResponse] = {}
     if response is None:

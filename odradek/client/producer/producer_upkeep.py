@@ -1,7 +1,7 @@
-"""A sender's needs apart from batches: a producer id, and fresh metadata. PURE.
+"""Fetches two things that a sender needs besides batches: a producer id, and fresh metadata. PURE.
 
-Separate operations fetch both, one of each kind at a time. `keep` starts an operation that is due, and returns when
-to look again. `news` is called when an operation ends.
+Separate operations fetch them, one of each kind at a time. `keep` starts an operation if it is due, and returns the
+time at which to call it again. `news` is called when an operation has ended.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["Identity", "IdentityKeeper", "TopicRefresher"]
 
 _NEVER = float("inf")
 _TRANSACTION_TIMEOUT_MS = (1 << 31) - 1
-"""The transaction timeout that Kafka's clients send if they have no transactions."""
+"""The transaction timeout that a producer without transactions sends, as in Kafka's clients."""
 
 
 @attrs.frozen
 class Identity:
-    """The producer id and epoch that the broker gave to this producer (KIP-98)."""
+    """The producer id and epoch that a broker has given to this producer (KIP-98)."""
 
     producer_id: int
     producer_epoch: int
 
 
 class _Beside:
-    """Runs one operation at a time in addition to the sender."""
+    """Runs one operation at a time, concurrently with the sender."""
 
     def __init__(self, core: ClientCore, news: Callable[[], None]) -> None:
         self._core = core
@@ -64,8 +64,8 @@ class _Beside:
 
 
 class IdentityKeeper(_Beside):
-    """The producer id, fetched when it is needed (KIP-98). `current` is None before it is known. `needed` is
-    false when idempotence is off or the broker does not support it.
+    """Fetches the producer id when it is needed (KIP-98). `current` is None before it is known. `needed` is false if
+    idempotence is off, or the broker does not support it.
 
     `refused` is called with an error that a repetition cannot solve, `troubled` with any other error.
     """
@@ -91,11 +91,13 @@ class IdentityKeeper(_Beside):
 
     @property
     def missing(self) -> bool:
-        """True if sending must wait, because there is no producer id yet."""
+        """True if the sender must wait, because the producer id is not known yet."""
         return self.needed and self.current is None
 
     def keep(self) -> float:
-        """Start fetching a producer id if one is needed. Return the time of the next check."""
+        """Start fetching a producer id, unless a fetch is running or must wait for a backoff. Return the time at
+        which to call this again.
+        """
         if self._task is not None:
             return _NEVER
         if self._not_before > self._core.now:
@@ -125,9 +127,7 @@ class IdentityKeeper(_Beside):
 
 
 class TopicRefresher(_Beside):
-    """Fetches metadata of the topics that `names` returns when they are `wanted` anew, or known for `max_age`
-    seconds.
-    """
+    """Fetches the metadata of the topics that `names` returns: when `wanted` is set, and every `max_age` seconds."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class TopicRefresher(_Beside):
         self._refreshed_at = core.now
 
     def keep(self) -> float:
-        """Start refreshing metadata if that is due. Return the time of the next check."""
+        """Start refreshing metadata if that is due. Return the time at which to call this again."""
         core = self._core
         if self._task is not None:
             return _NEVER

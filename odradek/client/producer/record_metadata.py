@@ -1,4 +1,4 @@
-"""The place of a record in its topic, as both producers report it. PURE."""
+"""The data about a written record that both producers return. PURE."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Delivered", "OnDelivery", "RecordMetadata"]
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a record that was sent.
+    """The position of a written record: its topic, partition and offset, and its timestamp.
 
     `offset` is -1 if the broker does not report it: with acks=0, or for a repetition whose original was acknowledged
-    long ago. `timestamp_ms` is the record's own, or the broker's in topics with LogAppendTime.
+    long ago. `timestamp_ms` is the record's own timestamp, or the broker's if the topic uses LogAppendTime.
     """
 
     topic: str
@@ -24,7 +24,7 @@ class RecordMetadata(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch, index: int, timestamp_ms: int) -> RecordMetadata:
-        """Make the metadata of one record in a batch that is done. Raises the record's error."""
+        """Make the metadata of the record with this index in a batch that is done. Raises the record's error."""
         offset, append_time_ms, error = batch.outcome(index)
         if error is not None:
             raise error
@@ -33,9 +33,10 @@ class RecordMetadata(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """The place of a record whose delivery has ended, for `on_delivery`; `key` is in bytes, as it was sent.
+    """The position of a record whose delivery has ended, for `on_delivery`. `key` has the bytes that were sent.
 
-    The callback runs in the producer's thread without its lock. Its first argument is the error, or None. With an error, `offset` is -1 and `timestamp_ms` is the record's own.
+    The callback runs in the producer's thread, which then holds no lock. Its first argument is the error, or None. If
+    there is an error, `offset` is -1 and `timestamp_ms` is the record's own timestamp.
     """
 
     topic: str
@@ -48,7 +49,7 @@ class Delivered(NamedTuple):
     def of(
         cls, batch: Batch, index: int, timestamp_ms: int, key: bytes | None
     ) -> tuple[Exception | None, Delivered]:
-        """Return the error (or None) and the place of one record in a batch that is done."""
+        """Return the error (or None) and the position of the record with this index in a batch that is done."""
         offset, append_time_ms, error = batch.outcome(index)
         if error is not None or append_time_ms < 0:
             append_time_ms = timestamp_ms
@@ -58,4 +59,4 @@ class Delivered(NamedTuple):
 
 
 OnDelivery: TypeAlias = Callable[[Exception | None, Delivered], object]
-"""Called with the error of a record, or None, and with its place."""
+"""A callback that gets the error of a record (or None), and the record's position."""

@@ -2,42 +2,43 @@
 
 Theory of operation
 -------------------
-`Sender.run` is one long operation on the core. At each step it checks every active queue (`Lane`) of the
-accumulator, and sends ready batches to the leaders of their partitions. A Produce request has one batch of a
-partition, and as many partitions as fit. Up to `max.in.flight.requests.per.connection` requests go to a broker.
-Answers are handled as they come (`Call.on_done`), then the operation takes its next step. Separate operations fetch
-metadata and the producer id, so only the batches that need these wait for them.
+`Sender.run` is one long operation on the core. At each step it checks every active queue (`Lane`) of the accumulator,
+and sends ready batches to the leaders of their partitions. A Produce request has one batch of a partition, and as
+many partitions as fit. Up to `max.in.flight.requests.per.connection` requests go to a broker. Each answer is handled
+when it arrives (`Call.on_done`); then the operation takes its next step. Separate operations fetch metadata and the
+producer id, so only the batches that need these wait for them.
 
-A batch is ready when it is full, its linger time is over, it is repeated, or when the application flushes, closes
-or lacks memory.
+A batch is ready if it is full, its linger time is over, or it is sent again. It is also ready if the application
+flushes, closes, or waits for memory.
 
 Rules (KIP-98, KIP-360, KIP-951)
 -----
-* A batch gets its sequence number when it is first sent and keeps it through all repetitions. The broker
-  refuses gaps and recognizes repetitions. So up to five requests may be in flight, and still no record is
-  lost, doubled or out of order.
-* A broker knows the last five batches of a producer. Behind a batch without an answer only four more batches are
-  sent, even if these are answered. After a change of leaders, the new leader may have taken the later batches,
-  while the old leader still owes the answer to the first. A sixth batch would make the broker forget the first, and
-  its repetition would be appended again.
-* A broker that does not know a producer accepts any number as its first. So the first batch under new numbers goes
-  alone. Otherwise, if it were refused, the broker would accept the next batch, and order would be lost.
+* A batch gets its sequence number when it is first sent and keeps it through all repetitions. The broker refuses gaps
+  and recognizes repetitions. So up to five requests may be in flight, and still no record is lost, doubled or out of
+  order.
+* A broker knows the last five batches of a producer. After a batch without an answer only four more batches are sent,
+  even if these are answered. After a change of leaders, the new leader may have taken the later batches, while the
+  old leader has not answered the first yet. A sixth batch would make the broker forget the first, and a repetition of
+  the first would be appended again.
+* A broker that does not know a producer accepts any sequence number as its first. So the first batch under new
+  numbers is sent alone. Otherwise, if it were refused, the broker would accept the next batch, and the order would be
+  lost.
 * Once a batch of a queue must be repeated, the queue first waits for the answers to all its requests. Then it sends
-  again from the oldest on.
+  its batches in order, beginning with the oldest.
 * The queue is rebased (a new epoch, numbers from 0) in two cases. Either a batch ends without having used its
-  sequence number, because it was finally refused or given up. Or the broker lacks the numbers before the oldest
-  batch. Batches that may be in the log at that moment fail with the same error: sent again under new numbers, they
-  might appear twice.
-* A batch that is too large for the broker is cut in two halves, which keep its range of numbers. It fails instead
-  if an earlier attempt may have written all of it, or if it is a single record.
-* After a refusal that names the new leader, the batch is sent again at once. After any other retriable refusal, it
-  is sent after a backoff, with fresh metadata.
-* `delivery.timeout.ms` bounds everything, even batches in flight: their answers then only decide about the sequence
+  sequence number, because it was finally refused or has expired. Or the broker does not know the numbers before the
+  oldest batch. Batches that may be in the log at that moment fail with the same error. If they were sent again under
+  new numbers, they might appear twice.
+* A batch that is too large for the broker is cut in two halves, which keep its range of numbers. It fails instead if
+  an earlier attempt may have written it, or if it has a single record.
+* After a refusal that names the new leader, the batch is sent again at once. After any other retriable refusal, it is
+  sent after a backoff, with fresh metadata.
+* `delivery.timeout.ms` limits every batch, even in flight: after that time, its answer only affects the sequence
   numbers.
 * Without idempotence, repetitions may double or reorder records, as Kafka documents for `retries` above 0.
-* With a `transactional.id` a queue is never rebased. A batch that ends unwritten fails the transaction. Then
-  waiting batches are dropped, and batches in flight are awaited. `Transactions` decides which queues may send, and
-  under which epoch.
+* With a `transactional.id` a queue is never rebased. A batch that ends unwritten fails the transaction. Then waiting
+  batches are dropped, and the answers to batches in flight are awaited. `Transactions` decides which queues may send,
+  and under which epoch.
 """
 
 from __future__ import annotations
@@ -80,18 +81,18 @@ __all__ = ["Sender"]
 
 _SEQUENCE_END = 1 << 31
 _WORTH_A_NOTE_SECONDS = 1.0
-"""The age from which the repetition of a batch is logged."""
+"""The age in seconds from which the repetition of a batch is logged."""
 _EPOCH_MAX = (1 << 15) - 1
 _NEVER = float("inf")
 _FAILED_KEPT_MAX = 1000
 _BATCHES_KNOWN = 5
-"""The number of batches of each producer that a broker remembers to recognize repetitions (Kafka's constant)."""
+"""The number of batches per producer that a broker remembers to recognize repetitions (Kafka's constant)."""
 _REQUEST_OVERHEAD = 128
-"""The approximate bytes of a request, and of a partition in it, apart from the batch."""
+"""The approximate number of bytes that a request, and each partition in it, adds to the batches."""
 _REFUSED_BEFORE_APPEND = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
-"""Refusals that are made before the append. After any other retriable refusal the batch may be in the log. A leader
-that is deposed while it waits for followers answers NOT_LEADER_OR_FOLLOWER for an appended batch, and the next
-leader may have that batch.
+"""Error codes of refusals that happen before the append. After any other retriable refusal the batch may be in the
+log. If a leader is deposed while it waits for followers, it answers NOT_LEADER_OR_FOLLOWER for an appended batch, and
+the next leader may have that batch.
 """
 _NUMBERS_UNKNOWN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _IDENTITY_LOST = frozenset(
@@ -104,7 +105,7 @@ _IDENTITY_LOST = frozenset(
 
 
 class Sender:
-    """The operation that sends a producer's batches. Notify `signal` when there is something new to send."""
+    """Sends a producer's batches. Notify `signal` when there is something new to send."""
 
     def __init__(
         self,
@@ -116,11 +117,11 @@ class Sender:
     ) -> None:
         self.signal = core.signal()
         self.wake_at = 0.0
-        """The time at which the next step is due if nothing happens, in seconds of the core's clock."""
+        """The time of the next step if nothing happens before, in seconds of the core's clock."""
         self.closing = False
         self.counts: Counter[str] = Counter()
         self.failed: deque[Batch] = deque(maxlen=_FAILED_KEPT_MAX)
-        """The latest batches that failed. `Producer` warns about those whose failure the application has not read."""
+        """The latest failed batches. `Producer` warns about those whose error the application has not read."""
         self._core = core
         self._settings = settings
         self._accumulator = accumulator
@@ -160,7 +161,7 @@ class Sender:
         self._again = False
 
     def run(self) -> Operation[None]:
-        """Send until `closing` is set and nothing is left."""
+        """Send batches until `closing` is set and no batch is left."""
         while not (self.closing and not self._accumulator.active):
             self._again = True
             until = _NEVER
@@ -174,11 +175,13 @@ class Sender:
                 yield Wait(until=None if until == _NEVER else until, signals=(self.signal,))
 
     def sleeps_too_long(self, now: float) -> bool:
-        """True if the sender would wake only after the linger of a batch that was opened now."""
+        """True if the sender would wake too late for a batch that is opened now: after its linger time."""
         return now + self._linger < self.wake_at
 
     def statistics(self) -> dict[str, int]:
-        """Return figures since the start (batches, records, requests, refusals by code) and of this moment."""
+        """Return counters by name: batches, records, requests and refusals since the start, and the present buffer
+        use.
+        """
         return {
             **self.counts,
             **({} if self.transactions is None else self.transactions.statistics()),
@@ -188,14 +191,14 @@ class Sender:
         }
 
     def fail_unacknowledged(self, failure: BaseException | None = None) -> None:
-        """Fail all records that are not done, because the producer ends: it was closed, or it failed."""
+        """Fail all records that are not acknowledged, because the producer was closed or has failed."""
         reason = "was closed" if failure is None else f"failed ({failure!r})"
         error = ClientClosed(f"the producer {reason} before the brokers acknowledged the record")
         error.__cause__ = failure
         self.abort(error)
 
     def abort(self, error: Exception) -> None:
-        """Fail all batches that are not done."""
+        """Fail all batches that are not done with this error, and empty all queues."""
         accumulator = self._accumulator
         for batch in list(accumulator.incomplete):
             if not batch.done and batch.parts is None:
@@ -209,12 +212,12 @@ class Sender:
             accumulator.settle(lane)
 
     def _look_again(self) -> None:
-        """Repeat the present step, or wake the waiting operation."""
+        """Make the running step repeat, or wake the waiting operation for another step."""
         self._again = True
         self.signal.notify()
 
     def _blame(self, error: Exception) -> None:
-        """Store the error for batches that wait for a producer id, in case they must be given up."""
+        """Store an error in all waiting batches. It is the reason if they expire before there is a producer id."""
         for lane in self._accumulator.active:
             for batch in lane.batches:
                 batch.last_error = batch.last_error or error
@@ -257,7 +260,9 @@ class Sender:
         return min(until, self._next_expiry())
 
     def _ready_at(self, lane: Lane) -> float:
-        """Return the time from which the queue's first batch may be sent; `_NEVER` if an answer must come first."""
+        """Return the time from which the queue's first batch may be sent; `_NEVER` if another batch must be answered
+        before.
+        """
         if not lane.batches or (lane.in_flight and (lane.repeating or lane.rebase is not None)):
             return _NEVER
         if lane.in_flight and not lane.established and self._identity.needed:
@@ -282,7 +287,9 @@ class Sender:
         return partition.leader
 
     def _send_to(self, node: int, lanes: list[Lane]) -> float:
-        """Send requests to one broker, while batches are ready and its pipeline has room."""
+        """Send requests to one broker as long as batches are ready and its pipeline has room. Return the time of the
+        next ready batch.
+        """
         settings = self._settings
         until = _NEVER
         waiting = deque(lanes)
@@ -317,7 +324,9 @@ class Sender:
         return until
 
     def _encode(self, lane: Lane, batch: Batch) -> bool:
-        """Encode the batch under the queue's numbers; false if that is impossible, and the batch was given up."""
+        """Encode the batch with the queue's sequence numbers. Return false if that is impossible; then the batch has
+        failed.
+        """
         fresh = batch.data is None or not batch.attempts
         if batch.data is None:
             if lane.open is batch:
@@ -344,8 +353,8 @@ class Sender:
         return True
 
     def _cannot_encode(self, lane: Lane, batch: Batch, cause: Exception) -> None:
-        """Fail one batch whose records cannot be encoded. It has no sequence number yet, unless it was split off
-        another batch.
+        """Fail a batch whose records cannot be encoded. It has no sequence number yet, unless it is half of a split
+        batch.
         """
         error = RecordsNotEncoded(f"{batch.record_count} records for {lane} cannot be encoded: {cause!r}")
         error.__cause__ = cause
@@ -407,7 +416,8 @@ class Sender:
             elif call.response is None:
                 self._acknowledged(lane, batch, -1, -1)
             else:
-                # The queue still has the topic id of the request: `_prepare` changes no queue that has something in flight.
+                # The queue still has the topic id of the request: `_prepare` does not change a queue that has batches
+                # in flight.
                 answer = answers.get((lane.topic_id, lane.partition)) or answers.get(
                     (lane.topic, lane.partition)
                 )
@@ -442,8 +452,8 @@ class Sender:
             self._split(lane, batch)
         elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0 and not (self.transactions and oldest):
             reached("client.numbers_unknown_to_broker")
-            # This attempt is not in the log, but an earlier attempt without an answer may be. After a restart,
-            # Apache Kafka remembers only one batch of each producer, and answers a repetition of any other
+            # The broker did not append this attempt, but it may have appended an earlier one without an answer. After
+            # a restart, Apache Kafka remembers only one batch per producer, and answers a repetition of any other
             # batch with a gap error.
             if code is ErrorCode.UNKNOWN_PRODUCER_ID:
                 batch.maybe_appended = False
@@ -486,8 +496,8 @@ class Sender:
             self._accumulator.complete(batch)
 
     def _trouble(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool = False) -> None:
-        """Send the batch again if that is allowed; otherwise fail it, and settle the sequence numbers of later
-        batches.
+        """Handle an error of a batch: send it again if that is allowed, otherwise fail it and update the sequence
+        numbers of later batches.
         """
         if (
             not batch.done
@@ -502,13 +512,13 @@ class Sender:
             self._finish(batch, error)
 
     def _repeat(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool) -> None:
-        """Put the batch back at its place: after batches with older numbers, before all batches that were never
+        """Put a batch back into its queue: after batches with older sequence numbers, before batches that were never
         sent.
         """
         batch.last_error = error
         waited = self._core.now - batch.opened_at
         if waited >= _WORTH_A_NOTE_SECONDS:
-            text = f"the producer has sent records for {lane} again and again for {waited:.0f} s: {error}"
+            text = f"the producer has retried records for {lane} for {waited:.0f} s: {error}"
             self._core.notes.add(WARNING, text, key=("repeat", lane.topic, lane.partition))
         delay = 0.0 if at_once and batch.attempts < 3 else self._core.backoff(batch.attempts - 1)
         batch.not_before = self._core.now + delay
@@ -521,7 +531,7 @@ class Sender:
         lane.batches.insert(place, batch)
 
     def _split(self, lane: Lane, batch: Batch) -> None:
-        """Replace the batch by two halves; together they have the batch's sequence numbers."""
+        """Replace a batch by two halves, which together have its sequence numbers."""
         assert batch.data is not None
         self.counts["batches split"] += 1
         found = records(batch.data, decompressed_bytes_max=_SEQUENCE_END, crc=False)
@@ -548,14 +558,16 @@ class Sender:
             part.not_before = 0.0
 
     def _given_up(self, lane: Lane, batch: Batch, error: Exception) -> None:
-        """Give new sequence numbers to the batches behind an unacknowledged batch that is given up."""
+        """Make the queue start with new sequence numbers, because a batch that has some has failed. With
+        transactions, fail the transaction instead.
+        """
         if self.transactions is not None:
             self.transactions.record_failed(error, numbered=batch.base_sequence >= 0)
         elif batch.base_sequence >= 0 and lane.rebase is None:
             lane.rebase = error
 
     def _drop_discarded(self, transactions: Transactions) -> None:
-        """Fail waiting batches, once the transaction has failed or is being aborted. Batches in flight are awaited."""
+        """Fail all waiting batches if the transaction has failed or is being aborted. Batches in flight stay."""
         error = transactions.discarded_because()
         if error is None:
             return
@@ -572,17 +584,19 @@ class Sender:
         batch.record_count = batch.record_count or len(batch.rows)
         batch.lane.records_failed += batch.record_count
         if not isinstance(error, (TransactionAborted, ClientClosed)):
-            text = f"the producer gave up {batch.record_count} records for {batch.lane}: {error}"
+            text = f"{batch.record_count} records for {batch.lane} were not delivered: {error}"
             self._core.notes.add(WARNING, text, key="given up")
         batch.error = error
         if not isinstance(error, TransactionAborted):
             self.failed.append(batch)
         self._accumulator.complete(batch)
 
-    # Numbers
+    # Sequence numbers
 
     def _prepare(self, lane: Lane) -> None:
-        """Prepare a queue between two requests: set the topic's id, and new sequence numbers if needed."""
+        """Prepare a queue without batches in flight for the next request: update its topic id, and its sequence
+        numbers if needed.
+        """
         if lane.in_flight or not lane.batches:
             return
         topic = self._core.cluster.topics.get(lane.topic)
@@ -590,7 +604,7 @@ class Sender:
             idempotent = self._identity.needed and self.transactions is None
             if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and idempotent:
                 reached("client.topic_made_anew_while_writing")
-                # The topic was deleted and created again: batches in the old topic's log are gone with it.
+                # The topic was deleted and created again: the old topic's batches are deleted with its log.
                 lane.rebase = broker_error(ErrorCode.UNKNOWN_TOPIC_ID, None, str(lane))
                 for batch in lane.batches:
                     batch.maybe_appended = False
@@ -606,7 +620,9 @@ class Sender:
             self._rebase(lane, lane.rebase, identity)
 
     def _rebase(self, lane: Lane, error: Exception, identity: Identity) -> None:
-        """Begin new sequence numbers under the next epoch, or under another producer id if there is one."""
+        """Start new sequence numbers with the next epoch, or with the current producer id if it has changed. Fail the
+        batches that may be in the log.
+        """
         if identity.producer_id != lane.producer_id:
             lane.producer_id, lane.producer_epoch = identity.producer_id, identity.producer_epoch
         elif lane.producer_epoch < _EPOCH_MAX:
@@ -664,11 +680,11 @@ class Sender:
 
 
 def _older(batch: Batch, other: Batch) -> bool:
-    """True if `batch`, which is sent again, goes before `other`. Sequence numbers (which wrap) decide, if both have
-    one.
+    """True if `batch`, which is sent again, must be sent before `other`. Their sequence numbers (which wrap) decide,
+    if both have one.
     """
     if batch.base_sequence < 0:
         return batch.number < other.number
     if other.base_sequence < 0:
-        return True  # it lost its number when the lane began new ones, and was not sent with a new number
+        return True  # `other` lost its number in a rebase, and was not sent with a new number yet
     return (other.base_sequence - batch.base_sequence) % _SEQUENCE_END < _SEQUENCE_END // 2

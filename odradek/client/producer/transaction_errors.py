@@ -1,6 +1,4 @@
-"""The reaction to each error code in a transaction, by request: the rules of Kafka's TransactionManager as tables.
-PURE.
-"""
+"""The reaction to each error code of each transactional request. The tables follow Kafka's TransactionManager. PURE."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ __all__ = ["Verdict", "produce_is_fatal", "verdict", "worst"]
 
 
 class Verdict(IntEnum):
-    """The reaction to an error; if an answer has several codes, the greatest reaction counts."""
+    """The reaction to an error code. If an answer has several codes, the greatest reaction counts."""
 
     DONE = 0
     RETRY = 1
     FIND_AGAIN = 2
-    """Find the coordinator, then retry."""
+    """Look up the coordinator again, then retry."""
     ABORT = 3
     FATAL = 4
 
@@ -42,7 +40,7 @@ _OF_REQUEST: dict[ApiKey, dict[ErrorCode, Verdict]] = {
     },
     ApiKey.ADD_PARTITIONS_TO_TXN: {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
-        # Not attempted because of another partition's error, which decides.
+        # The broker did not attempt this partition because of another partition's error; that error decides.
         ErrorCode.OPERATION_NOT_ATTEMPTED: Verdict.RETRY,
         ErrorCode.PRODUCER_FENCED: Verdict.FATAL,
         ErrorCode.INVALID_PRODUCER_EPOCH: Verdict.FATAL,
@@ -66,7 +64,7 @@ _OF_REQUEST: dict[ApiKey, dict[ErrorCode, Verdict]] = {
     ApiKey.END_TXN: {},
 }
 _OTHERWISE = {ApiKey.ADD_PARTITIONS_TO_TXN: Verdict.ABORT}
-"""The reaction to a code that is in no table, if it is not FATAL."""
+"""The reaction to a code that is in none of the tables, by request. For all other requests it is FATAL."""
 _FATAL_OF_PRODUCE = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -78,7 +76,7 @@ _FATAL_OF_PRODUCE = frozenset(
 
 
 def verdict(key: ApiKey, code: ErrorCode) -> Verdict:
-    """Choose the reaction to an error code in the answer of a transactional request."""
+    """Return the reaction to an error code in the answer to a transactional request."""
     found = _OF_REQUEST[key].get(code)
     if found is None:
         found = _COMMON.get(code)
@@ -86,12 +84,12 @@ def verdict(key: ApiKey, code: ErrorCode) -> Verdict:
 
 
 def worst(key: ApiKey, codes: Iterable[ErrorCode]) -> tuple[Verdict, ErrorCode]:
-    """Find the greatest verdict on the codes of an answer, and the first code that has it."""
+    """Return the greatest reaction to the codes of an answer, and the first code that causes it."""
     return max(((verdict(key, code), code) for code in codes), key=lambda each: each[0])
 
 
 def produce_is_fatal(code: ErrorCode) -> bool:
-    """True if a refused batch ends the producer. INVALID_PRODUCER_EPOCH does not: the abort will show whether it
-    must (KIP-588).
+    """True if this error of a batch ends the producer. After INVALID_PRODUCER_EPOCH, only the abort shows whether it
+    must end (KIP-588).
     """
     return code in _FATAL_OF_PRODUCE

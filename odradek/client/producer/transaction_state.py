@@ -1,18 +1,19 @@
-"""The state of a producer's transaction: which calls and which events may come next. PURE, and without any protocol.
+"""The state of a producer's transaction: it decides which calls and events may come next. PURE; it sends no requests.
 
 | state | meaning | calls that are allowed |
 | --- | --- | --- |
 | UNINITIALIZED | there is no producer id yet | init_transactions |
 | INITIALIZING | InitProducerId was sent, perhaps without an answer | init_transactions again |
 | READY | no transaction is open | begin_transaction |
-| IN_TRANSACTION | one is open | sends, offsets, prepare, commit_transaction, abort_transaction |
-| PREPARED | all is written, or soon; another system decides (KIP-939) | prepare again, commit_transaction, abort_transaction |
+| IN_TRANSACTION | a transaction is open | sends, offsets, prepare, commit_transaction, abort_transaction |
+| PREPARED | all records are written, or will be; another system decides (KIP-939) | prepare again, commit_transaction, abort_transaction |
 | COMMITTING | EndTxn was sent, perhaps without an answer | commit_transaction again |
-| ABORTING | the same | abort_transaction again |
-| ABORTABLE_ERROR | something is lost, so the transaction must not commit | abort_transaction |
+| ABORTING | as COMMITTING | abort_transaction again |
+| ABORTABLE_ERROR | a record or an offset was lost, so the transaction must not commit | abort_transaction |
 | FATAL_ERROR | the producer is fenced, or the coordinator refuses it | close |
 
-A call that timed out leaves the state as it is, and is made again: what the coordinator did is unknown.
+A call that times out leaves the state as it is, because the coordinator may or may not have performed it. The
+application repeats the call.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = ["Step", "TransactionMachine", "TransactionState"]
 
 
 class TransactionState(Enum):
-    """The states of the table above; the value explains in an error why a call is refused."""
+    """The states of the table above. The value is the reason in the error for a refused call."""
 
     UNINITIALIZED = "init_transactions was not called"
     INITIALIZING = "init_transactions has not succeeded yet"
@@ -46,7 +47,7 @@ class TransactionState(Enum):
 
 
 class Step(Enum):
-    """The calls and events that change the state; the value is the call's name."""
+    """The calls and events that change the state. The value of a call is the name of its method."""
 
     INITIALIZE = "init_transactions"
     INITIALIZED = "a producer id came"
@@ -78,34 +79,35 @@ _TRANSITIONS: dict[tuple[TransactionState, Step], TransactionState] = {
     (_S.ABORTABLE_ERROR, Step.ABORT): _S.ABORTING,
 }
 _NEWS = frozenset({Step.INITIALIZED, Step.FOUND_PREPARED, Step.END})
-"""Steps that are events, not calls: an impossible one is a bug."""
+"""Steps that are events instead of calls. An event in the wrong state is a bug."""
 _MAY_FAIL = frozenset({_S.IN_TRANSACTION, _S.PREPARED, _S.COMMITTING})
-"""States in which a failure only allows to abort; while aborting, a failure changes nothing."""
+"""The states in which a failure leads to ABORTABLE_ERROR. During an abort, a failure changes nothing."""
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
 class TransactionMachine:
-    """The state of one producer's transactions, and the facts needed for ending one.
+    """The state of one producer's transactions, and the facts that are needed to end a transaction.
 
-    `error` is the exception that ABORTABLE_ERROR and FATAL_ERROR raise, with the reason as its cause.
+    In the states ABORTABLE_ERROR and FATAL_ERROR calls raise `error`, whose cause is the reason.
     """
 
     def __init__(self) -> None:
         self.state = TransactionState.UNINITIALIZED
         self.error: TransactionAbortableError | TransactionFatalError | None = None
         self.started = False
-        """True once the coordinator knows of this transaction, so that an EndTxn must be sent."""
+        """True once the coordinator knows this transaction, so that EndTxn must be sent."""
         self.perhaps_started = False
-        """True if a request that starts the transaction has no answer."""
+        """True if a request that would start the transaction got no answer."""
         self.ended = False
-        """True once the coordinator has accepted the outcome; the epoch may still have to be bumped."""
+        """True once the coordinator has accepted the commit or abort. A new epoch may still be needed."""
         self.bump_needed = False
-        """True if sequence numbers were given to records that may not be in the log (KIP-360)."""
+        """True if a new epoch is needed, because records with sequence numbers may be missing from the log (KIP-360).
+        """
         self.id_is_lost = False
-        """True if the coordinator has forgotten the producer id: no EndTxn is sent then."""
+        """True if the coordinator has forgotten the producer id, so that EndTxn is not sent."""
 
     def make(self, step: Step) -> None:
-        """Change the state. Raises `IllegalTransactionCall`, or the error of the present state."""
+        """Change the state by a call or an event. Raises `IllegalTransactionCall`, or the error of the current state."""
         after = _TRANSITIONS.get((self.state, step))
         if after is None:
             self._refuse(step)
@@ -118,35 +120,35 @@ class TransactionMachine:
 
     def _refuse(self, step: Step) -> None:
         if step in _NEWS:
-            raise AssertionError(f"the transaction got the news {step.name} in the state {self.state.name}")
+            raise AssertionError(f"the event {step.name} is impossible in the state {self.state.name}")
         self.check(step.value)
         raise IllegalTransactionCall(f"{step.value} was refused: {self.state.value}")
 
     def check(self, call: str) -> None:
-        """Check that a transaction is open and without failures, as `call` requires. Raises as `make` does."""
+        """Check that a transaction is open and has not failed, for the method named `call`. Raises as `make` does."""
         if self.state is TransactionState.IN_TRANSACTION:
             return
         self.raise_error()
         raise IllegalTransactionCall(f"{call} was refused: {self.state.value}")
 
     def raise_error(self) -> None:
-        """Raise the error with which the transaction or the producer has failed, if it has."""
+        """Raise the error of a failed transaction or producer; return if there is none."""
         if self.error is not None and self.state in (
             TransactionState.ABORTABLE_ERROR,
             TransactionState.FATAL_ERROR,
         ):
-            # Each caller gets its own exception object, because tracebacks must not be shared.
+            # Each caller gets its own exception object, because a traceback must not be shared.
             raise type(self.error)(*self.error.args) from self.error.__cause__
 
     def fail(self, cause: Exception) -> None:
-        """Move to the state that only allows to abort; the first cause is kept."""
+        """Change to ABORTABLE_ERROR. A later failure does not replace the first cause."""
         if self.state in _MAY_FAIL:
             self.error = TransactionAbortableError(f"the transaction must be aborted: {cause}")
             self.error.__cause__ = cause
             self.state = TransactionState.ABORTABLE_ERROR
 
     def fail_for_good(self, cause: Exception) -> None:
-        """Move to the state that only allows to close the producer; the first cause is kept."""
+        """Change to FATAL_ERROR. A later failure does not replace the first cause."""
         if self.state is TransactionState.FATAL_ERROR:
             reached("client.second_fatal_error_passed_over")
             return
@@ -158,15 +160,15 @@ class TransactionMachine:
 
     @property
     def keeps_records(self) -> bool:
-        """True while records that were sent may still be written."""
+        """True while records that were sent may still become part of the transaction."""
         return self.state in _MAY_FAIL
 
     @property
     def is_open(self) -> bool:
-        """True if a transaction is open, even a failed one."""
+        """True if a transaction is open: running, failed or prepared."""
         return self.may_abort or self.state is TransactionState.PREPARED
 
     @property
     def may_abort(self) -> bool:
-        """True if a transaction is open that no other system decides about, and abort_transaction is due."""
+        """True if a transaction is open that the producer itself may abort: neither prepared nor ending already."""
         return self.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR)

@@ -1,11 +1,10 @@
-"""A producer's transactions: the operations behind its calls, and the conditions under which the sender may send.
-PURE.
+"""A producer's transactions: the operations of its transactional calls, and the conditions for sending batches. PURE.
 
 Theory of operation
 -------------------
 `TransactionMachine` decides which call may come next. `Transactions` sends requests to the transaction coordinator
-and to the groups' coordinators. The calls are operations (`initialize`, `send_offsets`, `end`), of which one runs
-at a time. The sender calls `admits` before it sends a partition's batches, and reports records that failed.
+and to the groups' coordinators. The calls are operations (`initialize`, `send_offsets`, `end`), of which one runs at
+a time. The sender calls `admits` before it sends a partition's batches, and reports records that failed.
 
 There are two protocols, by the level of the finalized feature `transaction.version`:
 
@@ -13,18 +12,18 @@ There are two protocols, by the level of the finalized feature `transaction.vers
 | --- | --- | --- |
 | a partition joins | by AddPartitionsToTxn, before its first batch | by its first batch (Produce from 12 on) |
 | a group's offsets join | by AddOffsetsToTxn | by TxnOffsetCommit 5 |
-| a new epoch | by InitProducerId, after an abort that lost records | by EndTxn 5, after each transaction |
+| a new epoch comes | by InitProducerId, after an abort that lost records | by EndTxn 5, after each transaction |
 
 Rules
 -----
 * Sequence numbers start again from 0 under each new epoch, which the sender reads from `current`.
-* EndTxn is sent when all records have their outcomes: a batch that came after the marker would belong to no
+* EndTxn is sent when all records have their outcomes: a batch that arrived after the marker would belong to no
   transaction.
 * A commit is sent only if all records are written. After a record that failed, the transaction can only abort.
-* An epoch that has ended a transaction of the first protocol is not used in the second. EndTxn is answered before
-  the markers are written, so offsets that join by themselves might count for the previous transaction.
+* An epoch in which a transaction of the first protocol has ended is not used in the second. EndTxn is answered before
+  the markers are written, so offsets that join without a request might count for the previous transaction.
 * A call that timed out must be made again, since the coordinator may or may not have performed it. Offsets are the
-  exception: a transaction whose offsets are in doubt can only be aborted.
+  exception: if a call for offsets timed out, the transaction can only be aborted.
 """
 
 from __future__ import annotations
@@ -74,9 +73,11 @@ __all__ = ["Transactions"]
 _NEVER = float("inf")
 _FEATURE = "transaction.version"
 _IMPLICIT_LEVEL = 2
-"""The level from which on partitions and offsets join by themselves, and EndTxn returns a new epoch."""
+"""The level of `transaction.version` from which partitions and offsets join without a request, and EndTxn returns a
+new epoch.
+"""
 _CONCURRENT_SECONDS = 0.02
-"""The first wait for the markers of the previous transaction, which are written within milliseconds."""
+"""Seconds of the first wait for the markers of the previous transaction, which are written within milliseconds."""
 _VERSIONS_MAX_EXPLICIT = {
     ApiKey.END_TXN: END_TXN_EPOCHS_GROW - 1,
     ApiKey.TXN_OFFSET_COMMIT: TXN_OFFSET_COMMIT_ADDS_GROUP - 1,
@@ -91,8 +92,7 @@ _PRODUCER_ID_LOST = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_
 class Transactions:
     """The transactions of one producer.
 
-    `news` is called when the sender should take another step. The sender notifies `settled` after each of its
-    steps.
+    `news` is called when the sender must make another step. The sender notifies `settled` after each step.
     """
 
     needed = True
@@ -114,40 +114,40 @@ class Transactions:
         self._coordinator = CoordinatorFinder(core, CoordinatorKind.TRANSACTION, self.transactional_id)
         self._groups: dict[str, CoordinatorFinder] = {}
         self.level_max = _IMPLICIT_LEVEL
-        """The highest level of `transaction.version` to use. Below 2, the client works like clients without
+        """The highest level of `transaction.version` to use. Below 2, the client behaves like clients without
         KIP-890.
         """
         self._is_implicit = False
         self._epoch_is_explicit = False
-        """True once a transaction of the first protocol has ended under the present epoch."""
+        """True once a transaction of the first protocol has ended under the current epoch."""
         self._joined: dict[Lane, None] = {}
         self._joining: dict[Lane, None] = {}
         self._joined_groups: dict[str, None] = {}
         self._join: Task[None] | None = None
         self._prepared = ""
         self._call = ""
-        """The name of the running call; empty if there is none."""
+        """The name of the running transactional call; empty if there is none."""
 
     # Called by the sender
 
     @property
     def missing(self) -> bool:
-        """True before there is a producer id."""
+        """True while there is no producer id."""
         return self.current is None
 
     def keep(self) -> float:
-        """Do nothing: only `initialize` requests a producer id."""
+        """Return an infinite time: only `initialize` requests a producer id."""
         return _NEVER
 
     @property
     def produce_version_max(self) -> int:
-        """The greatest version of Produce that may be sent: from 12 on, a batch adds its partition to the
+        """The highest version of Produce that may be sent. From version 12 on, a batch adds its partition to the
         transaction.
         """
         return _PRODUCE_VERSION_MAX if self._is_implicit else PRODUCE_ADDS_PARTITIONS - 1
 
     def admits(self, lane: Lane) -> bool:
-        """True if batches of this partition may be sent. If not, the partition is being added to the transaction."""
+        """True if batches of this partition may be sent now. If not, start to add the partition to the transaction."""
         if self._is_implicit:
             self.machine.started = True
             return True
@@ -162,7 +162,7 @@ class Transactions:
         return False
 
     def discarded_because(self) -> Exception | None:
-        """Return the error for records that must not be sent any more; None while they may be sent."""
+        """Return the error for records that must no longer be sent; None while they may be sent."""
         machine = self.machine
         if machine.keeps_records:
             return None
@@ -171,7 +171,9 @@ class Transactions:
         )
 
     def record_failed(self, error: Exception, *, numbered: bool) -> None:
-        """Note that a record will not be written; `numbered` if it had a sequence number."""
+        """Record that a record was not written, so the transaction has failed. `numbered` says that it had a sequence
+        number.
+        """
         self.machine.bump_needed |= numbered
         if isinstance(error, KafkaError) and produce_is_fatal(error.code):
             self.machine.fail_for_good(error)
@@ -191,15 +193,15 @@ class Transactions:
             self._call = ""
 
     def initialize(self, timeout: float) -> Operation[None]:
-        """Get a producer id, which aborts an open transaction of a former producer of this transactional id."""
+        """Fetch a producer id. This aborts an open transaction of an earlier producer with this transactional id."""
         with self._alone(Step.INITIALIZE.value):
             self.machine.make(Step.INITIALIZE)
             yield from self._take_identity(_NOBODY, self._core.now + timeout)
             self.machine.make(Step.INITIALIZED)
 
     def resume(self, timeout: float) -> Operation[str | None]:
-        """Get a producer id, but leave a prepared transaction as it is (KIP-939). Return its state, or None if
-        there is none.
+        """Fetch a producer id without aborting a prepared transaction (KIP-939). Return the prepared transaction's
+        state as text, or None if there is none.
         """
         with self._alone("resume"):
             self._check_two_phase("resume")
@@ -217,7 +219,7 @@ class Transactions:
             return self._prepared
 
     def prepare(self, timeout: float) -> Operation[str]:
-        """Wait until all records are written, and leave the outcome to another system (KIP-939). Returns the
+        """Wait until all records are written, and leave commit or abort to another system (KIP-939). Return the
         prepared state as text.
         """
         with self._alone(Step.PREPARE.value):
@@ -236,7 +238,7 @@ class Transactions:
             raise IllegalTransactionCall(f"{call} needs transaction.two.phase.commit.enable=true")
 
     def begin(self) -> None:
-        """Open a transaction; the coordinator learns of it with the first partition or offset."""
+        """Open a transaction. The coordinator learns of it with the first partition or offset."""
         with self._alone(Step.BEGIN.value):
             self.machine.make(Step.BEGIN)
             self._is_implicit = self._may_be_implicit() and not self._epoch_is_explicit
@@ -250,7 +252,7 @@ class Transactions:
         group: ConsumerGroupMetadata,
         timeout: float,
     ) -> Operation[None]:
-        """Commit the group's offsets with the transaction (KIP-447)."""
+        """Commit a group's offsets as part of the transaction (KIP-447)."""
         call = "send_offsets_to_transaction"
         with self._alone(call):
             self.machine.check(call)
@@ -267,10 +269,10 @@ class Transactions:
                 raise
             finally:
                 if not done:
-                    self.machine.fail(RequestTimedOut(f"{call} was given up"))
+                    self.machine.fail(RequestTimedOut(f"{call} was cancelled"))
 
     def end(self, *, commit: bool, timeout: float) -> Operation[None]:
-        """Commit or abort, once every record has its outcome."""
+        """Wait until every record is written or has failed, then commit or abort the transaction."""
         step = Step.COMMIT if commit else Step.ABORT
         with self._alone(step.value):
             self.machine.make(step)
@@ -291,12 +293,12 @@ class Transactions:
             self.machine.make(Step.END)
             self.counts["transactions committed" if commit else "transactions aborted"] += 1
 
-    # Steps of the calls
+    # Parts of the calls
 
     def _take_identity(
         self, known: Identity, deadline: float, *, keep_prepared: bool = False
     ) -> Operation[InitProducerIdResponse]:
-        """Get a new epoch, or a producer id if none is `known` (KIP-360)."""
+        """Fetch a new epoch for the producer id `known`, or a new producer id if there is none (KIP-360)."""
         two_phase = self._settings.transaction_two_phase_commit_enable
         message = InitProducerIdRequest(
             transactional_id=self.transactional_id,
@@ -314,7 +316,7 @@ class Transactions:
         return found
 
     def _flush(self, deadline: float) -> Operation[None]:
-        """Wait until every record has its outcome, and no partition is being added."""
+        """Wait until every record is written or has failed, and no request is adding a partition."""
         accumulator = self._accumulator
         accumulator.close_all()
         accumulator.flushing += 1
@@ -335,7 +337,7 @@ class Transactions:
             return
         assert current is not None
         message = EndTxnRequest(self.transactional_id, current.producer_id, current.producer_epoch, commit)
-        # The transaction may never have begun, so the coordinator may not know it.
+        # The transaction may never have started, so the coordinator may not know it.
         harmless = ErrorCode.NONE if commit or machine.started else ErrorCode.INVALID_TXN_STATE
         try:
             response = yield from self._ask(
@@ -404,10 +406,10 @@ class Transactions:
     # AddPartitionsToTxn
 
     def _add_partitions(self) -> Operation[None]:
-        """Add the waiting partitions to the transaction, and those that come meanwhile.
+        """Add the waiting partitions to the transaction, and further partitions until none waits.
 
-        The request is repeated until there is an answer: without one, it is unknown whether there is a transaction
-        to abort.
+        The request is repeated until it is answered. Otherwise nobody would know whether there is a transaction to
+        abort.
         """
         from odradek.wire.messages.add_partitions_to_txn import (
             AddPartitionsToTxnRequest,
@@ -464,7 +466,8 @@ class Transactions:
         coordinator: CoordinatorFinder | None = None,
         harmless: ErrorCode = ErrorCode.NONE,
     ) -> Operation[Any]:
-        """Send a request, and repeat it as long as that may help. Raises `TransactionError`, and `RequestTimedOut`.
+        """Send a transactional request, and repeat it as the reaction to its error codes demands. Raises
+        `TransactionError`, and `RequestTimedOut`.
 
         The code `harmless` counts as success.
         """
@@ -528,12 +531,12 @@ class Transactions:
         raise TransactionError(f"the transaction cannot be ended: {cause}") from cause
 
     def statistics(self) -> dict[str, int]:
-        """Return figures since the start (transactions by outcome, refusals by request and code)."""
+        """Return counters by name since the start: transactions by outcome, refusals by request and code."""
         return dict(self.counts)
 
 
 def _as_text(identity: Identity) -> str:
-    """Format the state of a prepared transaction in the form of Kafka's PreparedTxnState."""
+    """Format the producer id and epoch of a prepared transaction as Kafka's PreparedTxnState does."""
     return f"{identity.producer_id}:{identity.producer_epoch}"
 
 

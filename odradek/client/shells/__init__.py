@@ -1,1 +1,1 @@
-"""The clients that users import, blocking and async, over the same core."""
+"""The clients that users import: blocking and async clients on the same core."""

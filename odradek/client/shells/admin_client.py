@@ -1,4 +1,4 @@
-"""`Admin`: administration of a cluster, for programs. SHELL, for the thread that it starts."""
+"""`Admin`: the blocking client that administers a cluster. SHELL, because it starts a thread."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ __all__ = ["Admin"]
 class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
     """A client that administers a cluster; its methods may be called from any thread.
 
-    `config` has Kafka's keys, `bootstrap.servers` at least. They may also be given as keyword arguments, with `_` for `.`. Use it as a
-    context manager, or call `close`. Raises `ValueError` for a bad configuration. A call raises `KafkaError` when a broker
-    answered with an error code, and `ClientError` when no broker answered. Calls about several items return an error for
-    each item instead.
+    `config` has Kafka's keys, `bootstrap.servers` at least. They may also be given as keyword arguments, with `_` for
+    `.`. Use the client as a context manager, or call `close`. Raises `ValueError` for a bad configuration. A call
+    raises `KafkaError` when a broker answered with an error code, and `ClientError` when no broker answered. Calls
+    about several items return an error for each item instead.
 
         with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
             admin.create_topics([NewTopic("words", partitions=3)])
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
-        """Create the client; it opens no connection yet. Raises `ValueError` for a key or a value that is not
-        Kafka's.
-        """
+        """Create the client. It opens no connection yet. Raises `ValueError` for an unknown key or a bad value."""
         self.settings = AdminSettings.from_properties(merged_properties(config, keys))
         self._io = IoThread(
             list(self.settings.bootstrap_servers),
@@ -51,7 +49,7 @@ class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
         self.close()
 
     def close(self) -> None:
-        """End all calls and connections. Safe to call twice."""
+        """End all running calls, and close all connections. A second `close` has no effect."""
         self._io.close()
 
     def describe_group_lag(
@@ -60,13 +58,13 @@ class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
         """Describe a group's progress in every partition for which it committed an offset, or that is assigned to a
         member.
 
-        `now_ms` is the present in milliseconds since 1970 (None: this machine's). Raises the `KafkaError` of the
-        group, and `ClientError`.
+        `now_ms` is the present in milliseconds since 1970 (None: by this machine's clock). Raises the `KafkaError` of
+        the group, and `ClientError`.
         """
         present = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         return super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
 
     def statistics(self) -> dict[str, int]:
-        """Return the present figures: connections, calls in flight and waiting, running operations."""
+        """Return counters by name: connections, calls in flight and waiting, running operations."""
         with self._io.lock:
             return self._io.core.statistics()

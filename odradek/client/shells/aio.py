@@ -1,8 +1,9 @@
-"""The async client: it runs the client core on the ports of `odradek.env`. PORTED: in the simulator and in trio programs.
+"""The async client: it runs the client core on the ports of `odradek.env`, in trio programs and in the simulator.
+PORTED.
 
-Each connection has a task that reads. When the kernel does not take all bytes at once, another task writes the rest
-and ends. One more task waits for the core's next deadline. They run in the `TaskGroup` of the client's owner, and
-end with `close` or with that group. Several operations may run at a time.
+Each connection has a task that reads. If the kernel does not accept all bytes at once, a second task writes the rest
+and ends. One more task waits for the core's next deadline. The tasks run in the `TaskGroup` of the client's owner,
+and end with `close` or with that group. Several operations may run at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _RECEIVE_BYTES = 1 << 16
 
 
 class _Connection:
-    """One connection of the core. `conn` is None while the connection is being opened."""
+    """The state of one connection of the core. `conn` is None while the connection is being opened."""
 
     def __init__(self, connection_id: int) -> None:
         self.connection_id = connection_id
@@ -43,7 +44,7 @@ class _Connection:
 
 
 class AsyncClient:
-    """A client of the cluster at `bootstrap`, (host, port) pairs."""
+    """A client that runs operations against the cluster at the `bootstrap` addresses, (host, port) pairs."""
 
     def __init__(
         self,
@@ -70,13 +71,13 @@ class AsyncClient:
         tasks.start_soon(self._keep_deadlines, name="client deadlines")
 
     def close(self) -> None:
-        """End all operations and connections."""
+        """End all running operations, and close all connections."""
         self.core.close()
         self._perform_effects()
         self._deadline_moved.set()
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run an operation of the core to its end; see `odradek.client.core.operation`."""
+        """Run an operation of the core (`odradek.client.core.operation`) to its end, and return its result."""
         task = self.core.start(operation, self._env.clock.monotonic())
         if not task.done:
             finished = self._env.event()
@@ -92,19 +93,19 @@ class AsyncClient:
         return task.result()
 
     async def request(self, message: Any, *, node: int | None = None, timeout_ms: int | None = None) -> Any:
-        """Send one request message to broker `node`, or to any, and return its response."""
+        """Send one request message to the broker `node` (None: any), and return the response."""
         timeout = self.config.request_timeout if timeout_ms is None else timeout_ms / 1000
         if node is not None and node not in self.core.cluster.brokers:
             await self.metadata([])
         return await self.run(request(self.core, message, node=node, timeout=timeout))
 
     async def metadata(self, topics: Sequence[str] | None = None) -> Cluster:
-        """Fetch metadata of these topics (None: of all) and of the brokers."""
+        """Fetch the metadata of these topics (None: of all) and of the brokers."""
         return await self.run(refresh_metadata(self.core, topics, timeout=self.config.request_timeout))
 
     def step(self) -> None:
-        """Step the core after a `Signal` was notified outside of a call to the core
-        (`odradek.client.core.operation`).
+        """Step the core. Call this after notifying a `Signal` (`odradek.client.core.operation`) outside of a call of
+        the core.
         """
         self.core.tick(self._env.clock.monotonic())
         self._perform_effects()
@@ -133,12 +134,12 @@ class AsyncClient:
             self._deadline_moved.set()
 
     def defer(self, function: Callable[[], None]) -> None:
-        """Schedule a callback for after the core's present step. Its exceptions are logged."""
+        """Call a function after the core's current step. Its exceptions are logged."""
         self._deferred.append(function)
 
     def _speak(self) -> None:
-        """Write the core's notes to the log, and call callbacks. If a callback uses this client, its notes and
-        callbacks are only appended, and follow.
+        """Write the core's notes to the log, and call the deferred callbacks. If a callback uses this client, further
+        notes and callbacks are handled afterwards.
         """
         if not self._is_speaking:
             self._is_speaking = True
@@ -197,7 +198,7 @@ class AsyncClient:
         self._perform_effects()
 
     async def _serve(self, connection: _Connection, host: str, port: int) -> None:
-        """Connect and read until the end of the connection."""
+        """Open a connection, and read from it until it ends."""
         clock = self._env.clock
         try:
             conn = await self._network.connect(host, port)
@@ -232,8 +233,8 @@ class AsyncClient:
             self._lost(connection, error)
 
     async def _write(self, connection: _Connection, conn: Conn) -> None:
-        """Send the waiting bytes, then end. Most requests fit into the first call, so most connections need no such
-        task.
+        """Send the waiting bytes, then end. The kernel accepts most requests at once, so most connections never need
+        this task.
         """
         outgoing = connection.outgoing
         try:

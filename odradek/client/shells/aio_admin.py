@@ -1,6 +1,6 @@
-"""The async administrator: the operations of `odradek.client.admin` over `AsyncClient`. PORTED; the simulator runs it.
+"""The async admin client: the operations of `odradek.client.admin` over `AsyncClient`. PORTED; the simulator runs it.
 
-`odradek.trio.open_admin` opens one in a trio program.
+In a trio program, `odradek.trio.open_admin` opens one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["AsyncAdmin"]
 
 
 class AsyncAdmin(AsyncAdminMethods, FamiliarFace, known_as="Admin"):
-    """An administrator whose tasks run in `tasks`. `config` has Kafka's keys; keyword arguments are the same keys
-    with underscores.
+    """An async client that administers a cluster; its tasks run in `tasks`. `config` has Kafka's keys; keyword
+    arguments are the same keys with underscores.
 
-    Ends with `close`, or with the task group. Raises `ValueError` for a bad configuration.
+    It ends with `close`, or with the task group. Raises `ValueError` for a bad configuration.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class AsyncAdmin(AsyncAdminMethods, FamiliarFace, known_as="Admin"):
     async def describe_group_lag(
         self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
     ) -> list[PartitionLag]:
-        """Describe a group's progress, as `Admin.describe_group_lag` does; with `now_ms` None, as of the
-        environment's present time.
+        """Describe a group's progress, as `Admin.describe_group_lag` does. `now_ms` None means the present time of
+        `env`.
         """
         present = self._env.clock.wall_ms() if now_ms is None else now_ms
         return await super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
 
     def close(self) -> None:
-        """End all calls and connections. Safe to call twice."""
+        """End all running calls, and close all connections. A second `close` has no effect."""
         self.client.close()

@@ -1,8 +1,8 @@
-"""The async consumer: `ConsumerMachine` on an `AsyncClient`. PORTED; `odradek.trio` binds it to trio, the simulator runs it.
+"""The async consumer: `ConsumerMachine` on an `AsyncClient`. PORTED; `odradek.trio` runs it on trio, the tests in the
+simulator.
 
-Its methods are those of `odradek.client.shells.consumer.Consumer`, with `await` for those that wait. Fetches,
-heartbeats and rebalances go on in the background as long as the task group is open. Listeners' methods may be
-async.
+It has the methods of `odradek.client.shells.consumer.Consumer`; those that wait are async. Fetches, heartbeats and
+rebalances run in the background as long as the task group is open. Listeners' methods may be async.
 
 One task at a time may use a consumer: a poll during another poll raises `RuntimeError`. Only `wakeup` may be called
 at any time. A cancelled poll loses no records.
@@ -53,9 +53,9 @@ _CLOSE_SECONDS = 30.0
 
 
 class AsyncConsumer(ConsumerSteering):
-    """A consumer for programs on trio.
+    """A consumer for programs that use trio.
 
-    The configuration has Kafka's keys, as a mapping, as keyword arguments with underscores, or both.
+    `config` has Kafka's keys ("group.id"); keyword arguments are the same keys with underscores (`group_id`).
     """
 
     def __init__(
@@ -78,9 +78,10 @@ class AsyncConsumer(ConsumerSteering):
 
     @knows_other_names("Consumer.close")
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Commit (`enable.auto.commit`), give up partitions, leave the group and end. Safe to call twice.
+        """Commit (`enable.auto.commit`), give up all partitions, leave the group and close all connections. A second `close`
+        has no effect.
 
-        All of it takes at most `timeout` seconds, not counting the time that a listener takes.
+        This takes at most `timeout` seconds, plus the time that a listener needs.
         """
         timeout = poll_seconds(timeout)
         if self._closed:
@@ -114,10 +115,11 @@ class AsyncConsumer(ConsumerSteering):
     def subscribe(
         self, topics: Iterable[str] | str | re.Pattern[str] | SubscriptionPattern, *, listener: Any = None
     ) -> None:
-        """Subscribe to topics, or to all topics whose whole name matches a pattern: the group assigns partitions of them.
+        """Subscribe to topics, or to all topics whose whole name matches a pattern; the group assigns their
+        partitions.
 
-        `listener` is a `RebalanceListener`, or has methods of the same names that are async. The subscription takes effect
-        with the next `poll`.
+        `listener` is a `RebalanceListener`, or an object with async methods of the same names. The subscription takes
+        effect with the next `poll`.
         """
         wanted, heard_by = topics_of(topics), listener_of(listener)
         self._machine.settle()
@@ -135,17 +137,17 @@ class AsyncConsumer(ConsumerSteering):
     @warns_of_milliseconds
     @knows_other_names("Consumer.poll")
     async def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
-        """Return records in order within each partition, at most `max.poll.records`; an empty list after `timeout`
-        seconds.
+        """Return at most `max.poll.records` records, in order within each partition; an empty list if none arrive
+        within `timeout` seconds.
         """
         return await self._poll(poll_seconds(timeout), self._machine.take_records)
 
     async def poll_batches(self, timeout: float = 1.0) -> list[RawBatch]:
-        """Poll as `poll` does, but return whole record batches as unparsed bytes."""
+        """Wait for records as `poll` does, but return whole record batches as unparsed bytes."""
         return await self._poll(poll_seconds(timeout), self._machine.take_batches)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Yield records one by one. As with the blocking consumer, positions include only yielded records."""
+        """Yield records one by one. As in the blocking consumer, positions include only the yielded records."""
         timeout_ms = self.settings.odradek_consumer_timeout_ms
         while True:
             records = await self.poll(timeout=_ITERATION_SECONDS if timeout_ms is None else timeout_ms / 1000)
@@ -155,7 +157,7 @@ class AsyncConsumer(ConsumerSteering):
                 yield record
 
     def wakeup(self) -> None:
-        """Make the running or next `poll` raise `Wakeup`."""
+        """Make the running `poll`, or else the next one, raise `Wakeup`."""
         self._machine.wakeup()
         self.client.step()
 
@@ -205,42 +207,46 @@ class AsyncConsumer(ConsumerSteering):
     # Positions
 
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
-        """Return the next offset that `poll` would return. Raises `RequestTimedOut` if it is not known in time."""
+        """Return the offset of the next record that `poll` would return. Raises `RequestTimedOut` if it is not known
+        in time.
+        """
         operation = self._machine.position(as_topic_partition("partition", partition), self._seconds(timeout))
         return await self.client.run(operation)
 
     async def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition."""
+        """Return the start offset of each partition."""
         keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return await self.client.run(self._machine.offsets_at(keys, end=False, timeout=seconds))
 
     async def end_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the offset behind the last record that this consumer may see, of each partition."""
+        """Return the end offset of each partition: the offset after the last record that this consumer may see."""
         keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return await self.client.run(self._machine.offsets_at(keys, end=True, timeout=seconds))
 
     async def offsets_for_times(
         self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Find the first record at or after a time (milliseconds since 1970) in each partition; None if there is
-        none.
+        """Find the first record of each partition at or after a time in milliseconds since 1970; None if there is no
+        such record.
         """
         return await self.client.run(
             self._machine.offsets_for_times(times_of(times_ms), self._seconds(timeout))
         )
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[Partition]:
-        """Return the topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return the topic's partitions, sorted by number. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
         return await self.client.run(
             self._machine.partitions_of(as_text("topic", topic), self._seconds(timeout))
         )
 
     async def topics(self, timeout: float | None = None) -> set[str]:
-        """Return the names of all topics that this consumer may read; internal ones with `exclude.internal.topics=false`."""
+        """Return the names of all topics that this consumer may read. Internal topics are included with
+        `exclude.internal.topics=false`.
+        """
         seconds, skip_internal = self._seconds(timeout), self.settings.exclude_internal_topics
         return await self.client.run(
             all_topics(self._machine.core, timeout=seconds, skip_internal=skip_internal)
@@ -254,7 +260,7 @@ class AsyncConsumer(ConsumerSteering):
         offsets: Committable | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit these offsets, those of a record, or all positions, and wait for the outcome."""
+        """Commit these offsets, or the offset after a record, or (None) all positions; wait until they are stored."""
         await self.client.run(
             self._machine.commits.commit(self._offsets(offsets), timeout=self._seconds(timeout))
         )
@@ -264,7 +270,7 @@ class AsyncConsumer(ConsumerSteering):
         offsets: Committable | None = None,
         callback: CommitCallback | None = None,
     ) -> None:
-        """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""
+        """Start a commit without waiting for it. A later `poll`, or `close`, calls `callback(offsets, error)`."""
         self._start(
             self._machine.commits.commit_later(self._offsets(offsets), as_callback("callback", callback))
         )
@@ -272,7 +278,7 @@ class AsyncConsumer(ConsumerSteering):
     async def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Ask for the group's committed offsets of these partitions; None for a partition without one."""
+        """Fetch the group's committed offsets of these partitions; None for a partition without a commit."""
         return await self.client.run(
             self._machine.commits.committed(
                 as_topic_partitions("partitions", partitions), self._seconds(timeout)

@@ -1,6 +1,6 @@
 """The async producer: the accumulator and the sender over `AsyncClient`. PORTED; the simulator runs it.
 
-`odradek.trio.open_producer` opens one in a trio program.
+In a trio program, `odradek.trio.open_producer` opens one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOGGER = logging.getLogger("odradek.client")
 
 
 class SentRecord:
-    """A record that was handed to the producer. A program can await its outcome."""
+    """A record that was given to the producer. Its outcome can be awaited."""
 
     __slots__ = ("_batch", "_env", "_index", "_timestamp_ms")
 
@@ -59,11 +59,11 @@ class SentRecord:
         self._timestamp_ms = timestamp_ms
 
     def done(self) -> bool:
-        """True if the record is acknowledged, or has failed for good."""
+        """True if the record was acknowledged, or has finally failed."""
         return self._batch.done
 
     async def result(self) -> RecordMetadata:
-        """Wait until the record is acknowledged, and return its place. Raises the record's error."""
+        """Wait until the record is acknowledged, and return its position in the topic. Raises the record's error."""
         await wait_done(self._env, self._batch)
         return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
 
@@ -77,10 +77,11 @@ async def wait_done(env: Env, batch: Batch) -> None:
 
 
 class AsyncProducer(FamiliarFace, known_as="Producer"):
-    """A producer whose tasks run in `tasks`.
+    """A producer whose tasks run in the task group `tasks`.
 
-    `config` has Kafka's keys. They may also be given as keyword arguments, with `_` for `.`. It ends with `close`, or
-    with the task group; records not sent by then are lost. Raises `ValueError` for a bad configuration.
+    `config` has Kafka's keys. They may also be given as keyword arguments, with `_` for `.`. The producer ends with
+    `close`, or with the task group; records that were not sent by then are lost. Raises `ValueError` for a bad
+    configuration.
     """
 
     def __init__(
@@ -111,7 +112,8 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> SentRecord:
-        """Send a record, and return as soon as it is in a batch; arguments and errors are those of the blocking `Producer.send`.
+        """Add a record to a batch, and return without waiting for the acknowledgement. Arguments and errors are those
+        of the blocking `Producer.send`.
 
         Other tasks may run once per batch.
         """
@@ -151,8 +153,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
             if full or self._sender.sleeps_too_long(clock.monotonic()):
                 self._step()
             if full:
-                # Let the tasks of the connections run: otherwise they would starve beside a program that only
-                # sends.
+                # Let the tasks of the connections run. Otherwise they would starve if a program only sends.
                 await clock.sleep_until(now)
             return record
         return self._sent(batch, timestamp_ms, key, on_delivery)
@@ -178,7 +179,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         return sorted(self.client.core.cluster.topic(topic).partitions)
 
     async def flush(self) -> None:
-        """Wait until every record sent so far has its outcome."""
+        """Wait until every record sent so far is acknowledged or has failed."""
         pending = list(self._accumulator.incomplete)
         self._accumulator.close_all()
         self._accumulator.flushing += 1
@@ -192,18 +193,20 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
     # Transactions: `odradek.client.shells.producer.Producer` documents the calls and their errors.
 
     def limit_transaction_version(self, level_max: int) -> None:
-        """Use this level of `transaction.version` at most, as an older client would. The limit counts from the next
-        transaction on.
+        """Use at most this level of `transaction.version`, like an older client. The limit applies from the next
+        transaction.
         """
         self._of_transactions().level_max = level_max
 
     @property
     def identity(self) -> Identity | None:
-        """The producer id and epoch of the transaction to come, or of the open one; None before `init_transactions`."""
+        """The producer id and epoch of the open transaction, or else of the next one. None before
+        `init_transactions`.
+        """
         return self._of_transactions().current
 
     async def init_transactions(self) -> None:
-        """Prepare for transactions: the first call of a producer with a `transactional.id`."""
+        """Fetch a producer id. This must be the first call of a producer with a `transactional.id`."""
         await self.client.run(self._of_transactions().initialize(self.settings.max_block_ms / 1000))
 
     def begin_transaction(self) -> None:
@@ -223,7 +226,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         await self.client.run(self._of_transactions().send_offsets(commits, group, seconds))
 
     async def commit_transaction(self) -> None:
-        """Wait until all records are written, then commit."""
+        """Wait until all records are written, then commit the transaction."""
         seconds = self.settings.max_block_ms / 1000
         await self.client.run(self._of_transactions().end(commit=True, timeout=seconds))
 
@@ -241,10 +244,10 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         return await self.client.run(self._of_transactions().prepare(self.settings.max_block_ms / 1000))
 
     async def resume(self) -> str | None:
-        """Begin as `init_transactions` does, but leave a prepared transaction undecided (KIP-939).
+        """Start like `init_transactions`, but do not abort a prepared transaction (KIP-939).
 
-        Returns its text, or None if no transaction is undecided. If it equals what `prepare` returned, commit the
-        transaction, else abort it.
+        Returns the text of the prepared transaction, or None if there is none. If it equals the text that `prepare`
+        returned, commit the transaction; otherwise abort it.
         """
         return await self.client.run(self._of_transactions().resume(self.settings.max_block_ms / 1000))
 
@@ -252,7 +255,8 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
     async def transaction(self) -> AsyncIterator[AsyncProducer]:
         """Open a transaction for an `async with` block: commit at its end, abort if an exception ends it.
 
-        A block that is cancelled cannot wait for an abort: `close` makes up for it, or the transaction's timeout.
+        If the block is cancelled, it cannot wait for the abort. Then `close` aborts the transaction, or its timeout
+        does.
         """
         transactions = self._of_transactions()
         self.begin_transaction()
@@ -281,7 +285,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
 
     @contextmanager
     def _failing_transaction(self) -> Iterator[None]:
-        """Fail the transaction when a record is refused before it is in a batch, as in Kafka's client."""
+        """Run a `with` block that adds a record; if the block raises, fail the transaction, as in Kafka's client."""
         try:
             yield
         except (KafkaError, ClientError) as error:
@@ -305,10 +309,10 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
             write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send all records, for at most `timeout` seconds (None: as long as it takes), then end.
+        """Send all records, for at most `timeout` seconds (None: as long as it takes), then close all connections.
 
-        Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. Safe to
-        call twice.
+        Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. A second `close`
+        has no effect.
         """
         timeout = as_seconds("timeout", timeout)
         await self._abort_open_transaction(timeout)
@@ -324,11 +328,13 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
             self.client.close()
 
     def metrics(self) -> dict[str, int]:
-        """Return figures since the start (batches, records, requests, refusals by code) and of this moment."""
+        """Return counters by name: batches, records, requests and refusals since the start, and the present buffer
+        use.
+        """
         return self._sender.statistics()
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Return figures of each partition that was written to, as the blocking producer does."""
+        """Return counters of each partition to which records were sent, as `Producer.partition_metrics` does."""
         return self._accumulator.partition_metrics()
 
     def _step(self) -> None:
@@ -359,7 +365,9 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
             self._room = None
 
     def _send_all(self) -> Operation[None]:
-        """Run the sender. A bug in it ends the producer; every later call and every record raises it."""
+        """Run the sender to its end. If a bug ends it, all records fail with that error, and so does every later
+        call.
+        """
         try:
             yield from self._sender.run()
         except Exception as error:

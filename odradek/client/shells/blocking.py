@@ -1,9 +1,9 @@
 """The blocking client: the core over non-blocking sockets and a selector, in the caller's thread. SHELL.
 
 Every method runs one operation to its end and returns its result. It raises `odradek.wire.errors.KafkaError` when a
-broker answered with an error code, and `odradek.client.errors.ClientError` when no broker answered. One
-client serves one thread at a time. Nothing runs between calls: a connection that a broker closed meanwhile is
-opened again when it is needed.
+broker answered with an error code, and `odradek.client.errors.ClientError` when no broker answered. One client serves
+one thread at a time. Nothing runs between calls. If a broker has closed a connection meanwhile, the next call opens
+another.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """A client without a background thread, for single requests and for protocols of your own.
+    """A client without a background thread, for single requests and for your own protocols.
 
-    It talks to the cluster that answers at `bootstrap` ("host:port,host:port"), in the caller's thread, and serves
-    one thread at a time. Use it as a context manager, or call `close`. Raises `ValueError` for a bad address, and
-    `TypeError` for an address that is no text.
+    `bootstrap` has the addresses of some brokers ("host:port,host:port"). All work is done in the caller's thread;
+    only one thread at a time may call. Use the client as a context manager, or call `close`. Raises `ValueError` for
+    a bad address, and `TypeError` for an address that is not a string.
     """
 
     def __init__(
@@ -51,8 +51,9 @@ class Client:
         timeout_ms: int = 30000,
         config: ClientConfig | None = None,
     ) -> None:
-        """Opens no connection yet. Raises `ValueError` for a bad address in `bootstrap`, `TypeError` for anything but
-        text."""
+        """Make the client. It opens no connection yet. Raises `ValueError` for a bad address in `bootstrap`,
+        `TypeError` for anything but a string.
+        """
         if not isinstance(bootstrap, str):
             raise TypeError(
                 "Client needs addresses as text, as in Client('127.0.0.1:9092'), not "
@@ -69,7 +70,9 @@ class Client:
 
     @cached_property
     def admin(self) -> BlockingAdminMethods:
-        """All methods of `Admin`. They are imported at first use, because a process that only reads then starts faster."""
+        """An object with all methods of `Admin`. It is imported at first use, so that a process that only reads
+        starts faster.
+        """
         from odradek.client.admin.admin_methods import BlockingAdminMethods
 
         return BlockingAdminMethods(self.core, self.run)
@@ -83,7 +86,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. Safe to call twice."""
+        """Close all connections. A second `close` has no effect."""
         self.core.close()
         self._sockets.perform_effects()
         self._sockets.close()
@@ -100,10 +103,10 @@ class Client:
         return task.result()
 
     def begin(self, operation: Operation[T]) -> Task[T]:
-        """Begin an operation and return when its first requests are sent; `finish` waits for its end.
+        """Start an operation, and return when its first requests are sent; `finish` waits for its end.
 
-        Its later steps run in `finish`, or in other calls that run meanwhile. An operation that will not be finished
-        must be abandoned (`core.abandon`).
+        Its further steps run in `finish`, or in any other call of this client. If an operation will not be finished,
+        it must be abandoned (`core.abandon`).
         """
         self.core.tick(time.monotonic())
         task = self.core.start(operation, time.monotonic())
@@ -111,9 +114,9 @@ class Client:
         return task
 
     def finish(self, task: Task[T]) -> T:
-        """Wait for the end of an operation that was begun, and return its result.
+        """Wait for the end of an operation that `begin` started, and return its result.
 
-        An answer that came in time counts, even if `finish` is called late.
+        An answer that arrived in time counts, even if `finish` is called after the deadline.
         """
         self._sockets.handle(self._sockets.select(0))
         try:
@@ -124,9 +127,10 @@ class Client:
         return task.result()
 
     def request(self, message: Any, *, node: int | None = None, timeout_ms: int | None = None) -> Any:
-        """Send one request message (of `odradek.wire.messages`) to broker `node`, or to any, and return its response.
+        """Send one request message (of `odradek.wire.messages`) to the broker `node` (None: any), and return the
+        response.
 
-        Raises `ClientError` when no answer came within `timeout_ms`.
+        Raises `ClientError` if no answer arrives within `timeout_ms`.
         """
         timeout = self.timeout if timeout_ms is None else timeout_ms / 1000
         if node is not None and node not in self.core.cluster.brokers:
@@ -140,15 +144,16 @@ class Client:
     def list_offsets(
         self, wanted: ByPartition[int], *, isolation_level: int = 0
     ) -> dict[TopicPartition, offsets.ListedOffset]:
-        """Find the offset of a time (milliseconds since 1970) in each partition; -2 is the first offset, -1 the end.
+        """Look up an offset in each partition by a time in milliseconds since 1970; -2 means the start offset, -1 the
+        end.
 
-        `isolation_level` 1 counts committed records only. Raises `KafkaError` and `ClientError`.
+        With `isolation_level` 1, only committed records count. Raises `KafkaError` and `ClientError`.
         """
         return self.run(
             offsets.list_offsets(self.core, wanted, timeout=self.timeout, isolation_level=isolation_level)
         )
 
-    # The loop
+    # Waiting for sockets
 
     def _run_until_done(self, task: Task[Any]) -> None:
         self._sockets.perform_effects()

@@ -1,8 +1,8 @@
-"""The log of all clients, `odradek.client`. Lines are written where a slow handler delays no other work. SHELL.
+"""The log of all clients, `odradek.client`. SHELL.
 
-A handler belongs to the application: it may fail, wait, or send with the same client whose lines it gets. So lines
-are written without the client's lock, and a handler's exception ends there. The same is true of `odradek.on.error`,
-which gets all lines from WARNING on.
+A log handler belongs to the application: it may fail, wait, or use the client whose lines it handles. So a line is
+written without the client's lock, at a point where a slow handler delays only the log. Exceptions of a handler are
+ignored. All this is also true of `odradek.on.error`, which gets all lines from WARNING on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odradek.client.core.notes import ERROR, WARNING, Note
 __all__ = ["CRITICAL", "LOGGER", "OnError", "write_error", "write_notes"]
 
 OnError = Callable[[int, str], object]
-"""The application's own function for log lines. It is called with the level and the text of a line."""
+"""The application's own function for log lines, called with the level and the text of a line."""
 
 LOGGER = logging.getLogger("odradek.client")
 CRITICAL = logging.CRITICAL
@@ -31,7 +31,7 @@ def write_notes(notes: Iterable[Note], on_error: OnError | None = None) -> None:
 
 
 def write_error(level: int, text: str, error: BaseException, on_error: OnError | None = None) -> None:
-    """Write a line with an exception's traceback."""
+    """Write a log line with an exception's traceback."""
     _write(level, text, error)
     _report(on_error, level, f"{text}: {error!r}")
 

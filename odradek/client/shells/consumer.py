@@ -5,12 +5,12 @@
         for record in consumer:
             print(record.offset, record.value)
 
-Fetches, heartbeats and rebalances run in a thread of the consumer's own. The thread that polls parses the
-records and calls listeners and callbacks. One thread at a time may use a consumer: a call during another
-thread's raises `RuntimeError`. Only `wakeup` and `statistics` may be called at any time.
+Fetches, heartbeats and rebalances run in a background thread of the consumer. The thread that polls parses the
+records and calls listeners and callbacks. One thread at a time may use a consumer: a call during another thread's
+call raises `RuntimeError`. Only `wakeup` and `statistics` may be called at any time.
 
-Errors: `odradek.wire.errors.KafkaError` with a broker's error code, `odradek.client.errors.ClientError` otherwise; see
-`odradek.client.consumer.consumer_types` for those of a consumer.
+Errors: `odradek.wire.errors.KafkaError` with a broker's error code, `odradek.client.errors.ClientError` otherwise;
+`odradek.client.consumer.consumer_types` has the errors of consumers.
 """
 
 from __future__ import annotations
@@ -63,16 +63,18 @@ T = TypeVar("T")
 _ITERATION_SECONDS = 3600.0
 _CLOSE_SECONDS = 30.0
 _LEAVE_SECONDS = 1.0
-"""The time that a coordinator has to answer a consumer that was not closed."""
+"""Seconds that the coordinator has to answer the LeaveGroup of a consumer that was not closed."""
 _TURN_BYTES = 1 << 19
-"""Bytes of records after which a busy application gives the I/O thread a turn. Otherwise each system call of a fetch
-would wait 5 ms for the interpreter, and fetching ahead would stall."""
+"""Bytes of parsed records after which a poll lets the I/O thread run once. Otherwise each system call of a fetch
+would wait 5 ms for the interpreter, and fetches could not keep up.
+"""
 _TURN_SECONDS_MAX = 0.1
 
 
 def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenate[Consumer, P], T]:
-    """Let only one thread at a time into a method. A listener or a callback may call one from within that thread's
-    own call."""
+    """Make a method raise `RuntimeError` while another thread is in such a method. Listeners and callbacks may call
+    such methods within a call of their own thread.
+    """
 
     @wraps(method)
     def guarded(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -89,34 +91,36 @@ def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenat
 
 @attrs.define(eq=False)
 class _LastCall:
-    """Leaves the group of a consumer that was never closed, without a commit (`leaving.py`)."""
+    """Makes a consumer leave its group if it was never closed; commits nothing (`leaving.py`)."""
 
     machine: ConsumerMachine
     task: Task[None] | None = None
     records_left: int = 0
 
     def begin(self) -> None:
-        """Begin to leave the group."""
+        """Start to leave the group."""
         core = self.machine.core
         self.task = core.start(self.machine.leave("the consumer was not closed", _LEAVE_SECONDS), core.now)
 
     @property
     def is_over(self) -> bool:
-        """True once the coordinator has answered, or the time for its answer is up."""
+        """True once the coordinator has answered the LeaveGroup, or the time for its answer is up."""
         return self.task is not None and self.task.done
 
 
 class Consumer(ConsumerSteering):
     """A client that reads topics, alone or as a member of a group.
 
-    `config` has Kafka's keys ("group.id"), keyword arguments the same with underscores (`group_id`). Use it as a context
-    manager, or call `close`. One thread at a time may use it: a call beside another thread's raises `RuntimeError`. Only
-    `wakeup`, `statistics` and `partition_metrics` may be called from any thread at any time. Raises `ValueError` for a
-    bad configuration.
+    `config` has Kafka's keys ("group.id"); keyword arguments are the same keys with underscores (`group_id`). Use the
+    consumer as a context manager, or call `close`. One thread at a time may use it: a call during another thread's
+    call raises `RuntimeError`. Only `wakeup`, `statistics` and `partition_metrics` may be called from any thread at
+    any time. Raises `ValueError` for a bad configuration.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-        """Connects in the background. Raises `ValueError` for unknown keys and invalid values."""
+        """Create the consumer, which connects in the background. Raises `ValueError` for unknown keys and invalid
+        values.
+        """
         self.settings = ConsumerSettings.from_properties(merged_properties(config, keywords))
         self._listener: RebalanceListener = RebalanceListener()
         self._timeout = self.settings.default_api_timeout_ms / 1000
@@ -144,20 +148,22 @@ class Consumer(ConsumerSteering):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is not None:
-            # The record that an iterator yielded last may have caused the exception: it is not done.
+            # The record that an iterator yielded last may have caused the exception, so it does not count as
+            # processed.
             self._settle(last_is_done=False)
         self.close()
 
     @knows_other_names("Consumer.close")
     @_alone
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Commit (`enable.auto.commit`), give partitions up, leave the group, end. Safe to call twice.
+        """Commit (`enable.auto.commit`), give up all partitions, leave the group and close all connections. A second `close`
+        has no effect.
 
-        All of it takes at most `timeout` seconds, not counting the time that a listener takes. A static member
-        (`group.instance.id`) does not leave: its partitions wait for it for `session.timeout.ms`. If an exception is
-        being handled (`finally`), the record that an iterator yielded last may have caused it. So that record is not
-        committed. Beside a rebalance, `close` waits for the answers to its join. What a listener or a callback raises
-        is raised at the end.
+        This takes at most `timeout` seconds, plus the time that a listener needs. A static member
+        (`group.instance.id`) does not leave: the coordinator keeps its partitions for `session.timeout.ms`. If an
+        exception is being handled (`finally`), the record that an iterator yielded last is not committed, because it
+        may have caused the exception. During a rebalance, `close` waits for the answers to the join. Exceptions of a
+        listener or a callback are raised at the end.
         """
         timeout = poll_seconds(timeout)
         if self._closed:
@@ -182,7 +188,7 @@ class Consumer(ConsumerSteering):
             # Other members get the partitions at once, even if the listener has raised.
             self._io.run(self._machine.leave(reason, _left(deadline)))
 
-    # What to read
+    # Subscriptions
 
     @knows_other_names("Consumer.subscribe")
     @_alone
@@ -192,10 +198,11 @@ class Consumer(ConsumerSteering):
         *,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Subscribe to topics, or to all topics whose whole name matches a pattern: the group assigns partitions of them.
+        """Subscribe to topics, or to all topics whose whole name matches a pattern; the group assigns their
+        partitions.
 
-        A string names one topic. A pattern comes from `re.compile`, or is a `SubscriptionPattern` for the coordinator. The
-        subscription takes effect with the next `poll`, and replaces the former one.
+        A string names one topic. A pattern comes from `re.compile`, or is a `SubscriptionPattern` for the
+        coordinator. The subscription takes effect with the next `poll`, and replaces the former subscription.
         """
         wanted, heard_by = topics_of(topics), listener_of(listener)
         self._settle()
@@ -206,7 +213,7 @@ class Consumer(ConsumerSteering):
 
     @_alone
     def unsubscribe(self) -> None:
-        """Give all partitions up, and leave the group."""
+        """Give up all partitions, and leave the group."""
         self._settle()
         self._leave_group("the consumer unsubscribed", time.monotonic() + self._timeout)
 
@@ -216,30 +223,35 @@ class Consumer(ConsumerSteering):
     @knows_other_names("Consumer.poll")
     @_alone
     def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
-        """Return records, at most `max.poll.records`, in order within each partition; an empty list after `timeout` seconds.
+        """Return at most `max.poll.records` records, in order within each partition; an empty list if none arrive
+        within `timeout` seconds.
 
-        Joins the group, calls the listener, commits when due. May take longer while a listener works.
+        A poll also joins the group, calls the listener, and commits when due. It takes longer than `timeout` if a
+        listener does.
 
         Raises:
-            UndecodableRecord: the next record cannot be decoded; `seek` or `pause` to pass it.
+            UndecodableRecord: the next record cannot be decoded; call `seek` or `pause` to skip it.
             NoOffsetForPartition, OffsetsOutOfRange: there is no position, and `auto.offset.reset` is `none`.
             TruncationDetected: the log was truncated below the position.
             Wakeup: `wakeup` was called.
-            KafkaError: a broker refuses, for instance TOPIC_AUTHORIZATION_FAILED or FENCED_INSTANCE_ID.
+            KafkaError: a broker refused a request, for instance TOPIC_AUTHORIZATION_FAILED or FENCED_INSTANCE_ID.
             RuntimeError: another thread uses the consumer.
         """
         return self._poll(poll_seconds(timeout), self._machine.take_records)
 
     @_alone
     def poll_batches(self, timeout: float = 1.0) -> list[RawBatch]:
-        """Poll as `poll` does, but return whole record batches as unparsed bytes, at most `fetch.max.bytes` and one batch more."""
+        """Wait for records as `poll` does, but return whole record batches as unparsed bytes. The last batch may
+        exceed `fetch.max.bytes`.
+        """
         return self._poll(poll_seconds(timeout), self._machine.take_batches)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Yield records one by one, until the loop is left, or until no record has come for
-        `odradek.consumer.timeout.ms`. During the loop, positions and so commits count only the yielded records.
-        Polled records that were not yielded come with the next loop or poll. If an exception ends a `with` block,
-        the last yielded record is not committed.
+        """Yield records one by one.
+
+        The iterator ends when no record has arrived for `odradek.consumer.timeout.ms`. During the loop, positions and
+        commits include only the yielded records. Polled records that were not yielded are returned by the next loop
+        or poll. If an exception ends a `with` block, the last yielded record is not committed.
         """
         timeout_ms = self.settings.odradek_consumer_timeout_ms
         while True:
@@ -249,7 +261,7 @@ class Consumer(ConsumerSteering):
             yield from self._machine.hand_out(records)
 
     def wakeup(self) -> None:
-        """Make the `poll` that runs, or else the next, raise `Wakeup`; may be called from any thread."""
+        """Make the running `poll`, or else the next one, raise `Wakeup`. It may be called from any thread."""
         with self._io.lock:
             self._machine.wakeup()
         self._io.wake()
@@ -293,7 +305,7 @@ class Consumer(ConsumerSteering):
                 self._machine.settle(last_is_done=last_is_done)
 
     def _after_fork(self) -> None:
-        """Forget, in a forked child, which thread used the consumer, because that thread exists only in the parent."""
+        """Forget which thread was using the consumer, because in a forked child that thread does not exist."""
         self._use = threading.RLock()
 
     def _give_up(self, timeout: float) -> None:
@@ -305,7 +317,9 @@ class Consumer(ConsumerSteering):
 
     @_alone
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
-        """Return the next offset that `poll` would return. Raises `RequestTimedOut` when it is not known in time."""
+        """Return the offset of the next record that `poll` would return. Raises `RequestTimedOut` if it is not known
+        in time.
+        """
         return self._io.run(
             self._machine.position(as_topic_partition("partition", partition), self._seconds(timeout))
         )
@@ -314,7 +328,7 @@ class Consumer(ConsumerSteering):
     def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition."""
+        """Return the start offset of each partition."""
         keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return self._io.run(self._machine.offsets_at(keys, end=False, timeout=seconds))
 
@@ -322,7 +336,7 @@ class Consumer(ConsumerSteering):
     def end_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the offset behind the last record that this consumer may see, of each partition."""
+        """Return the end offset of each partition: the offset after the last record that this consumer may see."""
         keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return self._io.run(self._machine.offsets_at(keys, end=True, timeout=seconds))
 
@@ -330,17 +344,21 @@ class Consumer(ConsumerSteering):
     def offsets_for_times(
         self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Find the first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
+        """Find the first record of each partition at or after a time in milliseconds since 1970; None if there is no
+        such record.
+        """
         return self._io.run(self._machine.offsets_for_times(times_of(times_ms), self._seconds(timeout)))
 
     @_alone
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[Partition]:
-        """Return the topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return the topic's partitions, sorted by number. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
         return self._io.run(self._machine.partitions_of(as_text("topic", topic), self._seconds(timeout)))
 
     @_alone
     def topics(self, timeout: float | None = None) -> set[str]:
-        """Return the names of all topics that this consumer may read; internal ones with `exclude.internal.topics=false`."""
+        """Return the names of all topics that this consumer may read. Internal topics are included with
+        `exclude.internal.topics=false`.
+        """
         seconds, skip_internal = self._seconds(timeout), self.settings.exclude_internal_topics
         return self._io.run(all_topics(self._machine.core, timeout=seconds, skip_internal=skip_internal))
 
@@ -353,10 +371,11 @@ class Consumer(ConsumerSteering):
         offsets: Committable | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit these offsets (the next to be read), or a processed record, or all positions, and wait for it.
+        """Commit these offsets (of the next records to read), or the offset after a record, or (None) all positions;
+        wait until they are stored.
 
-        A record stands for the offset behind it, in its partition alone. Beside a rebalance it waits for the new
-        generation, at most `timeout` seconds.
+        If `offsets` is a record, only the offset after it is committed, in its partition. During a rebalance the
+        commit waits for the new generation, at most `timeout` seconds.
 
         Raises:
             CommitRefused: some partitions were refused; `errors` has the error of each.
@@ -374,7 +393,7 @@ class Consumer(ConsumerSteering):
         offsets: Committable | None = None,
         callback: CommitCallback | None = None,
     ) -> None:
-        """Commit without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""
+        """Start a commit without waiting for it. A later `poll`, or `close`, calls `callback(offsets, error)`."""
         self._io.start(
             self._machine.commits.commit_later(self._offsets(offsets), as_callback("callback", callback))
         )
@@ -383,14 +402,14 @@ class Consumer(ConsumerSteering):
     def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Ask for the group's committed offsets of these partitions; None for a partition without one."""
+        """Fetch the group's committed offsets of these partitions; None for a partition without a commit."""
         return self._io.run(
             self._machine.commits.committed(
                 as_topic_partitions("partitions", partitions), self._seconds(timeout)
             )
         )
 
-    # How calls reach the core
+    # Access to the core
 
     @_alone
     def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:

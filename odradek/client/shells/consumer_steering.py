@@ -1,7 +1,7 @@
-"""Those calls of a consumer that do not wait: choose partitions and positions, pause and resume. Both shells share
-them. PURE.
+"""The consumer methods that never wait: choosing partitions and positions, pausing, resuming. Both shells share them.
+PURE.
 
-Each shell defines how a change reaches its core: under a lock from one thread at a time, or directly.
+Each shell defines how a method reaches its core: the blocking one under a lock, the async one directly.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ from odradek.wire.topic_partition import TopicPartition
 
 T = TypeVar("T")
 Committable: TypeAlias = ByPartition[OffsetAndMetadata | int] | ConsumerRecord
-"""The argument of a commit: the next offsets to be read, or a record that has been handled."""
+"""The argument of a commit: the offsets of the next records to read, or a record that has been processed."""
 
 
 class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
-    """The calls that do not wait. `_machine` is the shell's; a call waits `_timeout` seconds by default."""
+    """The consumer methods that never wait. A shell provides `_machine`, and `_timeout`: the default timeout of calls
+    in seconds.
+    """
 
     _machine: ConsumerMachine
     _timeout: float
@@ -48,22 +50,24 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
 
     @abstractmethod
     def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:
-        """Change the machine and step the core. With `settles`, the records that were yielded count as done first."""
+        """Change the consumer machine and step the core. With `settles`, the records that an iterator has yielded
+        count as processed before the change.
+        """
 
     @abstractmethod
     def _look(self, question: Callable[[], T]) -> T:
-        """Read from the machine, as a call of the one thread that uses the consumer."""
+        """Read from the consumer machine. Only the thread or task that uses the consumer may call this."""
 
     @abstractmethod
     def _peek(self, question: Callable[[], T]) -> T:
-        """Ask the machine, from any thread."""
+        """Read from the consumer machine, from any thread."""
 
-    # What to read
+    # Partitions and topics
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without the group's assignment.
+        """Read exactly these partitions, without a group assignment.
 
-        The group's committed offsets are used if there is a `group.id`.
+        If there is a `group.id`, reading starts at the group's committed offsets.
         """
         keys = as_topic_partitions("partitions", partitions)
         self._change(lambda: self._machine.assign_manually(keys))
@@ -73,36 +77,41 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         return self._look(lambda: set(self._machine.subscription.partitions))
 
     def subscription(self) -> set[str]:
-        """Return the topics subscribed to, or those that match the pattern. Topics that the coordinator matches are not
-        known here."""
+        """Return the subscribed topics, or the topics that match the subscribed pattern. If the coordinator matches
+        the pattern, the topics are unknown, and the set is empty.
+        """
         return self._look(lambda: set(self._machine.subscription.topics))
 
     # Positions
 
     def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
-        """Go on at `offset`. Raises `ValueError` unless the partition is assigned."""
+        """Set the position of a partition to `offset`. Raises `ValueError` if the partition is not assigned."""
         key = as_topic_partition("partition", partition)
         offset = as_integer("offset", offset, most=INT64_MAX)
         leader_epoch = as_integer("leader_epoch", leader_epoch, -1)
         self._change(lambda: self._machine.seek(key, offset, leader_epoch))
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go on at the first offset of these partitions; without arguments, of all that are assigned."""
+        """Set the position to the start of these partitions; without arguments, of all assigned partitions."""
         keys = as_topic_partitions("partitions", partitions)
         self._change(lambda: self._machine.reset(keys, "earliest"))
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go on at the end that each partition has at the next poll; without arguments, for all that are assigned."""
+        """Set the position to the end that each of these partitions has at the next poll; without arguments, of all
+        assigned partitions.
+        """
         keys = as_topic_partitions("partitions", partitions)
         self._change(lambda: self._machine.reset(keys, "latest"))
 
     def pause(self, *partitions: tuple[str, int]) -> None:
-        """Return no records of these partitions until they are resumed. The consumer keeps them, without a rebalance."""
+        """Pause these partitions: polls return none of their records until `resume`. They stay assigned, without a
+        rebalance.
+        """
         keys = as_topic_partitions("partitions", partitions)
         self._change(lambda: self._machine.pause(keys, paused=True))
 
     def resume(self, *partitions: tuple[str, int]) -> None:
-        """Go on with partitions that were paused."""
+        """Resume paused partitions, so that polls return their records again."""
         keys = as_topic_partitions("partitions", partitions)
         self._change(lambda: self._machine.pause(keys, paused=False))
 
@@ -111,7 +120,7 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         return self._look(self._machine.paused)
 
     def lag(self, partition: tuple[str, int]) -> int | None:
-        """Return the offsets from the position to the partition's end, by the last fetch; None while they are unknown."""
+        """Return how many offsets the position is behind the partition's end, as of the last fetch; None if unknown."""
         key = as_topic_partition("partition", partition)
         return self._look(lambda: self._machine.lag(key))
 
@@ -119,18 +128,20 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
 
     @property
     def member_id(self) -> str:
-        """The id of this member, made by the coordinator or, with the new protocol, by this client. Empty outside of a group."""
+        """The member id of this consumer; empty outside of a group. The coordinator chose it, or in the new protocol
+        this client.
+        """
         return self._peek(self._machine.member_id)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return this member's place in its group, for `Producer.send_offsets_to_transaction` (KIP-447).
+        """Return the member id and generation of this consumer, for `Producer.send_offsets_to_transaction` (KIP-447).
 
         Raises `ValueError` without a `group.id`.
         """
         return self._peek(self._machine.group_metadata)
 
     def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
-        """Make the group assign its partitions again, beginning with the next poll.
+        """Make the group assign its partitions again, starting with the next poll.
 
         It has no effect in a group of the new protocol, where the coordinator decides.
         """
@@ -138,19 +149,19 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         self._change(lambda: self._machine.enforce_rebalance(reason), settles=False)
 
     def statistics(self) -> dict[str, int | str]:
-        """Return figures of this moment. May be called from any thread."""
+        """Return the consumer's counters and its present state by name. It may be called from any thread."""
         return self._peek(self._machine.statistics)
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Return figures of each partition since it was assigned: `position`, `lag`, `records` and `bytes`.
+        """Return `position`, `lag`, `records` and `bytes` of each assigned partition.
 
-        `bytes` counts whole batches, as they were fetched. -1 stands for a figure that is not known yet. May be called from
-        any thread.
+        `records` and `bytes` count since the assignment; `bytes` counts whole batches as they were fetched. An
+        unknown value is -1. It may be called from any thread.
         """
         return self._peek(self._machine.partition_metrics)
 
     def _offsets(self, offsets: Committable | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Collect the offsets to commit: these, or the offset behind a record, or all positions."""
+        """Return the offsets to commit: the given offsets, the offset after a given record, or all positions."""
         if offsets is None:
             return self._peek(self._all_positions)
         if isinstance(offsets, ConsumerRecord):
@@ -164,7 +175,7 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         return self._timeout if seconds is None else seconds
 
     def _run_callbacks(self) -> None:
-        """Call the callbacks of commits that ended, in the thread or task that polls."""
+        """Call the callbacks of completed commits, in the thread or task that polls."""
         completed = self._machine.commits.completed
         while completed:
             callback, offsets, error = completed.popleft()
@@ -172,7 +183,9 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
                 callback(offsets, error)
 
     def _run_last_callbacks(self) -> None:
-        """Run all callbacks that are left. Raises the first of their errors once each has been called."""
+        """Call the callbacks of all completed commits. Afterwards raise the first exception that one of them has
+        raised.
+        """
         errors = []
         while self._machine.commits.completed:
             try:
@@ -188,7 +201,7 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
 
 
 def poll_seconds(timeout: float) -> float:
-    """Return how long a poll may wait. Raises `TypeError` and `ValueError`."""
+    """Check the timeout of a poll, and return it in seconds. Raises `TypeError` and `ValueError`."""
     seconds = as_seconds("timeout", timeout)
     if seconds is None:
         raise TypeError("timeout is None, expected a number of seconds")
@@ -198,7 +211,9 @@ def poll_seconds(timeout: float) -> float:
 def topics_of(
     topics: Iterable[str] | str | re.Pattern[str] | SubscriptionPattern,
 ) -> list[str] | re.Pattern[str] | SubscriptionPattern:
-    """Check the topics or the pattern to subscribe to, read once. Raises `TypeError` and `ValueError`."""
+    """Check the topics or the pattern of a subscription, and return them; an iterable is read once. Raises
+    `TypeError` and `ValueError`.
+    """
     if isinstance(topics, SubscriptionPattern):
         return topics
     if isinstance(topics, re.Pattern):
@@ -213,7 +228,7 @@ def topics_of(
 
 
 def listener_of(listener: Any) -> Any:
-    """Check a rebalance listener; returns it. Raises `TypeError`."""
+    """Check a rebalance listener, and return it. Raises `TypeError`."""
     if listener is None:
         return RebalanceListener()
     methods = ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost")
@@ -223,7 +238,7 @@ def listener_of(listener: Any) -> Any:
 
 
 def times_of(times_ms: ByPartition[int]) -> dict[TopicPartition, int]:
-    """Return times by partition. Raises `TypeError` and `ValueError`."""
+    """Check a mapping of times by partition, and return it. Raises `TypeError` and `ValueError`."""
     return by_partition("times_ms", times_ms, partial(as_integer, most=INT64_MAX))
 
 

@@ -1,5 +1,5 @@
-"""Calls by the method and argument names of other Kafka clients: the error names ours. Both shells share this. PURE
-but for the log.
+"""Errors for calls with the method or argument names of other Kafka clients: they name the equivalent here. Both
+shells share this. PURE except for the log.
 
 The names are in `odradek.client.core.familiar_names`.
 """
@@ -18,12 +18,14 @@ __all__ = ["SECONDS_USUAL_MAX", "FamiliarFace", "knows_other_names", "warns_of_m
 
 F = TypeVar("F", bound=Callable[..., Any])
 SECONDS_USUAL_MAX = 300.0
-"""A poll time, given by position, above which milliseconds were most likely meant."""
+"""A positional timeout of a poll above this number was most likely meant in milliseconds."""
 
 
 class _Elsewhere:
-    """A method of other clients that has another name here: the error names it. A `__getattr__` would do as well, but
-    it makes each attribute of a client slower, and `send` uses many.
+    """A descriptor for a method of other clients that has another name here: reading it raises an error with that
+    name.
+
+    A `__getattr__` would make each attribute of a client slower, and `send` uses many.
     """
 
     def __init__(self, name: str, ours: str) -> None:
@@ -32,13 +34,13 @@ class _Elsewhere:
 
     def __get__(self, instance: object, owner: type) -> Any:
         raise AttributeError(
-            f"{owner.__name__!r} object has no attribute {self._name!r}: here it is {self._ours}"
+            f"{owner.__name__!r} object has no attribute {self._name!r}. In this client: {self._ours}"
         )
 
 
 class FamiliarFace:
-    """A client whose errors translate other libraries' names of methods. `known_as` is its class in the table of
-    names.
+    """The base of clients that explain the method names of other libraries in errors. `known_as` is the class's name
+    in the table of names.
     """
 
     def __init_subclass__(cls, known_as: str = "", **keywords: Any) -> None:
@@ -49,7 +51,7 @@ class FamiliarFace:
 
 
 def knows_other_names(method_name: str) -> Callable[[F], F]:
-    """Let a method name its own arguments in the error, if it is called with another client's keywords."""
+    """Make a method explain keyword arguments of other clients: the error names the argument to use instead."""
     known = {each.name: each.ours.replace("`", "") for each in FAMILIAR_ARGUMENTS if each.of == method_name}
 
     def decorate(method: F) -> F:
@@ -57,7 +59,9 @@ def knows_other_names(method_name: str) -> Callable[[F], F]:
         def called(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             for name in kwargs:
                 if name in known:
-                    raise TypeError(f"{method.__name__} has no argument {name!r}: here it is {known[name]}")
+                    raise TypeError(
+                        f"{method.__name__} has no argument {name!r}. In this client: {known[name]}"
+                    )
             return method(self, *args, **kwargs)
 
         return cast(F, called)
@@ -66,7 +70,7 @@ def knows_other_names(method_name: str) -> Callable[[F], F]:
 
 
 def warns_of_milliseconds(method: F) -> F:
-    """Let a poll warn once if its time, given by position, looks like milliseconds."""
+    """Make a poll method log one warning if its positional timeout looks like milliseconds."""
 
     @wraps(method)
     def called(self: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -1,26 +1,25 @@
-"""A core in a thread of its own, for clients that go on while the application does something else. SHELL.
+"""Runs a core in a background thread, for clients that work while the application does something else. SHELL.
 
 Theory of operation
 -------------------
 The thread waits for sockets without the lock and steps the core under it. Other threads hand over operations
-(`start`, `run`) or functions (`post`). These wait in a queue that the thread takes in. So one thread alone steps the
-core, and a KeyboardInterrupt in the application cannot hit it half-way through a step.
+(`start`, `run`) or functions (`post`). These wait in a queue until the thread takes them. So only this thread steps
+the core, and a KeyboardInterrupt in the application cannot interrupt a step.
 
 Rules
 -----
-* A thread that reads or changes what the core or an operation owns holds `lock`. If the client's thread
-  should act upon the change, the other one calls `wake` afterwards. A thread that holds `lock` waits for
-  nothing.
+* A thread must hold `lock` while it reads or changes data of the core or of an operation. If the client's thread
+  should react to the change, the other thread calls `wake` afterwards. A thread that holds `lock` waits for nothing.
 * An exception in the thread is a bug. It ends the client: every operation, running and later ones, raises it.
-* Applications' callbacks run in the client's thread without the lock (`defer`), so they may take locks of
-  their own. So do the handlers of the log.
-* A program that computes all the time leaves other threads little but waiting for the interpreter.
-  `give_turn` waits until the thread has taken one whole turn. That costs two switches of threads. Without it,
-  the thread would wait five milliseconds (CPython's switch interval) for each of its system calls.
-* `close` ends all operations with `ClientClosed`. The thread is a daemon: the process may end while a client
-  is open. `odradek.client.shells.leaving` says what happens then.
-* A forked child has the client but not its thread: there it is failed from the start, and its connections are the
-  parent's alone. A child makes clients of its own.
+* Applications' callbacks run in the client's thread without the lock (`defer`), so they may take locks of their own.
+  So do the handlers of the log.
+* If a program computes all the time, other threads mostly wait for the interpreter. `give_turn` waits until the
+  client's thread has made one round of its loop. That costs two switches of threads. Without it, the thread would
+  wait five milliseconds (CPython's switch interval) for each of its system calls.
+* `close` ends all operations with `ClientClosed`. The thread is a daemon: the process may end while a client is open.
+  `odradek.client.shells.leaving` says what happens then.
+* A forked child has a copy of the client, but not its thread. There the client counts as failed, and it leaves the
+  parent's connections alone. A child must make its own clients.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ _DRAIN_SECONDS_MAX = 1.0
 
 
 class IoThread:
-    """A core in a thread of its own.
+    """Runs a core in a background thread.
 
-    `bootstrap` holds (host, port) pairs; `name` is the thread's. Opens no connection yet.
+    `bootstrap` has (host, port) pairs; `name` is the thread's name. It opens no connection yet.
     """
 
     def __init__(self, bootstrap: Sequence[tuple[str, int]], config: ClientConfig, name: str) -> None:
@@ -74,9 +73,9 @@ class IoThread:
         self._failure: BaseException | None = None
         self._is_over: Callable[[], bool] | None = None
         self.on_fork: Callable[[], None] | None = None
-        """Called in a forked child. It must not wait for anything, and may use only locks that it makes anew."""
+        """Called in a forked child. It must not wait for anything, and may use only locks that it has made itself."""
         self.on_end: Callable[[], object] | None = None
-        """Called after the thread has ended all operations."""
+        """Called in the client's thread, after it has ended all operations."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         _FORKABLE.add(self)
         self._thread.start()
@@ -88,18 +87,19 @@ class IoThread:
 
     @property
     def closed(self) -> bool:
-        """True if `close` was called, or the thread failed."""
+        """True if `close` was called, or an error has ended the thread."""
         return self._closing.is_set()
 
     def is_own_thread(self) -> bool:
-        """True if the caller is a callback in the client's thread, which must not wait for it."""
+        """True if the caller runs in the client's thread (in a callback), and so must not wait for that thread."""
         return threading.current_thread() is self._thread
 
     def run(self, operation: Operation[T], timeout_seconds: float | None = None) -> T:
-        """Run an operation to its end, from any thread but the client's own (that is: not from callbacks).
+        """Run an operation to its end, and return its result. Any thread may call this except the client's own
+        (callbacks).
 
-        Raises the operation's errors; `RequestTimedOut` when `timeout_seconds` have passed; `ClientClosed`. A timeout
-        or a KeyboardInterrupt ends the operation where it stands.
+        Raises the operation's errors, `RequestTimedOut` after `timeout_seconds`, and `ClientClosed`. A timeout or a
+        KeyboardInterrupt ends the operation at its current wait.
         """
         if self.is_own_thread():
             raise RuntimeError("a callback must not wait for its own client")
@@ -114,7 +114,7 @@ class IoThread:
         return task.result()
 
     def start(self, operation: Operation[T], on_done: Callable[[], None] | None = None) -> Task[T]:
-        """Begin an operation, from any thread; `on_done` is called in the client's thread, under the lock."""
+        """Start an operation, from any thread. `on_done` is called in the client's thread, under the lock."""
         task = Task(operation)
         task.on_done = on_done
         self.post(lambda: self._begin(task))
@@ -127,11 +127,11 @@ class IoThread:
         self._posted.append(function)
         self.wake()
         if self._closing.is_set():
-            # The thread may have looked at the queue for the last time between the check and the append.
+            # The thread may have emptied the queue for the last time between the check and the append.
             self._end()
 
     def wake(self) -> None:
-        """Let the thread step the core again. Costs little while the thread is awake."""
+        """Make the thread step the core again. This costs little while the thread is awake."""
         if self._asleep:
             self._asleep = False
             try:
@@ -143,13 +143,15 @@ class IoThread:
                     raise
 
     def defer(self, function: Callable[[], None]) -> None:
-        """Let `function` run in the client's thread, without the lock. Its exceptions are logged."""
+        """Call `function` later in the client's thread, without the lock. Its exceptions are logged."""
         self._deferred.append(function)
         if not self.is_own_thread():
             self.wake()
 
     def give_turn(self, seconds_max: float) -> None:
-        """Wait until the thread has looked at its sockets and at the core; not from the thread itself."""
+        """Wait until the client's thread has checked its sockets and stepped the core, at most `seconds_max`. Do
+        nothing in that thread itself.
+        """
         if self.is_own_thread():
             return
         taken = threading.Event()
@@ -158,9 +160,9 @@ class IoThread:
         taken.wait(seconds_max)
 
     def close(self, drain_seconds_max: float = _DRAIN_SECONDS_MAX) -> None:
-        """End all operations and connections, and the thread. Safe to call twice, from any thread.
+        """End all operations, close all connections, and end the thread. Any thread may call this; a second call has no effect.
 
-        Bytes that the system has not taken yet may still be sent for `drain_seconds_max`.
+        Bytes that the kernel has not accepted yet may still be sent for `drain_seconds_max`.
         """
         self._drain_seconds_max = drain_seconds_max
         self._closing.set()
@@ -169,16 +171,17 @@ class IoThread:
             self._thread.join()
 
     def end_when(self, is_over: Callable[[], bool]) -> None:
-        """End the thread by itself once this is true, without a `close`. Called in the thread."""
+        """Make the thread end once `is_over()` is true, without a `close`. Called in the client's thread."""
         self._is_over = is_over
 
     def wait_for_end(self, seconds_max: float) -> None:
-        """Wait until the thread has ended."""
+        """Wait until the thread has ended, at most `seconds_max`."""
         self._thread.join(seconds_max)
 
     def after_fork(self) -> None:
-        """End in a forked child, without touching the connections. The lock may be held by a thread that exists only in
-        the parent."""
+        """Make the client fail in a forked child, and leave its connections alone. It gets a new lock, because a
+        thread that exists only in the parent may hold the old one.
+        """
         self.lock = threading.RLock()
         self._failure = RuntimeError(
             "this process was forked from the process that made the client: make a client in this process"
@@ -205,7 +208,7 @@ class IoThread:
         try:
             while not self._closing.is_set():
                 with self.lock:
-                    # From here on, other threads send a byte to wake us, so we miss nothing that they did.
+                    # From here on, other threads send a byte to wake this thread, so it misses nothing that they do.
                     self._asleep = True
                     self._take_posted()
                     self.core.tick(time.monotonic())
@@ -274,7 +277,7 @@ class IoThread:
             self.core.adopt(task, time.monotonic())
 
     def _end(self) -> None:
-        """Close the core. Functions that were posted too late get `ClientClosed`."""
+        """Close the core. Functions that are posted later get `ClientClosed`."""
         with self.lock:
             self._take_posted()
             if not self.core.closed:

@@ -1,18 +1,19 @@
-"""Clients that nobody closed: dropped by the program, or open when the process ends. SHELL.
+"""Ends clients that were never closed: the program dropped them, or they are open when the process ends. SHELL.
 
 Rules
 -----
-* A producer that is dropped sends what it has, as long as `delivery.timeout.ms` lets it; then its thread ends.
-* When the process ends, all producers together have `EXIT_SECONDS` to send what they have. One warning counts the rest. An
-  open transaction is not committed.
-* A consumer that is dropped, or whose process ends, commits nothing, since its records may be undone. It
-  leaves its group, so that others get its partitions at once; a static member stays.
-* A process of `multiprocessing` that was forked ends without `atexit`. What multiprocessing runs at its end counts there.
-* The clients' own threads do the work: at the end of a process Python starts no thread any more.
+* A dropped producer sends its records within `delivery.timeout.ms`; then its thread ends.
+* When the process ends, all producers together have `EXIT_SECONDS` to send their records. One warning counts the
+  records that were not sent. An open transaction is not committed.
+* A consumer that is dropped, or whose process ends, commits nothing, since its last records may be unprocessed. It
+  leaves its group, so that other members get its partitions at once. A static member stays.
+* A forked process of `multiprocessing` ends without `atexit`. There the finalizers of `multiprocessing` are used
+  instead.
+* The clients' own threads do the work, because Python starts no new threads at the end of a process.
 * A forked child has none of its parent's clients, and leaves them alone.
 
-A face (`Producer`, `Consumer`, `Admin`) is dropped when nothing refers to it. A reference from its own thread
-counts, too, so code in that thread refers only to the parts of the face.
+A client object (`Producer`, `Consumer`, `Admin`; here called face) is dropped when nothing refers to it. A reference
+from its own thread counts as well. So code in that thread refers only to parts of the client object.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from odradek.client.shells.io_thread import IoThread
 __all__ = ["EXIT_SECONDS", "Leaver", "NothingToLeave", "leave_when_dropped", "weak_call"]
 
 _BEFORE_QUEUES = 1000
-"""A priority among the acts with which multiprocessing ends a process: higher ones come first."""
+"""The priority of `_at_exit` among the finalizers of `multiprocessing`; those with a higher priority run earlier."""
 EXIT_SECONDS = 5.0
-"""The time that all clients of a process have together when it ends."""
+"""The seconds that all clients of a process have together when the process ends."""
 
 
 class Leaver(Protocol):
@@ -47,11 +48,11 @@ class Leaver(Protocol):
     """
 
     def begin(self) -> None:
-        """Begin to send the records that are there, or to leave the group."""
+        """Start the last actions: send the waiting records, or leave the group."""
 
     @property
     def is_over(self) -> bool:
-        """True once nothing is left to wait for."""
+        """True once the last actions have ended, so that the thread may end."""
 
     @property
     def records_left(self) -> int:
@@ -66,19 +67,19 @@ class NothingToLeave:
     records_left: int = 0
 
     def begin(self) -> None:
-        """Do nothing."""
+        """Return at once: an admin client needs no last actions."""
 
 
 @attrs.define(eq=False)
 class Leaving:
-    """The ways in which a client that was never closed ends."""
+    """Ends a client that was never closed, when it is dropped or the process ends."""
 
     io: IoThread
     leaver: Leaver
     _has_begun: bool = False
 
     def begin(self) -> None:
-        """Begin, from any thread. The client's thread ends when it is over."""
+        """Start the client's last actions; any thread may call this. The client's thread ends when they are over."""
         if self.io.closed or self._has_begun:
             return
         self._has_begun = True
@@ -97,7 +98,9 @@ open_clients: dict[Leaving, None] = {}
 
 
 def leave_when_dropped(face: object, io: IoThread, leaver: Leaver) -> None:
-    """Register an open client. `leaver` refers to the parts of the face, and not to the face."""
+    """Register an open client, to end it when `face` (the client object) is dropped. `leaver` must not refer to
+    `face`, only to its parts.
+    """
     _watch_the_end_of_a_child()
     leaving = Leaving(io, leaver)
     open_clients[leaving] = None
@@ -107,7 +110,9 @@ def leave_when_dropped(face: object, io: IoThread, leaver: Leaver) -> None:
 
 
 def weak_call(method: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls a method while the method's object is alive, and does not keep the object alive."""
+    """Return a function that calls a method while the method's object is alive. The function does not keep the object
+    alive.
+    """
     weak = weakref.WeakMethod(method)
 
     def call() -> None:
@@ -119,7 +124,9 @@ def weak_call(method: Callable[[], None]) -> Callable[[], None]:
 
 
 def _watch_the_end_of_a_child() -> None:
-    """Have `_at_exit` called also where `multiprocessing` ends this process. Register it once in each process."""
+    """Register `_at_exit` as a finalizer of `multiprocessing`, in a process that was started by it. Register it once
+    in each process.
+    """
     if "multiprocessing.process" not in sys.modules or os.getpid() in _children_ends:
         return
     from multiprocessing.process import parent_process
@@ -132,11 +139,11 @@ def _watch_the_end_of_a_child() -> None:
 
 
 _children_ends: set[int] = set()
-"""The ids of processes in which `multiprocessing` calls `_at_exit` at the end."""
+"""The ids of the processes in which `_at_exit` is a finalizer of `multiprocessing`."""
 
 
 def _at_exit() -> None:
-    """End all open clients, within a time for all together."""
+    """End all open clients, within `EXIT_SECONDS` for all together. Warn about records that were not sent."""
     deadline = time.monotonic() + EXIT_SECONDS
     waiting = [each for each in open_clients if not each.io.closed]
     for each in waiting:
@@ -146,7 +153,7 @@ def _at_exit() -> None:
     left = sum(each.leaver.records_left for each in waiting)
     if left:
         text = (
-            f"{left} records were given up: the process ended, and they were not sent within "
+            f"{left} records were not delivered: the process ended, and they could not be sent within "
             f"{EXIT_SECONDS:g} s"
         )
         write_notes([Note(WARNING, text)])

@@ -1,7 +1,7 @@
 """The blocking producer: records are sent in the background, each with a future for its outcome. SHELL.
 
-`send` puts a record into a batch and returns at once; a thread (`IoThread`) runs the sender that ships the batches.
-All decisions are in `accumulator.py` and `sender.py`.
+`send` puts a record into a batch and returns at once. A background thread (`IoThread`) runs the sender, which sends
+the batches. All decisions are in `accumulator.py` and `sender.py`.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
 _LOGGER = logging.getLogger("odradek.client")
 
 _TURN_BYTES = 64 << 10
-"""Bytes of full batches after which `send` gives the sending thread a turn."""
+"""Bytes of full batches after which `send` lets the sending thread run once."""
 _TURN_SECONDS_MAX = 0.1
 _BATCH_BYTES_MIN = 1024
-"""The least cost of a batch, counted in bytes."""
+"""The least number of bytes that a batch counts for, because each batch has a cost."""
 
 
 @attrs.define(eq=False)
 class _End:
-    """The end of a producer's work. The thread refers to this object, and the object only to parts of the producer
+    """Ends a producer's work. The thread refers to this object, which refers only to parts of the producer
     (`leaving.py`).
     """
 
@@ -84,7 +84,9 @@ class _End:
     failure: BaseException | None = None
 
     def send_all(self, io: IoThread) -> Operation[None]:
-        """Run the sender. A bug in it ends the producer; every later call and every record raises it."""
+        """Run the sender to its end. If a bug ends it, all records fail with that error, and so does every later
+        call.
+        """
         try:
             yield from self.sender.run()
         except Exception as error:
@@ -98,38 +100,39 @@ class _End:
         self.because = f"the producer failed: {error!r}"
 
     def stopped(self, io: IoThread) -> None:
-        """Fail all records that are left, because the sender has ended, by `close` or by a failure."""
+        """Fail all records without an outcome, because the sender has ended: by `close`, or by an error."""
         self.closing = True
         if self.failure is None and io.failure is not None:
             self._failed(io.failure)
         self.sender.fail_unacknowledged(self.failure)
         self.room.notify_all()
 
-    # For a producer that is never closed
+    # For a producer that was never closed
 
     def begin(self) -> None:
-        """Send the queued records, and accept no more."""
+        """Start to send the waiting records, and accept no further records."""
         self.closing = True
         self.sender.closing = True
         self.sender.signal.notify()
 
     @property
     def is_over(self) -> bool:
-        """True once each record has its outcome."""
+        """True once every record is acknowledged or has failed."""
         return not self.accumulator.incomplete
 
     @property
     def records_left(self) -> int:
-        """The number of records without an outcome."""
+        """The number of records that are neither acknowledged nor failed."""
         return sum(batch.record_count or len(batch.rows) for batch in list(self.accumulator.incomplete))
 
 
 class Producer(FamiliarFace, known_as="Producer"):
-    """A client that writes records; `config` has Kafka's keys ("linger.ms"), keyword arguments the same (`linger_ms`).
+    """A client that writes records. `config` has Kafka's keys ("linger.ms"); keyword arguments are the same keys with
+    underscores (`linger_ms`).
 
-    Safe for several threads. Use it as a context manager, or call `close`. A producer that is dropped sends the
-    records that it has. When the process ends, all producers have 5 s together; a warning counts the records that
-    were given up. Raises `ValueError` for a bad configuration.
+    Several threads may use it. Use it as a context manager, or call `close`. A producer that is dropped still sends
+    its waiting records. When the process ends, all producers together have 5 s to send theirs; a warning counts the
+    records that were not sent. Raises `ValueError` for a bad configuration.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
@@ -168,20 +171,20 @@ class Producer(FamiliarFace, known_as="Producer"):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
-        """Send a record in the background, and return a future for its place.
+        """Send a record in the background, and return a future for its position in the topic.
 
         `value` and `key` are bytes or None, or values for the serializers; a bytearray is copied. `headers` are pairs
-        of a str and bytes, read once. `timestamp_ms` None is the present. Blocks for at most `max.block.ms`, when the
-        topic's partitions are not known yet or `buffer.memory` is in use. `on_delivery(error, delivered)` is called
-        once there is an outcome, in the producer's thread (`Delivered`).
+        of a str and bytes, read once. `timestamp_ms` None means the present. The call blocks for at most
+        `max.block.ms` if the topic's partitions are unknown, or `buffer.memory` is full. `on_delivery(error,
+        delivered)` is called in the producer's thread once the record is acknowledged or has failed (`Delivered`).
 
         Raises:
             KafkaError: MESSAGE_TOO_LARGE (above `max.request.size`), or the broker's error for the topic.
             BufferFull: no memory within `max.block.ms`.
             ClientError: no metadata within `max.block.ms`, or the producer is closed.
-            TransactionError: the transaction can only be aborted, or the producer only be closed.
-            IllegalTransactionCall: a producer with a `transactional.id` has no open transaction.
-            TypeError, ValueError: an argument, which the text names, is wrong.
+            TransactionError: the transaction must be aborted, or the producer must be closed.
+            IllegalTransactionCall: the producer has a `transactional.id`, but no transaction is open.
+            TypeError, ValueError: an argument is wrong; the text names it.
         """
         settings = self.settings
         if settings.value_serializer is not None:
@@ -220,11 +223,12 @@ class Producer(FamiliarFace, known_as="Producer"):
         return future
 
     def send_encoded(self, topic: str, partition: int, data: bytearray, record_count: int) -> Batch:
-        """Send a batch that the caller has encoded, as `odradek.wire.batches.record_writer.encode_batch` does, to one partition.
+        """Send a batch to one partition that the caller has encoded, as
+        `odradek.wire.batches.record_writer.encode_batch` does.
 
-        For callers with thousands of records at once that do not need a future for each. The producer owns `data`
-        from now on. Once the batch is `done`, `failure()` is its error; `flush` waits for it. Blocks and raises as
-        `send` does.
+        This is for callers with thousands of records at once that need no future for each. The producer owns `data`
+        from now on. Once the batch is `done`, `failure()` is its error or None; `flush` waits for it. Blocks and
+        raises as `send` does.
         """
         topic = as_text("topic", topic)
         partition = as_partition("partition", partition)
@@ -251,7 +255,8 @@ class Producer(FamiliarFace, known_as="Producer"):
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
         """Return the numbers of the topic's partitions, in order.
 
-        Waits for at most `timeout` seconds (None: `max.block.ms`). Raises as `send` does when they are not known by then.
+        Waits for at most `timeout` seconds (None: `max.block.ms`). If they are still unknown then, raises as `send`
+        does.
         """
         topic = as_text("topic", topic)
         seconds = as_seconds("timeout", timeout)
@@ -262,16 +267,18 @@ class Producer(FamiliarFace, known_as="Producer"):
             return sorted(self._io.core.cluster.topic(topic).partitions)
 
     def topic_id(self, topic: str) -> bytes:
-        """Return the id of a topic whose partitions were asked for or written (KIP-516): 16 bytes, zeros if it has none.
+        """Return the id of a topic that this producer has used (KIP-516): 16 bytes, all zero if the topic has no id.
 
-        Raises `KafkaError` for a topic that is not known.
+        Raises `KafkaError` for a topic that this producer does not know.
         """
         topic = as_text("topic", topic)
         with self.lock:
             return self._io.core.cluster.topic(topic).topic_id
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record sent so far has its outcome. Raises `RequestTimedOut` after `timeout` seconds."""
+        """Wait until every record sent so far is acknowledged or has failed. Raises `RequestTimedOut` after `timeout`
+        seconds.
+        """
         timeout = as_seconds("timeout", timeout)
         if self._io.is_own_thread():
             raise RuntimeError("a callback must not wait for its own producer")
@@ -304,9 +311,11 @@ class Producer(FamiliarFace, known_as="Producer"):
     # Transactions
 
     def init_transactions(self) -> None:
-        """Prepare for transactions: the first call of a producer with a `transactional.id`. Waits for `max.block.ms` at most.
+        """Fetch a producer id. This must be the first call of a producer with a `transactional.id`. Waits for at most
+        `max.block.ms`.
 
-        Aborts an open transaction of an earlier producer of this id, and fences that producer.
+        If an earlier producer of this transactional id has an open transaction, it is aborted, and that producer is
+        fenced.
 
         Raises:
             RequestTimedOut: no answer in time; call again.
@@ -324,10 +333,10 @@ class Producer(FamiliarFace, known_as="Producer"):
     def send_offsets_to_transaction(
         self, offsets: ByPartition[OffsetAndMetadata | int], group: ConsumerGroupMetadata
     ) -> None:
-        """Commit these offsets (the next to be read) for a group if the transaction commits (KIP-447).
+        """Commit these offsets (of the next records to read) for a group if the transaction commits (KIP-447).
 
-        `group` is from `Consumer.group_metadata`. That consumer has `enable.auto.commit=false`. Waits for
-        `max.block.ms` at most; after any error but `IllegalTransactionCall` the transaction can only be aborted.
+        `group` comes from `Consumer.group_metadata` of a consumer with `enable.auto.commit=false`. Waits for at most
+        `max.block.ms`. After any error except `IllegalTransactionCall` the transaction can only be aborted.
         """
         commits = judged_offsets("offsets", offsets)
         if not isinstance(group, ConsumerGroupMetadata):
@@ -338,19 +347,21 @@ class Producer(FamiliarFace, known_as="Producer"):
         self._io.run(self._of_transactions().send_offsets(commits, group, seconds))
 
     def commit_transaction(self) -> None:
-        """Wait until all records are written, then commit. Waits for `max.block.ms` at most.
+        """Wait until all records are written, then commit the transaction. Waits for at most `max.block.ms`.
 
         Raises:
-            TransactionAbortableError: a record or offset is not written. Abort.
-            TransactionFatalError: for instance `ProducerFencedError`. Close this producer.
-            RequestTimedOut: the outcome is unknown. Call again, or close the producer.
+            TransactionAbortableError: a record or offset was not written; abort the transaction.
+            TransactionFatalError: for instance `ProducerFencedError`; close this producer.
+            RequestTimedOut: the outcome is unknown; call this again, or close the producer.
             IllegalTransactionCall: no transaction is open.
         """
         seconds = self.settings.max_block_ms / 1000
         self._io.run(self._of_transactions().end(commit=True, timeout=seconds))
 
     def abort_transaction(self) -> None:
-        """Drop records that were not sent yet, then abort. Raises as `commit_transaction`; after `RequestTimedOut` call again."""
+        """Drop the records that were not sent yet, then abort the transaction. Raises as `commit_transaction` does;
+        after `RequestTimedOut` call it again.
+        """
         seconds = self.settings.max_block_ms / 1000
         self._io.run(self._of_transactions().end(commit=False, timeout=seconds))
 
@@ -363,10 +374,10 @@ class Producer(FamiliarFace, known_as="Producer"):
         return self._io.run(self._of_transactions().prepare(self.settings.max_block_ms / 1000))
 
     def resume(self) -> str | None:
-        """Begin as `init_transactions` does, but leave a prepared transaction undecided (KIP-939).
+        """Start like `init_transactions`, but do not abort a prepared transaction (KIP-939).
 
-        Returns its text, or None if no transaction is undecided. If it equals what `prepare` returned, commit the
-        transaction, else abort it.
+        Returns the text of the prepared transaction, or None if there is none. If it equals the text that `prepare`
+        returned, commit the transaction; otherwise abort it.
         """
         return self._io.run(self._of_transactions().resume(self.settings.max_block_ms / 1000))
 
@@ -393,10 +404,10 @@ class Producer(FamiliarFace, known_as="Producer"):
         return self._transactions
 
     def close(self, timeout: float | None = None) -> None:
-        """Send all records, for at most `timeout` seconds (None: as long as it takes), then end.
+        """Send all records, for at most `timeout` seconds (None: as long as it takes), then close all connections.
 
-        Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. Safe to
-        call twice.
+        Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. A second `close`
+        has no effect.
         """
         timeout = as_seconds("timeout", timeout)
         self._abort_open_transaction(timeout)
@@ -414,7 +425,7 @@ class Producer(FamiliarFace, known_as="Producer"):
             self._say_what_nobody_knows()
 
     def _say_what_nobody_knows(self) -> None:
-        """Write one warning about failed records whose outcome the application never read."""
+        """Log one warning about the failed records whose error the application has not read."""
         failed = [batch for batch in self._sender.failed if not batch.is_heard_of]
         self._sender.failed.clear()
         if failed:
@@ -426,15 +437,18 @@ class Producer(FamiliarFace, known_as="Producer"):
             write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
 
     def metrics(self) -> dict[str, int]:
-        """Return figures since the start (batches, records, requests, refusals by code) and of this moment."""
+        """Return counters by name: batches, records, requests and refusals since the start, and the present buffer
+        use.
+        """
         with self.lock:
             return self._sender.statistics()
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Return figures of each partition that was written to: `records`, `bytes`, `batches` and `errors` since the start.
+        """Return counters of each partition to which records were sent: `records`, `bytes`, `batches` and `errors`
+        since the start.
 
-        `errors` counts records that failed, `bytes` those of whole batches as they were sent. `queued_records` and
-        `queued_batches` have no outcome yet.
+        `bytes` counts whole batches as they were sent, `errors` counts failed records. `queued_records` and
+        `queued_batches` are neither acknowledged nor failed yet.
         """
         with self.lock:
             return self._accumulator.partition_metrics()
@@ -442,7 +456,7 @@ class Producer(FamiliarFace, known_as="Producer"):
     # For futures
 
     def wait_for(self, batch: Batch, timeout: float | None) -> None:
-        """Wait until a batch is done. Raises `TimeoutError`."""
+        """Wait until a batch is done. Raises `TimeoutError` after `timeout` seconds."""
         finished = threading.Event()
         with self.lock:
             if batch.done:
@@ -463,10 +477,10 @@ class Producer(FamiliarFace, known_as="Producer"):
                 return
         self._io.defer(function)
 
-    # Inside
+    # Internal
 
     def _check_open(self) -> None:
-        """Raise unless a record may be sent now."""
+        """Raise an error if no record may be sent now."""
         if self._end.closing:
             raise ClientClosed(self._end.because) from self._end.failure
         if self._transactions is not None:
@@ -474,7 +488,7 @@ class Producer(FamiliarFace, known_as="Producer"):
 
     @contextmanager
     def _failing_transaction(self) -> Iterator[None]:
-        """Fail the transaction when a record is refused before it is in a batch, as in Kafka's client."""
+        """Run a `with` block that adds a record; if the block raises, fail the transaction, as in Kafka's client."""
         try:
             yield
         except (KafkaError, ClientError) as error:
@@ -507,7 +521,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         value: bytes | None,
         headers: tuple[Header, ...],
     ) -> RecordFuture:
-        """Send a record for which a batch must be opened: wait for metadata and memory, then wake the sender."""
+        """Send a record that needs a new batch: wait for metadata and memory, open the batch, and wake the sender."""
         as_text("topic", topic)
         deadline = time.monotonic() + self.settings.max_block_ms / 1000
         accumulator = self._accumulator
@@ -540,7 +554,7 @@ class Producer(FamiliarFace, known_as="Producer"):
             return future
 
     def _learn(self, topic: str, deadline: float) -> None:
-        """Wait until the topic's partitions are known. Raises the broker's or the client's error."""
+        """Wait until the topic's partitions are known. Raises the broker's or the client's error after `deadline`."""
         if self._accumulator.knows(topic):
             return
         core = self._io.core
@@ -549,7 +563,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         self._io.run(topics_with_metadata(core, [topic], deadline=deadline, auto_create=True))
 
     def _wait_for_room(self, deadline: float) -> None:
-        """Wait for memory. The caller holds the lock. Raises `BufferFull`."""
+        """Wait until a batch has released memory. The caller holds the lock. Raises `BufferFull` after `deadline`."""
         left = deadline - time.monotonic()
         if left <= 0 or self._io.is_own_thread():
             raise self._accumulator.out_of_memory()
@@ -562,8 +576,9 @@ class Producer(FamiliarFace, known_as="Producer"):
             self._accumulator.starving -= 1
 
     def _after_fork(self) -> None:
-        """Close the producer in a forked child, with new locks. The batches stay as they are, because the parent's
-        thread may have been changing them."""
+        """Close the producer in a forked child, with new locks. It leaves the batches alone, because the parent's
+        thread may have been changing them during the fork.
+        """
         self.lock = self._io.lock
         self._end.room = threading.Condition(self.lock)
         self._end.closing = self._forked = True

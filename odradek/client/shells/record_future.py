@@ -1,4 +1,4 @@
-"""The future of a record that was sent: it reads its outcome from the record's batch. SHELL."""
+"""The future of a record that was sent: it reads the record's outcome from its batch. SHELL."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Keeper(Protocol):
     lock: threading.RLock
 
     def wait_for(self, batch: Batch, timeout: float | None) -> None:
-        """Wait until a batch is done. Raises `TimeoutError`."""
+        """Wait until a batch is done. Raises `TimeoutError` after `timeout` seconds."""
 
     def call_when_done(self, batch: Batch, function: Callable[[], None]) -> None:
         """Call `function` in the producer's thread once a batch is done."""
 
 
 class RecordFuture(concurrent.futures.Future[RecordMetadata]):
-    """The future of a record: `result()` is a `RecordMetadata`, or raises the record's error.
+    """The future of a sent record. `result()` returns a `RecordMetadata`, or raises the record's error.
 
-    `concurrent.futures.wait` and `asyncio.wrap_future` work with it. It cannot be cancelled, as the record may be on
-    its way. It takes its state from the record's batch and its lock from the producer, so it costs little more than
-    any object.
+    `concurrent.futures.wait` and `asyncio.wrap_future` work with it. It cannot be cancelled, because the record may
+    have been sent already. It uses the state of the record's batch and the lock of the producer, so it is as cheap as
+    any small object.
     """
 
     __slots__ = ("_batch", "_index", "_producer", "_timestamp_ms")
@@ -42,23 +42,23 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         self._timestamp_ms = timestamp_ms
 
     def cancel(self) -> bool:
-        """Return False: a record that was handed to the producer cannot be taken back."""
+        """Return False: a record that was given to the producer cannot be taken back."""
         return False
 
     def cancelled(self) -> bool:
-        """Return False, because `cancel` is impossible."""
+        """Return False, because a record cannot be cancelled."""
         return False
 
     def running(self) -> bool:
-        """Return True until the record is acknowledged, or fails for good."""
+        """Return True until the record is acknowledged or has finally failed."""
         return not self._batch.done
 
     def done(self) -> bool:
-        """True if the record is acknowledged, or has failed for good."""
+        """True if the record was acknowledged, or has finally failed."""
         return self._batch.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait until the record is acknowledged, and return its place.
+        """Wait until the record is acknowledged, and return its position in the topic.
 
         Raises the record's error, or `TimeoutError` after `timeout` seconds.
         """
@@ -68,19 +68,21 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """Wait for the outcome; return the record's error, None if it was acknowledged. Raises `TimeoutError`."""
+        """Wait for the record's outcome. Return its error, or None if it was acknowledged. Raises `TimeoutError`
+        after `timeout` seconds.
+        """
         self._batch.outcome_taken = True
         if not self._batch.done:
             self._producer.wait_for(self._batch, timeout)
         return self._batch.outcome(self._index)[2]
 
     def add_done_callback(self, function: Callable[[concurrent.futures.Future[RecordMetadata]], Any]) -> None:
-        """Call `function(future)` once there is an outcome, in the producer's thread."""
+        """Call `function(future)` in the producer's thread once the record is acknowledged or has failed."""
         self._batch.outcome_taken = True
         self._producer.call_when_done(self._batch, lambda: function(self))
 
     def call_with_outcome(self, function: OnDelivery, key: bytes | None) -> None:
-        """Call `function(error, delivered)` once there is an outcome, in the producer's thread."""
+        """Call `function(error, delivered)` in the producer's thread once the record is acknowledged or has failed."""
         batch, index, timestamp_ms = self._batch, self._index, self._timestamp_ms
 
         def call() -> None:
@@ -90,8 +92,8 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         self._producer.call_when_done(batch, call)
 
     def __getattr__(self, name: str) -> Any:
-        """Provide the private attributes of a future that `concurrent.futures.wait`, `as_completed` and `repr`
-        read.
+        """Return a private attribute of a future, such as `_state`, which `concurrent.futures.wait`, `as_completed`
+        and `repr` read.
         """
         batch = self._batch
         if name == "_state":
@@ -108,7 +110,7 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
 
 
 class _Waiters:
-    """The list of waiters that `concurrent.futures` keeps in a future, kept in the batch instead."""
+    """The waiters of a future, as a list for `concurrent.futures`. They are stored as callbacks of the batch."""
 
     def __init__(self, future: RecordFuture) -> None:
         self._future = future
@@ -125,4 +127,4 @@ class _Waiters:
         future._batch.on_done.append(done)
 
     def remove(self, waiter: Any) -> None:
-        """Do nothing: later calls do no harm to a waiter that is no longer used."""
+        """Do nothing: the batch still calls the waiter, which does no harm."""

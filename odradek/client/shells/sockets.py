@@ -1,11 +1,10 @@
-"""The effects of a core on non-blocking sockets and a selector. SHELL; under both blocking shells.
+"""Performs the effects of a core with non-blocking sockets and a selector. SHELL; both blocking shells use it.
 
-`Sockets` performs what the core wants done (`perform_effects`) and reports what happened (`handle`). Its
-owner provides the loop: it calls `select`. If the core has a lock, the owner holds it around every other
-call.
+`Sockets` performs the core's effects (`perform_effects`) and reports the events of sockets to the core (`handle`).
+Its owner runs the loop that calls `select`. If the core has a lock, the owner holds it around every other call.
 
-Two things may take long, and have a thread of their own: finding the addresses of a name, and computations. Such a
-thread touches only `_finished`, and ends a `select`.
+Two kinds of work may take long, so each runs in a separate thread: resolving a host name, and computations. Such a
+thread changes only `_finished`, and wakes `select`.
 """
 
 from __future__ import annotations
@@ -36,27 +35,27 @@ _RECEIVE_BYTES = 1 << 19
 _SEND_PIECES_MAX = 64
 _SELECT_SECONDS_MAX = 86_400.0
 _FEED_BYTES = 1 << 16
-"""Encrypted bytes that are decrypted before we look at the plain bytes."""
+"""The most encrypted bytes that are decrypted before the plain bytes are processed."""
 
 Ready = list[tuple[selectors.SelectorKey, int]]
 _Place: TypeAlias = tuple[Any, ...]
-"""Family, kind and protocol of a socket, and the address to connect it to."""
+"""Family, type and protocol of a socket, and the address to connect to."""
 
 
 class _Connection:
-    """One socket. `addresses` are the addresses that were not tried yet."""
+    """One socket of the core's connections. `addresses` are those that were not tried yet."""
 
     def __init__(
         self, connection_id: int, addresses: list[_Place], tls: Callable[[], TlsSession] | None
     ) -> None:
-        """`tls` makes a session for each attempt."""
+        """Make the state of a connection. `tls` makes a TLS session for each attempt to connect."""
         self.connection_id = connection_id
         self.new_session = tls
         self.tls: TlsSession | None = None
         self.has_shaken_hands = False
         self.idle = IdleBytes()
         self.answer_bytes = 0
-        """Bytes that TLS itself had to send while the server read nothing."""
+        """The bytes that TLS itself produced (not the application) since the server last read everything."""
         self.addresses = addresses
         self.socket: socket.socket | None = None
         self.connected = False
@@ -66,7 +65,7 @@ class _Connection:
 
 
 class Sockets:
-    """Sockets and their selector."""
+    """The sockets of a core, and their selector."""
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
@@ -79,25 +78,25 @@ class Sockets:
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
         self._unsent: dict[_Connection, None] = {}
         self._resolving: dict[tuple[str, int], list[_Connection]] = {}
-        """The connections that wait for the addresses of a name."""
+        """The connections that wait for a host name to be resolved, by (host, port)."""
         self._finished: deque[Callable[[], None]] = deque()
         self._finished_receiver: socket.socket | None = None
         self._finished_sender: socket.socket | None = None
 
     def watch(self, wakeup: socket.socket) -> None:
-        """Let `select` end when `wakeup` can be read. The caller reads it."""
+        """Make `select` return when `wakeup` can be read. The caller reads from it."""
         self._selector.register(wakeup, selectors.EVENT_READ, None)
 
     def close(self) -> None:
-        """Close the selector; the sockets go by the core's `Close` effects."""
+        """Close the selector. The sockets are closed by the core's `Close` effects."""
         self._selector.close()
         for sock in (self._finished_receiver, self._finished_sender):
             if sock is not None:
                 sock.close()
 
     def drain(self, seconds_max: float) -> None:
-        """Hand over to the system the bytes that still wait, for at most `seconds_max`. Requests without answers
-        (acks=0) would be lost otherwise.
+        """Send waiting bytes to the kernel, for at most `seconds_max`. Otherwise requests without answers (acks=0)
+        would be lost.
         """
         deadline = time.monotonic() + seconds_max
         with selectors.DefaultSelector() as writable:
@@ -111,12 +110,12 @@ class Sockets:
                         writable.unregister(key.fileobj)
 
     def select(self, timeout: float | None) -> Ready:
-        """Wait for sockets, at most `timeout` seconds (None: for ever); perhaps less."""
-        # The system counts milliseconds in an int. A later deadline than a day's might not fit.
+        """Wait until a socket is ready, at most `timeout` seconds (None: for ever). It may return earlier."""
+        # The system call takes milliseconds as an int, so a timeout of many days might not fit.
         return self._selector.select(None if timeout is None else min(timeout, _SELECT_SECONDS_MAX))
 
     def handle(self, ready: Ready) -> None:
-        """Report to the core the events of these sockets."""
+        """Report the events of these sockets to the core."""
         for key, events in ready:
             if key.fileobj is self._finished_receiver:
                 self._take_finished()
@@ -133,7 +132,7 @@ class Sockets:
                 self._read(connection)
 
     def perform_effects(self) -> None:
-        """Perform the effects that the core wants, until none is left."""
+        """Perform the core's effects until there are none left."""
         while effects := self._core.effects():
             for effect in effects:
                 match effect:
@@ -148,7 +147,7 @@ class Sockets:
                             self._forget(connection)
                     case Compute(work):
                         self._beside(work.function, partial(self._computed, work))
-            # Sent only after all effects: then the bytes of several steps of the core need one system call.
+            # Send only after all effects, so that the bytes of several core steps need one system call.
             unsent, self._unsent = self._unsent, {}
             for connection in unsent:
                 if connection.socket is not None:
@@ -173,14 +172,14 @@ class Sockets:
     ) -> None:
         for connection in self._resolving.pop((host, port)):
             if self._connections.get(connection.connection_id) is not connection:
-                continue  # the core has given it up
+                continue  # the core has ended this connection meanwhile
             connection.addresses = list(found or ())
             self._try_next_address(connection, "no address" if error is None else _reason(error))
 
-    # Beside
+    # Work in separate threads
 
     def _beside(self, function: Callable[[], Any], then: Callable[[Any, Exception | None], None]) -> None:
-        """Call `function` in a thread of its own. Later `handle` calls `then` with the result."""
+        """Call `function` in a separate thread. A later `handle` calls `then` with its value or its exception."""
         if self._finished_receiver is None:
             self._finished_receiver, self._finished_sender = socket.socketpair()
             self._finished_receiver.setblocking(False)
@@ -207,7 +206,7 @@ class Sockets:
         except OSError:
             if self._finished_sender.fileno() >= 0:
                 raise
-            # Closed meanwhile: no caller waits for it any longer.
+            # The sockets were closed meanwhile: no caller waits for the result any longer.
 
     def _take_finished(self) -> None:
         assert self._finished_receiver is not None
@@ -219,7 +218,7 @@ class Sockets:
         self._core.computed(work, value, error, time.monotonic())
 
     def _try_next_address(self, connection: _Connection, reason: str) -> None:
-        """Begin to connect to the next address of the host; report failure after the last."""
+        """Start to connect to the next address of the host. Report a failure after the last address."""
         while connection.addresses:
             family, kind, proto, address = connection.addresses.pop(0)
             try:
@@ -263,7 +262,7 @@ class Sockets:
         self._core.connected(connection.connection_id, time.monotonic())
 
     def _shake_hands(self, connection: _Connection, tls: TlsSession) -> None:
-        """Go on with the handshake; report the connection once it is done."""
+        """Continue the TLS handshake. Report the connection to the core once it is done."""
         try:
             done = tls.handshake()
         except TlsFailed as error:
@@ -276,13 +275,15 @@ class Sockets:
             self._read_decrypted(connection, tls, 0)
 
     def _fail_tls(self, connection: _Connection, reason: str) -> None:
-        """End a connection whose peer does not speak TLS as it should."""
+        """End a connection whose peer violates TLS."""
         self._forget(connection)
         failed = self._core.connection_lost if connection.has_shaken_hands else self._core.connect_failed
         failed(connection.connection_id, f"TLS: {reason}", time.monotonic())
 
     def _send_encrypted(self, connection: _Connection, tls: TlsSession) -> None:
-        """Send the bytes that TLS itself has to send. Give up a server that causes many of them and receives none."""
+        """Send the bytes that TLS itself has produced. End the connection if the server causes many of them and reads
+        none.
+        """
         if not tls.outgoing:
             return
         said = tls.take()
@@ -301,7 +302,7 @@ class Sockets:
             if connection.has_shaken_hands:
                 self._read_decrypted(connection, tls, fed)
             else:
-                # OpenSSL bounds the size of each message, and accepts no other messages in between.
+                # OpenSSL limits the size of each handshake message, and accepts no other messages meanwhile.
                 self._shake_hands(connection, tls)
             if connection.socket is None:
                 return
@@ -315,7 +316,7 @@ class Sockets:
             self._core.connect_failed(connection.connection_id, reason, time.monotonic())
 
     def _read_decrypted(self, connection: _Connection, tls: TlsSession, fed: int) -> None:
-        """Report all plain bytes of the bytes that TLS was fed; `fed` of these came just now."""
+        """Report all decrypted bytes to the core. `fed` is the number of encrypted bytes that arrived just now."""
         plain = 0
         while connection.socket is not None:
             try:
@@ -388,7 +389,7 @@ class Sockets:
             self._core.received_in_place(connection.connection_id, count, time.monotonic())
         else:
             self._core.receive_data(connection.connection_id, self._received[:count], time.monotonic())
-        # Each wake-up takes the interpreter from the application's thread: wake seldom during a large answer.
+        # Each wake-up takes the interpreter from the application's thread, so wake seldom during a large answer.
         low_water = max(1, min(self._core.bytes_expected(connection.connection_id), _RECEIVE_BYTES))
         if low_water != connection.low_water and connection.socket is not None:
             connection.low_water = low_water
@@ -407,7 +408,7 @@ class Sockets:
 
 
 def _numeric(host: str, port: int) -> list[_Place]:
-    """Return the address to connect to if the host is numeric and needs no resolver; otherwise an empty list."""
+    """Return the socket address of a numeric host, which needs no resolver; otherwise an empty list."""
     for family, address in ((socket.AF_INET, (host, port)), (socket.AF_INET6, (host, port, 0, 0))):
         try:
             socket.inet_pton(family, host)
@@ -418,14 +419,16 @@ def _numeric(host: str, port: int) -> list[_Place]:
 
 
 def _resolved(host: str, port: int) -> list[_Place]:
-    """Resolve a name; takes as long as the system's resolver does. Raises `OSError`, `UnicodeError`."""
+    """Resolve a host name to socket addresses; this takes as long as the system's resolver needs. Raises `OSError`,
+    `UnicodeError`.
+    """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(family, kind, proto, address) for family, kind, proto, _, address in found]
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Set keepalives, so that the kernel notices a dead peer within half a minute, even while the client only waits
-    for it.
+    """Enable keepalives, so that the kernel detects a dead peer within half a minute, even while the client only
+    waits.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):

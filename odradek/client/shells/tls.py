@@ -1,4 +1,4 @@
-"""TLS of the shells: opened when a client is made, and imported only then."""
+"""Opens TLS for the client shells. The modules that it needs are imported only for a client with TLS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["opened_tls"]
 
 
 def opened_tls(settings: TlsSettings) -> Tls:
-    """Load keys and certificates. Raises `ValueError` if they cannot be used."""
+    """Load the keys and certificates of these settings. Raises `ValueError` if they cannot be used."""
     from odradek.env.real_tls import open_tls
 
     try:

@@ -1,4 +1,6 @@
-"""The source of a client's tokens: chosen when the client is made, and imported only then."""
+"""Makes the function that fetches a client's tokens. The modules that it needs are imported only for a client with
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ __all__ = ["opened_tokens"]
 
 
 def opened_tokens(security: ClientSecurity | None) -> Tokens | None:
-    """Make the function that returns a token for each login; None where logins use no tokens."""
+    """Return the function that returns a token for each login; None if the client needs no tokens."""
     if security is None or security.credentials is None or not security.credentials.needs_token:
         return None
     if security.tokens is not None:
@@ -23,7 +25,7 @@ def opened_tokens(security: ClientSecurity | None) -> Tokens | None:
 
 
 def _called(callback: Tokens) -> str:
-    """Call the application's callback for a token. Raises `TokenUnavailable` in place of the callback's exceptions."""
+    """Call the application's token callback. Any exception of the callback is raised as `TokenUnavailable`."""
     try:
         token = callback()
     except Exception as error:

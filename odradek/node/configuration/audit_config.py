@@ -30,7 +30,7 @@ AUDIT_DEFS: dict[str, ConfigDef] = {
 
 @attrs.frozen
 class AuditConfig:
-    """The directory of the audit log, and its greatest size."""
+    """The settings of the audit log: its directory, and the limits of its size."""
 
     directory: str
     bytes_max: int
@@ -54,7 +54,8 @@ def audit_config(
         return None
     bounds = [values[name] for name in (BYTES, FILES, REFUSALS_FILES)]
     bytes_max, files_max, refusals_files_max = (int(bound) for bound in bounds if isinstance(bound, int))
-    # Files there and no directory: Apache Kafka refuses log directories with directories of others.
+    # The files stand in the directory itself, because Apache Kafka refuses log directories with unknown
+    # subdirectories.
     directory = str(values[DIRECTORY] or "") or metadata_log_dir
     return AuditConfig(directory, bytes_max, files_max, refusals_files_max)
 

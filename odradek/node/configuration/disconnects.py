@@ -1,10 +1,10 @@
-"""Connections that an operator ends: a new value of `odradek.disconnect.PRINCIPAL` closes those of that principal. PURE.
+"""Closing a principal's connections on an operator's request: a new value of `odradek.disconnect.PRINCIPAL`. PURE.
 
-The key is a dynamic value of brokers in the metadata log, which Apache Kafka keeps and ignores. Its value is the time of
-the demand and only sets one demand apart from the next. Each broker compares it with the value that it knew before. So a
-broker that was behind, and begins anew from a snapshot, still closes what it has; a starting broker has nothing to close.
+The key is a dynamic broker configuration in the metadata log, which Apache Kafka stores and ignores. Its value is the
+time of the request, so that two requests differ. Each broker compares the value with the one it knew before. So a
+broker that catches up from a snapshot still closes its connections. A starting broker has none to close.
 
-A login that has begun before its user was removed is refused at its end (`ScramServer`), so nobody slips in between.
+If a user is removed during a login, the login is refused at its end (`ScramServer`).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class _Server(Protocol):
 
 
 class Disconnects:
-    """Follows the keys of one broker, and closes connections of its listeners for clients."""
+    """Follows these configuration keys for one broker, and closes connections of its client listeners."""
 
     def __init__(self, broker: Broker, servers: Sequence[_Server]) -> None:
-        """Take the demands that are in the log now as done: a starting broker has no connections yet."""
+        """Count the requests in the present configuration as done, because a starting broker has no connections yet."""
         self._broker = broker
         self._servers = servers
         self._known = self._demands()
         broker.config_listeners.append(self.apply)
 
     def apply(self) -> None:
-        """Close the connections of the principals that a newer demand names."""
+        """Close the connections of the principals whose configuration value is new."""
         before, self._known = self._known, self._demands()
         wanted = {each for each, value in self._known.items() if value != before.get(each)}
         if not wanted:

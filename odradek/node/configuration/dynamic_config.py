@@ -1,5 +1,5 @@
-"""Dynamic configuration (KIP-226): a running node applies the values of the metadata log. The broker applies those of
-logs. PURE.
+"""Dynamic configuration (KIP-226): a running node applies the values of the metadata log. The broker itself applies
+the values that concern logs. PURE.
 
 Values in the metadata log have been checked before (`config_values.check_value`). An invalid value of the properties
 file is skipped, with an error in the node's log.
@@ -33,11 +33,11 @@ class DynamicSettings:
     connection_rate_max: int = setting("max.connection.creation.rate")
     producer_id_expiration_ms: int = setting("producer.id.expiration.ms")
     cordoned_paths: tuple[str, ...] = setting("cordoned.log.dirs")
-    """Directories that take no new replicas (KIP-1066)."""
+    """Directories in which no new replicas are placed (KIP-1066)."""
 
 
 def set_limits(limits: ConnectionLimits, layers: BrokerConfigLayers, log: Log) -> None:
-    """Set the limits of connections to what the configuration says now."""
+    """Set the limits of connections to the present values of the configuration."""
     now = settings_of(DynamicSettings, layers)
     limits.connections_max = now.connections_max
     limits.per_ip_max = now.connections_per_ip_max
@@ -52,7 +52,7 @@ def set_limits(limits: ConnectionLimits, layers: BrokerConfigLayers, log: Log) -
 
 
 def _by_listener(layers: BrokerConfigLayers, key: str, log: Log) -> dict[str, int]:
-    """Find the values of a key for single listeners (`listener.name.NAME.KEY`), by the listener's name."""
+    """Read the values of `key` that are set for single listeners (`listener.name.NAME.KEY`), by listener name."""
     found: dict[str, int] = {}
     suffix = f".{key}"
     for _, layer in reversed(list(layers.layers())):
@@ -69,7 +69,7 @@ def _by_listener(layers: BrokerConfigLayers, key: str, log: Log) -> dict[str, in
 
 
 class DynamicConfig:
-    """Applies this broker's values whenever they change. `apply` once before the listeners open."""
+    """Applies this broker's dynamic values whenever they change. Call `apply` once before the listeners open."""
 
     def __init__(
         self,
@@ -79,8 +79,7 @@ class DynamicConfig:
         metadata_path: str,
         heartbeat_now: Callable[[], None],
     ) -> None:
-        """`by_path` are the log directories as the configuration names them; `heartbeat_now` sends news to the controller
-        at once."""
+        """`by_path` has the log directories by their configured paths. `heartbeat_now` sends a heartbeat at once."""
         self._broker = broker
         self._limits = limits
         self._by_path = by_path
@@ -89,7 +88,7 @@ class DynamicConfig:
         broker.config_listeners.append(self.apply)
 
     def apply(self) -> None:
-        """Apply the values that hold now."""
+        """Apply the present values of the broker's configuration."""
         now = settings_of(DynamicSettings, self._broker.config_layers)
         set_limits(self._limits, self._broker.config_layers, self._broker.log)
         for log_dir in self._by_path.values():
@@ -105,7 +104,9 @@ class DynamicConfig:
         self._release()
 
     def _release(self) -> None:
-        """Release the empty directories that an operator wants to remove, except the metadata log's, and the last one."""
+        """Stop the use of empty directories that an operator wants to remove. The metadata log's directory and the
+        last one stay.
+        """
         broker = self._broker
         wanted = broker.newest.image.broker_configs(broker.node_id).get(RELEASED_LOG_DIRS, "")
         for path in filter(None, wanted.split(",")):

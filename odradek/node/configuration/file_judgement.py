@@ -1,7 +1,7 @@
-"""All problems of a properties file at once, where a start names the first one alone. PURE.
+"""Finds all problems of a properties file at once; a start of a node would report only the first one. PURE.
 
-Each key is judged by itself, then the rules between keys without the keys whose values are wrong. A mistake in
-a key on which the rest depends, such as a role, ends the judgement: any further message would be a guess.
+First each key is checked alone, then the rules between keys, without those whose values are wrong. A mistake in a key
+on which the rest depends, such as a role, ends the check: further messages would be guesses.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _ALIKE = 0.8
 
 @attrs.frozen
 class FileJudgement:
-    """The verdict on a properties file, in sentences without secrets."""
+    """The problems and warnings of a properties file, as sentences without secrets."""
 
     problems: tuple[str, ...]
     """The reasons why a node does not start with the file."""
     unknown: Mapping[str, str]
-    """By the name of each key that has no meaning here: a sentence about it, with the name that may be meant."""
+    """Sentences about keys that are unknown, by key. A sentence names the key that may have been meant."""
     warnings: tuple[str, ...]
-    """Warnings of a node that starts with the file, except those about unknown keys."""
+    """Warnings that a node would log when it starts with the file, except those about unknown keys."""
 
 
 def judge_file(text: str, read: Callable[[str], str], allowed: Collection[str] = ()) -> FileJudgement:
-    """Judge the contents of a properties file; `read` gives those of files that it names.
+    """Check the contents of a properties file. `read` returns the contents of a file that a key names.
 
-    Unknown keys among `allowed` are left out.
+    Keys in `allowed` are not reported as unknown.
     """
     try:
         properties = parse_properties(text)
@@ -70,7 +70,7 @@ def _every_key() -> dict[str, ConfigDef]:
 
 
 def _wrong_keys(properties: Mapping[str, str]) -> tuple[list[str], set[str]]:
-    """Return a sentence for each key whose value is wrong by itself or missing, and the keys."""
+    """Return a sentence for each key that is missing or whose value is invalid by itself; and the set of these keys."""
     problems, wrong = [], set()
     for name, definition in _every_key().items():
         try:
@@ -85,7 +85,7 @@ def _wrong_keys(properties: Mapping[str, str]) -> tuple[list[str], set[str]]:
 
 
 def _about(name: str) -> str:
-    """Return a sentence about an unknown key, with the key that may be meant."""
+    """Return a sentence about an unknown key, with the key that may have been meant."""
     if name.startswith(LISTENER_PREFIX) or not is_key_name(name):
         return about_unknown(name)
     close = difflib.get_close_matches(name, _every_key(), n=1, cutoff=_ALIKE)

@@ -1,7 +1,7 @@
 """Kafka's keys that a properties file may set although they have no effect here, each with the reason.
 
-At the start, one warning names those that are set; docs/configuration.md lists all. A test compares this table with
-the code that reads keys. So a change that begins to read a key must remove it here.
+A starting node names those that are set in one warning; docs/configuration.md lists all. A test compares this table
+with the code that reads keys. So a change that begins to read a key must remove it here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 __all__ = ["KEYS_WITHOUT_EFFECT", "warning_about"]
 
 _BY_REASON: Mapping[str, tuple[str, ...]] = {
-    "GSSAPI and client assertions for OAUTHBEARER are missing": (
+    "GSSAPI, and client assertions for OAUTHBEARER, are not supported": (
         "sasl.kerberos.kinit.cmd",
         "sasl.kerberos.min.time.before.relogin",
         "sasl.kerberos.principal.to.local.rules",
@@ -36,7 +36,7 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "sasl.oauthbearer.assertion.template.file",
         "security.providers",
     ),
-    "Python's `ssl` has no such choice": (
+    "Python's `ssl` offers no such choice": (
         "ssl.keymanager.algorithm",
         "ssl.secure.random.implementation",
         "ssl.trustmanager.algorithm",
@@ -96,12 +96,12 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "share.fetch.purgatory.purge.interval.requests",
     ),
     "streams groups are not served": ("group.streams.max.size",),
-    "the rate of moves holds over a second, and each target directory has one task": (
+    "the limit for moves is measured over one second, and each target directory has one task": (
         "alter.log.dirs.replication.quota.window.num",
         "alter.log.dirs.replication.quota.window.size.seconds",
         "num.replica.alter.log.dirs.threads",
     ),
-    "there is no such pool of threads, queue or purgatory": (
+    "this version has no such pool of threads, queue or purgatory": (
         "background.threads",
         "delete.records.purgatory.purge.interval.requests",
         "fetch.purgatory.purge.interval.requests",
@@ -118,11 +118,11 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "queued.max.requests",
         "transaction.state.log.load.buffer.size",
     ),
-    "a throttle of replication counts by the second": (
+    "replication throttles are measured over one second": (
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
     ),
-    "metrics are a page, which needs neither samples nor reporters (docs/metrics.md)": (
+    "metrics are served as a page, without samples and reporters (docs/metrics.md)": (
         "kafka.metrics.polling.interval.secs",
         "kafka.metrics.reporters",
         "metric.reporters",
@@ -130,10 +130,10 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "metrics.recording.level",
         "metrics.sample.window.ms",
     ),
-    "a controller writes what has gathered while the sync before it was under way, so nothing waits": (
+    "a controller writes at once all records that arrived during the previous sync, so there is no linger": (
         "controller.quorum.append.linger.ms",
     ),
-    "what a snapshot is fetched in, and how large a batch may be, is fixed": (
+    "the sizes of snapshot chunks and of batches are fixed": (
         "controller.quorum.fetch.snapshot.max.bytes",
         "internal.metadata.max.batch.size.in.bytes",
     ),
@@ -141,23 +141,25 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "internal.metadata.log.segment.bytes",
         "metadata.log.segment.ms",
     ),
-    "no record is written only to show that the controller lives": ("metadata.max.idle.interval.ms",),
+    "no records are written only to show that the controller is alive": ("metadata.max.idle.interval.ms",),
     "files of the metadata log are removed at once": ("internal.metadata.delete.delay.millis",),
     "files are never preallocated": ("log.preallocate",),
-    "it is written with the other checkpoints": ("log.flush.start.offset.checkpoint.interval.ms",),
-    "the first look comes one period after the start": ("log.initial.task.delay.ms",),
-    "the kernel decides, or this version has a time of its own": (
+    "this checkpoint is written with the other checkpoints": (
+        "log.flush.start.offset.checkpoint.interval.ms",
+    ),
+    "the first check comes one period after the start": ("log.initial.task.delay.ms",),
+    "the kernel decides, or this version has a fixed value": (
         "controller.socket.timeout.ms",
         "replica.socket.receive.buffer.bytes",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
         "socket.listen.backlog.size",
     ),
-    "a decision that takes long is not logged": (
+    "slow decisions are not logged": (
         "controller.performance.always.log.threshold.ms",
         "controller.performance.sample.period.ms",
     ),
-    "a start may take as long as it takes (but see `initial.broker.registration.timeout.ms`)": (
+    "a start has no time limit (but see `initial.broker.registration.timeout.ms`)": (
         "server.max.startup.time.ms",
     ),
     "there are no unstable versions": (
@@ -169,7 +171,9 @@ KEYS_WITHOUT_EFFECT: Mapping[str, str] = {key: reason for reason, keys in _BY_RE
 
 
 def warning_about(keys: Iterable[str]) -> str | None:
-    """Write one line that names the keys without effect among `keys`, in their order; None if every key has an effect."""
+    """Write one line that names the keys without effect among `keys`, in their order; None if every key has an
+    effect.
+    """
     named = [key for key in keys if key in KEYS_WITHOUT_EFFECT]
     if not named:
         return None

@@ -1,8 +1,8 @@
-"""The security of each listener, by Kafka's keys: protocol, SASL mechanisms, users, certificates. PURE.
+"""The security settings of each listener, from Kafka's keys: protocol, SASL mechanisms, users, certificates. PURE.
 
-A key of one listener (`listener.name.NAME.KEY`) goes before the key of all. Login modules are configured by
-listener and mechanism (`listener.name.NAME.MECHANISM.sasl.jaas.config`). A feature that is not built is refused
-here, with the way out. If the start went on, a listener would let in everybody, or nobody.
+A key of one listener (`listener.name.NAME.KEY`) overrides the key for all listeners. Login modules are configured by
+listener and mechanism (`listener.name.NAME.MECHANISM.sasl.jaas.config`). An unsupported feature is an error here,
+with advice. Otherwise a listener would accept every client, or none.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ __all__ = [
 
 LISTENER_PREFIX = "listener.name."
 BUILT = (PLAIN, *SCRAM, OAUTHBEARER)
-"""The mechanisms that this version has."""
+"""The SASL mechanisms that this version supports."""
 HIDDEN = "[hidden]"
 _JAAS = "sasl.jaas.config"
 _OF_LISTENERS = ("connections.max.reauth.ms", "max.connections", "max.connection.creation.rate")
-"""Keys of single listeners beside those of TLS and SASL."""
+"""Keys that can be set for a single listener, apart from those of TLS and SASL."""
 _FOREIGN = (
     "sasl.server.callback.handler.class",
     "sasl.client.callback.handler.class",
@@ -67,7 +67,7 @@ _FOREIGN = (
     "ssl.engine.factory.class",
     "principal.builder.class",
 )
-"""Keys that name classes of Java."""
+"""Keys whose values are names of Java classes."""
 _PACKAGE = "org.apache.kafka.common.security."
 _OWN_CLASSES: Mapping[str, tuple[str, ...]] = {
     "principal.builder.class": (f"{_PACKAGE}authenticator.DefaultKafkaPrincipalBuilder",),
@@ -79,7 +79,7 @@ _OWN_CLASSES: Mapping[str, tuple[str, ...]] = {
         f"{_PACKAGE}oauthbearer.{name}JwtValidator" for name in ("Default", "Broker", "Client")
     ),
 }
-"""Kafka's own classes, which are accepted as names of the built-in ones."""
+"""Kafka's own classes by key. They are accepted as names of the built-in implementations."""
 _OWN_OF_OAUTHBEARER: Mapping[str, tuple[str, ...]] = {
     "sasl.server.callback.handler.class": VALIDATOR_HANDLERS,
     "sasl.login.callback.handler.class": LOGIN_HANDLERS,
@@ -96,7 +96,9 @@ _MODULES = {
 
 @attrs.frozen
 class ListenerSecurity:
-    """One listener's demands on its clients, and this node's credentials for listeners of the same name at other nodes."""
+    """What one listener demands of its clients; and the credentials with which this node logs in to listeners of the
+    same name at other nodes.
+    """
 
     name: str
     protocol: str
@@ -109,7 +111,7 @@ class ListenerSecurity:
     tls: TlsSettings | None = None
     principal_rules: PrincipalRules = attrs.field(factory=PrincipalRules)
     node_login: Credentials | None = None
-    """For listeners of nodes."""
+    """The credentials of this node at other nodes; only for listeners between nodes."""
 
     @property
     def has_sasl(self) -> bool:
@@ -117,7 +119,7 @@ class ListenerSecurity:
 
 
 class _Keys:
-    """The values that hold for one listener."""
+    """The configuration values that apply to one listener."""
 
     def __init__(self, name: str, explicit: Mapping[str, str], secrets: Mapping[str, str]) -> None:
         self.name = name
@@ -126,7 +128,7 @@ class _Keys:
         self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
 
     def place(self, key: str) -> str:
-        """Return the key as it stands in the file, with its prefix, if any."""
+        """Return the full name of the key as it is set in the file: with the listener's prefix, if it is set there."""
         return self._prefix + key if self._prefix + key in self._explicit else key
 
     def text(self, key: str) -> str | None:
@@ -144,7 +146,9 @@ class _Keys:
         return tuple(value) if isinstance(value, list) else ()
 
     def mechanism_place(self, key: str, mechanism: str) -> str:
-        """Return the key as it stands in the file, for a key that may have a mechanism's prefix, too."""
+        """Return the full name of a key as it is set in the file; it may have the prefix of the listener and of a
+        mechanism.
+        """
         place = f"{self._prefix}{mechanism.lower()}.{key}"
         return place if place in self._explicit else self.place(key)
 
@@ -159,7 +163,7 @@ class _Keys:
 
     @property
     def waived(self) -> frozenset[str]:
-        """The claims of a token that need not be checked. Raises `ConfigError`."""
+        """The claims of a token that need not be checked: `audience`, `issuer`, both or none. Raises `ConfigError`."""
         named = frozenset(each.strip() for each in self._explicit.get(WAIVED, "").split(",")) - {""}
         if unknown := named - {"audience", "issuer"}:
             raise ConfigError(
@@ -169,16 +173,20 @@ class _Keys:
 
     @property
     def own_login(self) -> tuple[str, str] | None:
-        """Username and password in our own form. Raises `ConfigError`."""
+        """Username and password for other nodes, from our own keys; None if they are unset. Raises `ConfigError`."""
         return own_login(self.place, self._explicit, self._secrets)
 
     @property
     def own_users(self) -> Mapping[str, str] | None:
-        """The users of PLAIN in our own form. Raises `ConfigError`."""
+        """Passwords of PLAIN's users by name, from the file that our own key names; None if it is unset. Raises
+        `ConfigError`.
+        """
         return own_users(self.place, self._explicit, self._secrets)
 
     def jaas(self, mechanism: str) -> tuple[str, JaasLine | None]:
-        """Find the place of a mechanism's login module, and the module."""
+        """Return the full name of the key for a mechanism's login module, and its parsed value (None if it is unset).
+        Raises `ConfigError`.
+        """
         place = f"{self._prefix}{mechanism.lower()}.{_JAAS}"
         text = self._explicit.get(place)
         if text is None:
@@ -193,7 +201,7 @@ class _Keys:
 
 
 def is_listener_key(key: str, names: tuple[str, ...]) -> bool:
-    """True if this key of one listener has an effect."""
+    """True if this key of a single listener has an effect."""
     if not key.startswith(LISTENER_PREFIX):
         return False
     for name in names:
@@ -204,7 +212,7 @@ def is_listener_key(key: str, names: tuple[str, ...]) -> bool:
             if mechanism.upper() in BUILT:
                 rest = after
             if rest == _JAAS:
-                # As in Kafka: a login module belongs to a mechanism.
+                # As in Kafka, a login module is configured for one mechanism.
                 return mechanism.upper() in BUILT
             if rest in OWN_LOGIN_KEYS:
                 return rest != after
@@ -220,9 +228,10 @@ def security_of_listeners(
     inter_broker: str,
     secrets: Mapping[str, str] | None = None,
 ) -> dict[str, ListenerSecurity]:
-    """Read the security of a node's `own` listeners, and of the controllers' that it connects to. Raises `ConfigError`.
+    """Read the security settings of a node's `own` listeners, and of the controller listeners that it connects to.
+    Raises `ConfigError`.
 
-    `secrets` has the contents of the files that keys name, by key.
+    `secrets` has the contents of files with passwords, by the key that names the file.
     """
     node_keys = {
         inter_broker: "sasl.mechanism.inter.broker.protocol",
@@ -258,9 +267,10 @@ def listener_security(
     is_controllers: bool = False,
     serves: bool = True,
 ) -> ListenerSecurity:
-    """Read the security of a listener. `node_mechanism_key` is set where nodes connect: the key of their SASL mechanism.
+    """Read the security settings of a listener. For a listener between nodes, `node_mechanism_key` is the key that
+    names their SASL mechanism.
 
-    `serves` is false for a listener that only other nodes have.
+    `serves` is false for a listener that this node does not open, but connects to at other nodes.
 
     Raises `ConfigError`, whose text has no secrets.
     """
@@ -298,7 +308,9 @@ def listener_security(
 
 
 def _plain_users(keys: _Keys) -> Mapping[str, str]:
-    """Read the users whom a listener lets in by PLAIN, in Kafka's form or in ours. Raises `ConfigError`."""
+    """Read the users of SASL/PLAIN on a listener, from Kafka's login module or from our own key. Raises
+    `ConfigError`.
+    """
     place, line = keys.jaas(PLAIN)
     own = keys.own_users
     if own is not None:
@@ -320,7 +332,7 @@ def _plain_users(keys: _Keys) -> Mapping[str, str]:
 
 
 def _refuse_foreign(keys: _Keys, mechanisms: Sequence[str]) -> None:
-    """Raise `ConfigError` for a Java class other than Kafka's own."""
+    """Raise `ConfigError` if a key names a Java class other than Kafka's own."""
     for key in _FOREIGN:
         for mechanism in mechanisms or ("",):
             value = keys.mechanism_value(key, mechanism) if mechanism else keys.value(key)
@@ -385,7 +397,9 @@ def _node_mechanism(key: str, explicit: Mapping[str, str]) -> str:
 def _node_login(
     keys: _Keys, mechanism_key: str, enabled: tuple[str, ...], explicit: Mapping[str, str]
 ) -> Credentials:
-    """Read username and password in the listener's own login module, as in Kafka."""
+    """Read the username and password with which this node logs in to others, from the listener's login module, as in
+    Kafka.
+    """
     mechanism = _node_mechanism(mechanism_key, explicit)
     if mechanism not in enabled:
         raise ConfigError(
@@ -430,7 +444,7 @@ def _rules(keys: _Keys) -> PrincipalRules:
 
 
 def tls_settings(name: str, protocol: str, explicit: Mapping[str, str], *, serves: bool) -> TlsSettings:
-    """Read the TLS of a listener that has it. Raises `ConfigError`, whose text has no secrets."""
+    """Read the TLS settings of a listener with TLS. Raises `ConfigError`, whose text has no secrets."""
     keys = _Keys(name, explicit, {})
     for store, inline in (("keystore", "key"), ("truststore", "certificates")):
         _check_store(keys, store, f"ssl.{store}.{inline}")
@@ -484,14 +498,16 @@ def tls_settings(name: str, protocol: str, explicit: Mapping[str, str], *, serve
 
 
 def _client_auth(keys: _Keys, protocol: str) -> str:
-    """Read which certificates clients must show; for SASL_SSL only a key of the listener itself counts (KIP-684), as in Kafka."""
+    """Return whether clients must show a certificate: `none`, `requested` or `required`. For SASL_SSL only a key of
+    the listener itself counts, as in Kafka (KIP-684).
+    """
     key = "ssl.client.auth"
     is_own = keys.place(key) != key
     return str(keys.value(key)).lower() if is_own or protocol == "SSL" else "none"
 
 
 def _check_store(keys: _Keys, store: str, inline: str) -> None:
-    """Check Kafka's rules between the keys of one store, and that its type can be read. Raises `ConfigError`."""
+    """Check Kafka's rules between the keys of one key store, and that its type is supported. Raises `ConfigError`."""
     key = f"ssl.{store}.type"
     kind = str(keys.value(key)).upper()
     location, text = keys.text(f"ssl.{store}.location"), keys.text(inline)

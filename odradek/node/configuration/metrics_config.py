@@ -1,6 +1,6 @@
 """The keys of the metrics page, which are our own. PURE.
 
-The page's listener has the name METRICS in keys of TLS: `listener.name.metrics.ssl.KEY` goes before `ssl.KEY`.
+In keys of TLS, the page's listener has the name METRICS: `listener.name.metrics.ssl.KEY` overrides `ssl.KEY`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 METRICS = "METRICS"
-"""The listener's name, in keys, in the log and in the audit log."""
+"""The listener's name in configuration keys, in the log and in the audit log."""
 METRICS_LISTENER = "odradek.metrics.listener"
 PROTOCOL = "odradek.metrics.security.protocol"
 LOGIN = "odradek.metrics.login"
@@ -44,10 +44,10 @@ _LOOPBACK = re.compile(r"^(localhost|::1|127(\.\d{1,3}){3})$", re.I)
 
 @attrs.frozen
 class MetricsConfig:
-    """The address of the metrics page, its readers, and the size that it may have."""
+    """The settings of the metrics page: its address, who may read it, and whether it names topics and users."""
 
     host: str
-    """Empty: every interface."""
+    """The address to listen on; empty means every interface."""
     port: int
     has_login: bool
     """True if only users of the cluster may read the page."""
@@ -58,7 +58,7 @@ class MetricsConfig:
 def metrics_security(
     values: Mapping[str, ConfigValue], explicit: Mapping[str, str], listeners: Mapping[str, object]
 ) -> ListenerSecurity | None:
-    """Read the TLS of the page; None where it has none. Raises `ConfigError`."""
+    """Read the TLS settings of the page; None if the page has no TLS. Raises `ConfigError`."""
     if not values[METRICS_LISTENER] or values[PROTOCOL] == PLAINTEXT:
         return None
     if METRICS in listeners:
@@ -74,7 +74,7 @@ def metrics_security(
 def metrics_config(
     values: Mapping[str, ConfigValue], security: ListenerSecurity | None
 ) -> MetricsConfig | None:
-    """Read the page's settings; None where there is no page. Raises `ConfigError`."""
+    """Read the page's settings; None if the page is off. Raises `ConfigError`."""
     text = str(values[METRICS_LISTENER])
     if not text:
         return None

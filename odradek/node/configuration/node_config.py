@@ -1,6 +1,7 @@
 """A node's configuration: Kafka's keys from a properties file, checked before anything starts.
 
-First, each key is parsed as Kafka parses it (`odradek.metadata_quorum.config.config_defs`). Then Kafka's rules between keys
+First, each key is parsed as Kafka parses it (`odradek.metadata_quorum.config.config_defs`). Then Kafka's rules
+between keys
 are checked. Last, values that this version does not support yet are refused. A mistake raises `ConfigError`, whose
 text is one line that names key, value and the allowed values. An unknown key gives a warning.
 """
@@ -67,34 +68,38 @@ from odradek.wire.secret_fields import HIDDEN, holds_secret, is_key_name, is_sec
 
 PLAINTEXT = "PLAINTEXT"
 EVERYWHERE = ("", "0.0.0.0", "::")
-"""Hosts that are good to listen on, but useless as an advertised address."""
+"""Hosts that mean every interface: a listener may have them, an advertised address may not."""
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
 _URL = re.compile(r"(https?|file)://")
 _LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
 START_WITHOUT_ACLS = "odradek.start.without.acls"
-"""Our own key: `true` says that the operator knows that ACLs in the metadata log are not enforced."""
+"""Our own key: with `true` a node starts although it does not enforce the ACLs in the metadata log."""
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 DISK_WRITE_WAIT = "odradek.disk.write.wait.ms"
-"""Our own keys: the time for which a disk may be silent, or full, before it gives up its leaderships. The last key
-is the longest wait for one write in a node with several disks (0: without end)."""
+"""Our own keys: the milliseconds after which a disk counts as hung, or as full, so that its leaderships move away.
+The last key is the longest wait for one write in a node with several disks (0: no limit).
+"""
 RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
-"""Our own key: the space of each disk that records must leave free; -1 means a hundredth of the disk, at most 1 GiB."""
+"""Our own key: the bytes of each disk that records must leave free; -1 means one percent of the disk, at most 1 GiB.
+"""
 ADOPT_BLANK_DISKS = "odradek.log.dir.adopt.blank"
-"""Our own key: `true` lets a start take blank disks that were put in the places of others into service."""
+"""Our own key: with `true` a start formats blank disks that have replaced others, and uses them."""
 SCRUB_INTERVAL = "odradek.scrub.interval.ms"
-"""Our own key: each log is read once in so long, in search of silent rot; 0: never."""
+"""Our own key: the milliseconds in which each log is read once to find damaged bytes; 0 means never."""
 CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
 """Our own key: how many logs of one disk may be cleaned at a time."""
 TRANSACTIONAL_IDS = "odradek.transactional.ids.max.per.partition"
 """Our own key: how many transactional ids one partition of `__transaction_state` may have."""
+CONSUMER_MEMBERS = "odradek.group.consumer.members.max.per.partition"
+"""Our own key: how many members of consumer groups the groups of one partition of `__consumer_offsets` may have."""
 TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 """Our own key: how many delegation tokens the controller makes for one owner."""
 SCRAM_SECRET = "odradek.scram.secret"
 """Our own key: a secret text that all brokers share. The salts sent for users who do not exist depend on it."""
 SECRETS_CHARACTERS_MAX = 1 << 20
-"""The most that is read of a file with passwords."""
+"""The most characters that are read of a file with passwords."""
 OWN_DEFS: dict[str, ConfigDef] = (
     {
         name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
@@ -108,6 +113,7 @@ OWN_DEFS: dict[str, ConfigDef] = (
             (SCRUB_INTERVAL, "long", "604800000", "[0,...]"),
             (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),
             (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
+            (CONSUMER_MEMBERS, "int", "100000", "[1,...]"),
             (TOKENS_PER_OWNER, "int", "1000", "[1,...]"),
             (SCRAM_SECRET, "password", "", ""),
             (WAIVED, "string", "", ""),
@@ -126,18 +132,18 @@ FORMER_DEFS: dict[str, ConfigDef] = {
         ("controlled.shutdown.retry.backoff.ms", "long"),
     )
 }
-"""Keys that Kafka had before version 4 and that have an effect here. If they are unset, the node chooses the value."""
+"""Keys that Kafka had before version 4 and that have an effect here. The value None means that the key is unset."""
 
 AUTHORIZER_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, default, "", "medium", False, False)
     for name, kind, default in ((SUPER_USERS, "string", ""), (ALLOW_EVERYONE, "boolean", "false"))
 }
-"""Keys of Kafka's StandardAuthorizer, which Kafka itself does not know (KIP-801)."""
+"""Keys of Kafka's StandardAuthorizer (KIP-801). They are not among Kafka's own broker configurations."""
 
 
 @attrs.frozen
 class ListenerConfig:
-    """`NAME://host:port`; an empty host listens on every interface."""
+    """One endpoint `NAME://host:port`. If the host is empty, it means every interface."""
 
     name: str
     host: str
@@ -151,53 +157,56 @@ class ListenerConfig:
 
 @attrs.frozen(kw_only=True)
 class NodeConfig:
-    """The values that a node needs from the start; `get` has all others."""
+    """The configuration of a node: the values that it needs at the start as attributes, all others by `get`."""
 
     explicit: Mapping[str, str] = attrs.field(repr=False)
-    """The keys and values of the file, as text. They have secrets among them."""
+    """The keys and values that are set in the file, as text, including secrets."""
     warnings: tuple[str, ...]
     """One line for each key that is unknown or has no effect."""
     unknown: tuple[str, ...] = ()
-    """The keys of the file that this version does not know, at the listeners that there are."""
+    """The unknown keys of the file, and keys of listeners that this node does not have."""
     refusals: tuple[str, ...] = ()
-    """The reasons why a start refuses the file; empty for a node that starts."""
+    """The reasons for which a node would not start with the file; empty if it would start."""
     values: Mapping[str, ConfigValue] = attrs.field(repr=False)
-    """Every known key, parsed; defaults filled in."""
+    """The parsed values of every known key, including defaults."""
     node_id: int
     process_roles: tuple[str, ...]
     listeners: tuple[ListenerConfig, ...]
-    """The endpoints to listen on, controller listeners included."""
+    """The endpoints to listen on, including those of the controller."""
     advertised_listeners: tuple[ListenerConfig, ...]
-    """The addresses for clients, which never include a controller listener. A missing host is that of the listener."""
+    """The addresses for clients, without those of the controller. A missing host is taken from the listener."""
     controller_listener_names: tuple[str, ...]
     inter_broker_listener_name: str
     log_dirs: tuple[str, ...]
     metadata_log_dir: str
     controller_endpoints: tuple[VoterEndpoint, ...]
-    """The endpoints at which other nodes find this node's controller, by the order of `controller.listener.names`."""
+    """The endpoints at which other nodes reach this node's controller, in the order of `controller.listener.names`.
+    """
     static_voters: tuple[StaticVoter, ...]
-    """`controller.quorum.voters`; empty where the voters are in the metadata log (KIP-853)."""
+    """The voters in `controller.quorum.voters`; empty if the voters are in the metadata log (KIP-853)."""
     bootstrap_servers: tuple[tuple[str, int], ...]
-    """Controllers to ask for the leader before the voters are known: host and port."""
+    """(host, port) of the controllers that are asked for the leader while the voters are not known."""
     metrics: MetricsConfig | None
-    """The settings of the metrics page; None where there is none."""
+    """The settings of the metrics page; None if the page is off."""
     disk_hung_seconds: float
     disk_full_seconds: float
     disk_write_wait_seconds: float
     security: Mapping[str, ListenerSecurity]
-    """The security of each listener by its name, that of controllers included."""
+    """The security settings of each listener by name, including the controllers' listeners."""
     start_without_acls: bool = False
-    """True if the operator knows that the ACLs in the metadata log are not enforced."""
+    """True if a node may start although it does not enforce the ACLs in the metadata log."""
     authorizer: AuthorizerSettings | None = None
-    """The authorizer's settings; None where everybody may do everything."""
+    """The settings of the authorizer; None if every user may do everything."""
     audit: AuditConfig | None = None
-    """The audit log's settings; None where it is off."""
+    """The audit log's settings; None if the audit log is off."""
     release: Release = THIS_RELEASE
-    """The versions and feature levels that this node speaks. They come from the code, not from a file."""
+    """The versions and feature levels that this node supports. They are part of the code, and a file cannot change
+    them.
+    """
 
     @classmethod
     def load(cls, path: str, *, starts: bool = True) -> NodeConfig:
-        """Load the configuration in a file; with `starts` False what only a start refuses is a warning.
+        """Load the configuration from a file. If `starts` is false, problems that only prevent a start are warnings.
 
         Raises `ConfigError`, or `OSError` when the file cannot be read.
         """
@@ -209,7 +218,7 @@ class NodeConfig:
     def from_text(
         cls, text: str, read: Callable[[str], str] | None = None, *, starts: bool = True
     ) -> NodeConfig:
-        """Parse the configuration in the contents of a properties file. `read` gives those of other files that it names.
+        """Parse the text of a properties file. `read` returns the contents of another file that a key names.
 
         Raises `ConfigError`.
         """
@@ -225,15 +234,16 @@ class NodeConfig:
     ) -> NodeConfig:
         """Make the configuration from keys and their values as text. Raises `ConfigError`.
 
-        `secrets` has the contents of the file that a key names, by that key.
+        `secrets` has the contents of files with passwords, by the key that names the file.
         """
         return _check(dict(properties), lambda: secrets or {}, True)
 
     @classmethod
     def judged(cls, properties: Mapping[str, str], read: Callable[[str], str]) -> NodeConfig:
-        """Make the configuration of a file that is looked at: `refusals` has what a start refuses.
+        """Make the configuration of a file that is only checked: the result's `refusals` has the problems that
+        prevent a start.
 
-        Raises `ConfigError` for the first key that all else depends on.
+        Raises `ConfigError` if a key is wrong on which the rest depends, such as a role.
         """
         return _check(dict(properties), lambda: read_secrets(properties, read), False)
 
@@ -247,7 +257,7 @@ class NodeConfig:
         return value
 
     def get_optional_int(self, key: str) -> int | None:
-        """Return the value; None for a key that has no default and is absent from the file."""
+        """Return the whole number that a key has; None if the key is unset and has no default."""
         value = self.values[key]
         assert value is None or isinstance(value, int), f"the value of {key} is not a whole number"
         return value
@@ -264,7 +274,7 @@ class NodeConfig:
 
     @property
     def voter(self) -> VoterEndpoint | None:
-        """The endpoint of this node's controller, as a new voter; None for a node that is only a broker."""
+        """The controller endpoint with which this node can become a voter; None for a node that is only a broker."""
         return self.controller_endpoints[0] if self.controller_endpoints else None
 
     @property
@@ -281,7 +291,9 @@ class NodeConfig:
 
     @property
     def controller_listeners(self) -> tuple[ListenerConfig, ...]:
-        """The listeners for controllers and brokers of this cluster; none on a node that is only a broker."""
+        """The listeners on which controllers and brokers reach this node's controller; empty on a node that is only a
+        broker.
+        """
         return tuple(each for each in self.listeners if each.name in self.controller_listener_names)
 
     @property
@@ -291,7 +303,7 @@ class NodeConfig:
 
     @property
     def config_layers(self) -> BrokerConfigLayers:
-        """The file's values as the lowest layer of what topics and DescribeConfigs see.
+        """The layers of broker configuration, with the file's values as the lowest layer; dynamic values come above.
 
         As in Kafka, `broker.id` has the value of `node.id`, its newer name.
         """
@@ -318,7 +330,7 @@ class NodeConfig:
 
 
 def contents_of(path: str) -> str:
-    """Read a file that a key names, up to a size that no file of passwords has."""
+    """Read a file that a key names, but at most `SECRETS_CHARACTERS_MAX` characters."""
     with open(path, encoding="utf-8") as file:
         return file.read(SECRETS_CHARACTERS_MAX)
 
@@ -402,12 +414,12 @@ def _seconds(values: Mapping[str, ConfigValue], key: str) -> float:
 
 
 def own_and_former_defs() -> dict[str, ConfigDef]:
-    """Return the definitions of all keys that are known here and that Kafka 4.3 does not have."""
+    """Return the definitions of all supported keys that Kafka 4.3 does not have."""
     return FORMER_DEFS | OWN_DEFS | AUTHORIZER_DEFS | RECOVERY_DEFS
 
 
 def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], tuple[str, ...], list[str]]:
-    """Return the values of all known keys, the names of unknown ones, and a warning for each that has no effect."""
+    """Return the values of all known keys, the names of unknown keys, and a warning for each key without effect."""
     defs = broker_defs()
     _refuse_swallowed({name: text for name, text in explicit.items() if name in defs or name in OWN_DEFS})
     values: dict[str, ConfigValue] = {}
@@ -430,7 +442,7 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], tuple[s
 
 
 def about_unknown(name: str) -> str:
-    """Return the warning about an unknown key; text that may be part of a secret is hidden."""
+    """Return the warning about an unknown key. Text that may be part of a secret is hidden."""
     if name.startswith(LISTENER_PREFIX):
         return f"{name} has no effect: the node has no such listener, or a listener has no such setting"
     if is_key_name(name):
@@ -439,7 +451,9 @@ def about_unknown(name: str) -> str:
 
 
 def _refuse_swallowed(explicit: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for a value that has a secret of another setting in it."""
+    """Raise `ConfigError` if a value contains another setting with a secret, because of a backslash at the end of its
+    line.
+    """
     for name, text in explicit.items():
         if not is_secret_key(name) and not _URL.match(text) and holds_secret(text):
             raise InvalidConfiguration(
@@ -486,7 +500,7 @@ def _security_protocols(
 
 
 _Address = tuple[str, str, str, int]
-"""The text of a listener and its name, host and port."""
+"""A listener as text, and its name, host and port."""
 
 
 def _addresses(key: str, texts: list[str]) -> list[_Address]:
@@ -591,8 +605,9 @@ def _advertised(
 
 
 def _check_routable(key: str, advertised: tuple[ListenerConfig, ...]) -> None:
-    """Refuse an advertised address that clients cannot connect to. `key` is the key that it came from, perhaps
-    `listeners`."""
+    """Raise `ConfigError` for an advertised address that clients cannot connect to. `key` is the key that it came
+    from.
+    """
     for each in advertised:
         if each.host == "0.0.0.0":
             raise ConfigError(
@@ -650,7 +665,9 @@ def _voter(
     static_voters: tuple[StaticVoter, ...],
     node_id: int,
 ) -> VoterEndpoint | None:
-    """Find the address of a controller listener for other nodes: the advertised address, else where it listens."""
+    """Return the address at which other nodes reach a controller listener: the advertised one, or else the listener's
+    own.
+    """
     own = next((each for each in listeners if each.name == name), None)
     if own is None:
         return None

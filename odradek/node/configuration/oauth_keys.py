@@ -1,7 +1,7 @@
-"""Kafka's keys for logins by tokens (`sasl.oauthbearer.`, KIP-768), on one listener. PURE.
+"""Kafka's keys for logins by OAuth tokens (`sasl.oauthbearer.`, KIP-768), for one listener. PURE.
 
-A listener without a source of keys, an audience or an issuer would accept tokens that were made for other services.
-Such a node does not start. A key of our own can name audience and issuer as not needed.
+A listener must have a source of keys, an audience and an issuer, or the node does not start. Otherwise it would
+accept tokens that were made for other services. A key of our own can waive audience and issuer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ LOGIN_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
-"""Names of Kafka's own handlers, now and before version 4, which mean the built-in ones."""
+"""Java classes of Kafka's own handlers, from before and since version 4. They are accepted as names of the built-in
+ones.
+"""
 
 Read = Callable[[str], ConfigValue]
 Place = Callable[[str], str]
@@ -36,7 +38,7 @@ Place = Callable[[str], str]
 def oauth_settings(
     read: Read, place: Place, options: Mapping[str, str], waived: frozenset[str]
 ) -> OauthSettings:
-    """Read a listener's rules for tokens. Raises `ConfigError`.
+    """Read the rules by which a listener checks tokens. Raises `ConfigError`.
 
     `read` returns the value of a key, and `place` the key as it is in the file. `options` are the options of the
     login module.
@@ -78,7 +80,7 @@ def oauth_settings(
 
 
 def token_request(read: Read, place: Place, options: Mapping[str, str]) -> TokenRequest:
-    """Read the way to the tokens by which this node logs in at others. Raises `ConfigError`.
+    """Read how this node gets the tokens with which it logs in to other nodes. Raises `ConfigError`.
 
     Before Kafka 4.1, id, secret and scope stood in the login module's options.
     """
@@ -120,7 +122,9 @@ def _url(read: Read, place: Place, key: str, purpose: str) -> str:
 
 
 def _address(url: str, options: Mapping[str, str]) -> DocumentAddress:
-    """Return the address, and the authorities that vouch for its server: as in Kafka, the login module's options name them."""
+    """Return a document's address, and the authorities that its server's certificate must be signed by. As in Kafka,
+    the login module's options name them.
+    """
     location = options.get("ssl.truststore.location")
     if location is not None and options.get("ssl.truststore.type", "PEM").upper() != "PEM":
         raise ConfigError(

@@ -18,6 +18,7 @@ from odradek.metadata_quorum.service import MetadataSettings
 from odradek.node.broker_lifecycle import LifecycleSettings
 from odradek.node.configuration.node_config import (
     CLEANER_THREADS_PER_DISK,
+    CONSUMER_MEMBERS,
     SCRUB_INTERVAL,
     TRANSACTIONAL_IDS,
     NodeConfig,
@@ -34,7 +35,9 @@ __all__ = [
 ]
 
 FETCH_SESSION_EVICTION_MS = 120_000
-"""Kafka's constant: for so long, a fetch session cannot be displaced by a new one with fewer partitions."""
+"""The milliseconds for which a fetch session is safe from being displaced by a new one with fewer partitions.
+(Kafka's constant.)
+"""
 
 
 def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
@@ -45,7 +48,9 @@ def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
         node_id=config.node_id,
         cluster_id=cluster_id,
         fetch_session_eviction_ms=FETCH_SESSION_EVICTION_MS,
-        groups=settings_of(GroupSettings, layers),
+        groups=settings_of(
+            GroupSettings, layers, consumer_members_per_partition_max=config.get_int(CONSUMER_MEMBERS)
+        ),
         transactions=settings_of(
             TransactionSettings, layers, ids_per_partition_max=config.get_int(TRANSACTIONAL_IDS)
         ),
@@ -76,7 +81,9 @@ def listener_settings(config: NodeConfig) -> ListenerSettings:
 
 
 def _buffer_bytes(config: NodeConfig, key: str, unset: int | None) -> int | None:
-    """Return a socket buffer's size as the file says it (-1: the kernel decides), or our own default."""
+    """Return the socket buffer's size in bytes from the file (None for -1: the kernel decides), or `unset` if it is
+    not set.
+    """
     if key not in config.explicit:
         return unset
     size = config.get_int(key)
@@ -89,7 +96,7 @@ def metadata_log_settings(config: NodeConfig) -> MetadataLogSettings:
 
 
 def _static_voters(config: NodeConfig) -> VoterSet:
-    """Parse `controller.quorum.voters`, whose directory ids are unknown; empty where the key is not set."""
+    """Parse `controller.quorum.voters` into voters without directory ids; empty if the key is not set."""
     if not config.static_voters:
         return NO_VOTERS
     name = config.controller_listener_names[0]
@@ -106,7 +113,9 @@ def metadata_settings(
     endpoints: tuple[Endpoint, ...],
     bootstrap: Sequence[Message],
 ) -> MetadataSettings:
-    """Make the settings. `me` and `bootstrap`, the first records, come from the log directory; `endpoints` is where we listen."""
+    """Make the settings of the metadata service. `me` and the first records (`bootstrap`) come from the log
+    directory; `endpoints` are this node's addresses.
+    """
     layers = config.config_layers
     raft = settings_of(RaftConfig, layers)
     quorum = QuorumSettings(

@@ -1,7 +1,8 @@
-"""A plain form for names and passwords beside Kafka's login modules: keys of our own, with secrets in files. PURE.
+"""Our own keys for user names and passwords, with secrets in files, as an alternative to Kafka's login modules. PURE.
 
-By `odradek.sasl.username` and `odradek.sasl.password.file` a node logs in at others. `odradek.sasl.plain.users.file` has
-the users of PLAIN, as lines of NAME=PASSWORD. Each may have the prefix `listener.name.NAME.`.
+`odradek.sasl.username` and `odradek.sasl.password.file` are for logins to other nodes.
+`odradek.sasl.plain.users.file` names a file with the users of PLAIN, as lines of NAME=PASSWORD. Each key may have the
+prefix `listener.name.NAME.`.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def read_secrets(explicit: Mapping[str, str], read: Callable[[str], str]) -> dic
 def own_login(
     place: Callable[[str], str], explicit: Mapping[str, str], secrets: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """Return username and password for other nodes; None where neither is set. Raises `ConfigError`.
+    """Return username and password for logins to other nodes; None if neither is set. Raises `ConfigError`.
 
-    `place` gives the key as it is in the file.
+    `place` returns a key's full name in the file.
     """
     name_key, password_key = place(USERNAME), place(PASSWORD_FILE)
     username, password = explicit.get(name_key, ""), secrets.get(password_key)
@@ -68,7 +69,9 @@ def own_login(
 def own_users(
     place: Callable[[str], str], explicit: Mapping[str, str], secrets: Mapping[str, str]
 ) -> Mapping[str, str] | None:
-    """Read the passwords by user; None where no file is named. Raises `ConfigError`, which shows no line of the file."""
+    """Read the passwords of PLAIN's users by name; None if no file is named. Raises `ConfigError`, whose text shows
+    nothing of the file.
+    """
     key = place(USERS_FILE)
     text = secrets.get(key)
     if text is None:

@@ -1,7 +1,4 @@
-"""The part of a properties file on roles and the quorum: `process.roles`, `controller.quorum.voters` and its kin.
-
-Kafka's rules, each with one line that names key, value and the allowed values (`ConfigError`).
-"""
+"""The keys of a properties file about roles and the quorum, such as `process.roles` and `controller.quorum.voters`."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class StaticVoter:
 
 
 def parse_roles(roles: Sequence[str]) -> tuple[str, ...]:
-    """Check the roles and return them. Raises `ConfigError`."""
+    """Return the roles if they are valid. Raises `ConfigError` for an unknown, repeated or missing role."""
     key = "process.roles"
     text = ",".join(roles)
     if not roles:
@@ -46,7 +43,7 @@ def parse_roles(roles: Sequence[str]) -> tuple[str, ...]:
 def parse_quorum(
     texts: Sequence[str], servers: Sequence[str]
 ) -> tuple[tuple[StaticVoter, ...], tuple[tuple[str, int], ...]]:
-    """Parse the static voters, and the servers to ask for the leader. Raises `ConfigError`."""
+    """Parse the static voters, and (host, port) of the bootstrap servers. Raises `ConfigError`."""
     key = "controller.quorum.voters"
     if not texts and not servers:
         raise InvalidConfiguration(
@@ -79,7 +76,7 @@ def parse_quorum(
 
 
 def check_voters(roles: tuple[str, ...], voters: tuple[StaticVoter, ...], node_id: int) -> None:
-    """Check Kafka's rules between roles, id and static voters. Raises `ConfigError`."""
+    """Raise `ConfigError` if roles, node id and static voters break one of Kafka's rules."""
     if not voters:
         return
     key = "controller.quorum.voters"

@@ -1,4 +1,4 @@
-"""Keys of unclean recovery, which Kafka 4.3 does not have yet; their names come from KIP-966."""
+"""Our own keys of unclean recovery. Kafka 4.3 lacks them; their names come from KIP-966."""
 
 from __future__ import annotations
 
@@ -13,4 +13,5 @@ RECOVERY_DEFS: dict[str, ConfigDef] = {
         (RECOVERY_TIMEOUT, "long", "300000", "[0,...,9999999999]"),
     )
 }
-"""Only the properties files of controllers have them; DescribeConfigs leaves them out."""
+"""The definitions of these keys. Only properties files of controllers have them, and DescribeConfigs leaves them out.
+"""

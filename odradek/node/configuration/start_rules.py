@@ -1,7 +1,7 @@
-"""The rules of a properties file that are judged by a start alone.
+"""Rules of a properties file that are only enforced when a node starts.
 
-`odradek storage` judges what Kafka's own tool does: keys, listeners, roles, the quorum. A node is often formatted before
-its certificates and passwords are there.
+`odradek storage` checks what Kafka's own tool checks: keys, listeners, roles, the quorum. A node is often formatted
+before its certificates and passwords exist.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REPLICA_SELECTORS = (
     "org.apache.kafka.common.replica.LeaderSelector",
     "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 )
-"""Kafka's own selectors; any other name would be a Java class."""
+"""Names of Kafka's own replica selectors; any other name would be a Java class."""
 _NOT_SUPPORTED = (
     "create.topic.policy.class.name",
     "alter.config.policy.class.name",
@@ -42,20 +42,24 @@ _NOT_SUPPORTED = (
     "config.providers",
     "early.start.listeners",
 )
-"""Keys for features that are missing here; they are refused, because the operator would rely on them."""
+"""Keys of unsupported features. They are errors, because the operator would rely on the feature."""
 
 
 @attrs.define
 class StartRules:
-    """Judges the rules that only a start enforces; elsewhere each refusal is a warning."""
+    """Checks rules that must hold when a node starts. If no start is planned (`starts` is false), a broken rule is a
+    warning.
+    """
 
     starts: bool
     warnings: list[str]
     refusals: list[str] = attrs.field(factory=list)
-    """The texts of what was refused, without the words around them."""
+    """The error texts of broken rules, without an introduction."""
 
     def judge(self, part: Callable[[], T], instead: T) -> T:
-        """Return the part's outcome; `instead` where it is refused and no start is at hand. Raises `ConfigError`."""
+        """Return the result of `part()`. If it raises `ConfigError`, raise that at a start; otherwise record it and
+        return `instead`.
+        """
         try:
             return part()
         except ConfigError as error:
@@ -63,7 +67,7 @@ class StartRules:
             return instead
 
     def judge_all(self, errors: Iterable[ConfigError]) -> None:
-        """Note all of these errors; where a start is at hand, raise the first."""
+        """Record all of these errors; at a start, raise the first."""
         for error in errors:
             self._refuse(error)
 
@@ -97,7 +101,8 @@ def authorizer_of(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | Non
 
 
 def broken_relations(values: Mapping[str, ConfigValue]) -> Iterator[ConfigError]:
-    """Yield an error for each broken rule of Kafka's that relates several keys, as far as this version uses these keys.
+    """Yield an error for each broken rule between several keys. The rules are Kafka's, for keys that this version
+    uses.
 
     One rule is ours: the interval of heartbeats must be below the session timeout, or the broker would be fenced for
     ever.
@@ -145,7 +150,7 @@ def broken_relations(values: Mapping[str, ConfigValue]) -> Iterator[ConfigError]
 
 
 def unsupported(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) -> Iterator[ConfigError]:
-    """Yield an error for each key whose feature is missing here."""
+    """Yield an error for each key that is set although its feature is not supported."""
     for key in _NOT_SUPPORTED:
         if key in explicit and values[key]:
             shown = "[hidden]" if broker_defs()[key].sensitive else explicit[key]

@@ -1,1 +1,1 @@
-"""Connections of a node: bytes in, frames dispatched, answers out."""
+"""The connections of a node: they receive bytes, dispatch frames to request handlers, and send the answers."""

@@ -1,12 +1,12 @@
-"""The answers of one connection: in the order of its requests, within bounds, sent together. PORTED.
+"""The answers of one connection: sent in the order of its requests, several at once, with limited memory. PORTED.
 
-Answers that exist at once go straight to the send queue. As soon as one request is delayed, it and all after it take
-a `Slot` in a queue (`odradek.node.connections.answers`). That queue is bounded in number and in bytes: a connection
-that fills it is read again when there is room. The code that completes a delayed answer also sends it, without waking
-the connection's task. Only if the socket is full, a drain task waits for it to become writable.
+An answer that is ready at once goes straight to the send queue. As soon as one request is delayed, it and all later
+requests get a `Slot` in a queue (`odradek.node.connections.answers`). This queue is limited in number and in bytes.
+While it is full, no requests are read from the connection. The code that completes a delayed answer also sends it,
+without waking the connection's task. Only if the socket is full, a drain task waits for it to become writable.
 
-Every request is counted in its `ApiEntry`. All answers of a turn leave with one call, so they have the same latency.
-So the clock is read once per turn.
+Every request is counted in its `ApiEntry`. All answers of a turn are sent with one call and have the same latency, so
+the clock is read once per turn.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ SEND_QUEUE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class _Who(TypedDict):
-    """The owner of a connection, for log lines."""
+    """The peer of a connection, for log lines."""
 
     peer: str
     client_id: str | None
 
 
 class AnswerQueue:
-    """The answering half of a connection. `Connection` adds the receiving half. Both are one object, since every
-    frame uses both."""
+    """The half of a connection that answers requests. `Connection` adds the half that receives them. Both are one
+    object, since every frame uses both.
+    """
 
     __slots__ = (
         "blocked",
@@ -77,25 +78,27 @@ class AnswerQueue:
         self.send_queue = SendQueue()
         self.slots: deque[Slot] | None = None
         self.held_bytes = 0
-        """The bytes that its slots hold (`odradek.node.connections.answers`)."""
+        """The bytes that this connection's slots hold (`odradek.node.connections.answers`)."""
         self.parked = 0
-        """The connection's parked fetches."""
+        """The number of this connection's parked fetches."""
         self.encoding = 0
-        """The number of its long answers that are still objects. Nothing is dispatched until this is 0."""
+        """The number of long answers that still have to be encoded. No request is dispatched until this is 0."""
         self.suspended: tuple[Slot, Suspend] | None = None
         self.room: Event | None = None
         self.draining = False
         self.blocked = False
-        """Set while this connection's own task has still to send the rest of a turn's answers."""
+        """True while this connection's own task still has to send the rest of a turn's answers."""
         self.dispatching = False
         self.closing = False
         self.last_active = services.clock.monotonic()
         self.woken: Event | None = None
-        """Set to end a mute early."""
+        """The event that ends a mute early; None if the connection is not muted."""
         self.muted_until = 0.0
         """The time until which no requests are read, because the client used up its quota; 0 if they are read."""
         self.muted_rate: float | None = None
-        """The quota of changes for which the controller makes the client wait; None if the client does not wait for one."""
+        """The client's quota of metadata changes for which the controller makes it wait; None if the wait has another
+        reason.
+        """
 
     def _who(self) -> _Who:
         return {"peer": self.conn.peer_host, "client_id": self.context.client_id}
@@ -103,7 +106,7 @@ class AnswerQueue:
     # -- one answer ---------------------------------------------------------------------------------------------
 
     def _answer(self, entry: ApiEntry, correlation_id: int, size: int, result: Any) -> None:
-        """Encode a response that is complete and next in order; queue every other one."""
+        """Encode an answer that is ready and next in order; put any other answer into the queue."""
         if result is None:
             entry.unanswered += 1
             return
@@ -147,7 +150,7 @@ class AnswerQueue:
         return slot
 
     def _delay(self, slot: Slot, delayed: Delayed) -> None:
-        """Queue a slot whose answer comes later."""
+        """Put a slot into the queue for an answer that will come later."""
         slot.delayed = delayed
         delayed.answer = slot
         if delayed.parks:
@@ -157,7 +160,9 @@ class AnswerQueue:
         self._hold(slot, slot.request_bytes if delayed.keeps_request else 0)
 
     def _hold(self, slot: Slot, count: int) -> None:
-        """Count the bytes that a slot holds from now on; too many of them stop the dispatch."""
+        """Count `count` bytes as held by a slot from now on. If the connection's slots together hold too many, no
+        more requests are dispatched.
+        """
         more = count - slot.held_bytes
         slot.held_bytes = count
         self.held_bytes += more
@@ -171,7 +176,7 @@ class AnswerQueue:
             self.room = self.services.new_event()
 
     def _let_go(self, slot: Slot) -> None:
-        """Stop counting a slot that has left the queue."""
+        """Stop counting the bytes of a slot that has left the queue."""
         self._park_no_more(slot)
         self.held_bytes -= slot.held_bytes
         self.services.held.change(-slot.held_bytes)
@@ -204,7 +209,9 @@ class AnswerQueue:
             self.room = self.services.new_event()
 
     def charge_answer(self, entry: ApiEntry, response: Any, size: int) -> None:
-        """Charge the bytes of an answer to the client's quota; mute it where the controller says so (KIP-599)."""
+        """Charge the bytes of an answer to the client's quota. Mute the client if the controller's answer demands it
+        (KIP-599).
+        """
         services = self.services
         if services.charging is not None:
             now = services.clock.monotonic()
@@ -214,8 +221,8 @@ class AnswerQueue:
                 self.muted_rate = services.charging.mutation_rate(self.context)
 
     def _encode_early(self, slot: Slot) -> None:
-        """Encode an answer that has to wait for an earlier one: encode it at the end of the send queue, then take
-        its bytes out of the queue.
+        """Encode an answer that has to wait for an earlier one. It is encoded at the end of the send queue, and its
+        bytes are then taken out of there.
         """
         queue = self.send_queue
         chunks, size = len(queue.chunks), queue.bytes_queued
@@ -227,7 +234,7 @@ class AnswerQueue:
         self._hold(slot, size)
 
     def answer_came(self, slot: Slot) -> None:
-        """Send a delayed answer that is complete. Errors end this connection only."""
+        """Called when a delayed answer is complete: sends it if it is the next. Errors end this connection only."""
         slots = self.slots
         if not slots:
             return
@@ -242,7 +249,7 @@ class AnswerQueue:
             self.push_answers()
 
     def encode_long(self, slot: Slot, response: Any) -> None:
-        """Let a worker encode a long answer. Nothing more is dispatched until that is done."""
+        """Have a worker encode a long answer. No request is dispatched until it is encoded."""
         self._park_no_more(slot)
         self.encoding += 1
         if self.room is None:
@@ -250,7 +257,7 @@ class AnswerQueue:
         self.services.tasks.start_soon(encode_beside, self.services, slot, response, name="long answer")
 
     def encoded(self, slot: Slot, chunks: list[Chunk], size: int) -> None:
-        """Queue the bytes of a long answer."""
+        """Called when a long answer is encoded: queues its bytes, and sends them if they are next."""
         self.encoding -= 1
         if self.closing:
             release_chunks(chunks)
@@ -263,12 +270,14 @@ class AnswerQueue:
         self.signal_room()
 
     def encoding_failed(self) -> None:
-        """End this connection because a long answer could not be encoded, which is a bug."""
+        """Called when a long answer could not be encoded, which is a bug: ends the connection."""
         self.encoding -= 1
         self._break()
 
     def _move_answers(self) -> None:
-        """Encode the answers that are complete, from the head of the queue on."""
+        """Move completed answers from the head of the queue to the send queue, and encode those that are not encoded
+        yet.
+        """
         slots = self.slots
         now = self.services.clock.monotonic()
         queue = self.send_queue
@@ -290,7 +299,7 @@ class AnswerQueue:
             self.room = self.services.new_event()
 
     def push_answers(self) -> None:
-        """Encode and send the next answers in order, after a delayed answer came. Errors end this connection only."""
+        """Encode and send the answers that are complete and next in order. Errors end this connection only."""
         try:
             self._move_answers()
             if self.send_queue.chunks:
@@ -298,24 +307,24 @@ class AnswerQueue:
         except (ConnectionLost, DiskError) as error:
             self._fail(error)
         except Exception:  # noqa: BLE001  # `_break` logs it
-            # The caller, which completed the answer, serves another connection and must not suffer for this one.
+            # The caller, which completed the answer, serves another connection, which this error must not end.
             self._break()
         self.signal_room()
 
     def _break(self) -> None:
-        """End the connection for a bug."""
+        """End the connection because of a bug, and log it."""
         self.services.log.exception("connection.bug", **self._who())
         self.services.spills.clear()
         self.close()
 
     def _fail(self, error: ConnectionLost | DiskError) -> None:
-        """End the connection for an error that arose outside of its task."""
+        """End the connection because of an error outside of its own task."""
         if isinstance(error, DiskError):
             self.services.log.error("connection.disk_error", error=str(error), **self._who())
         self.close()
 
     def _end_turn(self) -> float:
-        """Send what this turn has answered, and count it. Returns the seconds that the turn took."""
+        """Send the answers of this turn, and count them. Return how long the turn took, in seconds."""
         if not self.draining and not self.send_queue.flush(self.conn):
             self.draining = self.blocked = True
         services = self.services
@@ -331,7 +340,7 @@ class AnswerQueue:
         return latency
 
     def _forget_turn(self) -> None:
-        """Drop the answers of a turn that an error cut short."""
+        """Drop the counts of a turn that an error has ended."""
         services = self.services
         for entry in services.answered:
             entry.answered_in_turn = 0
@@ -344,7 +353,7 @@ class AnswerQueue:
             self.services.tasks.start_soon(self._drain)
 
     async def _drain(self) -> None:
-        """Send the rest as the socket takes it."""
+        """Send the rest of the send queue, whenever the socket has room."""
         try:
             while True:
                 await self.conn.writable()
@@ -397,12 +406,12 @@ class AnswerQueue:
         while result.__class__ is Suspend:
             slot.is_long |= result.is_long
             if services.charging is not None:
-                # Charge the client for each queued result, even if long work produced it.
+                # The client pays for each result, even if long work produced it.
                 services.long_work.asker = self
             result = await result.run()
         self.suspended = None
         if result is None or result is CLOSE:
-            # Nothing was dispatched since, so the slot is the last.
+            # No request was dispatched meanwhile, so the slot is the last.
             assert self.slots is not None
             self.slots.remove(slot)
             self._let_go(slot)
@@ -410,7 +419,7 @@ class AnswerQueue:
             self.signal_room()
             if result is CLOSE:
                 raise ConnectionLost(
-                    "a request failed that has no answer, so this node closed the connection"
+                    "a request with acks=0 failed, and closing the connection is its only answer"
                 )
         elif isinstance(result, Delayed) and result.response is None:
             self._delay(slot, result)
@@ -422,16 +431,18 @@ class AnswerQueue:
     # -- quotas ---------------------------------------------------------------------------------------------------
 
     def payer(self) -> Callable[[float, float], object] | None:
-        """Return a function that takes the processor time of the present request's long work; None where nobody pays."""
+        """Return a function that charges processor time of long work to the client of the present request; None
+        without quotas.
+        """
         charging = self.services.charging
         return None if charging is None else charging.payer(self.context)
 
     def _mute(self, throttle_ms: int) -> None:
-        """Read no further requests for so long, as in Kafka (KIP-219)."""
+        """Read no further requests for `throttle_ms`, as in Kafka (KIP-219)."""
         self.muted_until = self.last_active + throttle_ms / 1000
 
     async def _stay_muted(self) -> None:
-        """Wait until the mute of the client ends."""
+        """Wait until the client is no longer muted."""
         services = self.services
         services.muted[self] = None
         try:
@@ -450,8 +461,12 @@ class AnswerQueue:
             raise ConnectionLost("this node closed the connection while it was muted for a quota")
 
     def judge_wait(self) -> None:
-        """Shorten the wait to the debts that are left, after a change of quotas. Any debt counts, up to the wait
-        that the client was given. Otherwise each change of any quota would let in a request of every debtor."""
+        """Called when quotas have changed: shortens the wait of a muted client to the wait that its debts require
+        now.
+
+        All its debts count, whatever quota muted it. Otherwise each change of a quota would admit a request of every
+        muted client. The wait never becomes longer than before.
+        """
         charging, now = self.services.charging, self.services.clock.monotonic()
         until = 0.0
         if charging is not None:
@@ -469,7 +484,7 @@ class AnswerQueue:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the connection from outside its task."""
+        """End the connection; called from outside its own task."""
         self.closing = True
         self.conn.close()
         self._wake()

@@ -1,13 +1,13 @@
-"""Answers of a connection that wait for an earlier one, and how much memory they may take. PORTED.
+"""Answers that wait for an earlier answer of their connection, and how much memory they may use. PORTED.
 
-An answer behind a delayed one is encoded at once. Its bytes take a fraction of the memory of its objects, and they
-can be counted. A range of a file counts with its length, since it pins that much of the log. A delayed request counts
-with the length of its frame, unless it says that it keeps none of it.
+An answer behind a delayed one is encoded at once. Bytes take a fraction of the memory of objects, and they can be
+counted. A file range counts with its length, since it pins that much of the log. A delayed request counts with the
+length of its frame, unless it keeps no part of the frame.
 
 Beyond `HELD_BYTES_MAX` in one connection, or with `PARKED_MAX` parked fetches, that connection's requests wait until
 there is room. Beyond `HELD_IN_ALL_BYTES_MAX` in all connections together, each connection that holds more than
-`HELD_SHARE_BYTES` waits too. A client that pipelines a few small requests behind a parked fetch stays below that. So
-the memory is bounded by these figures plus one answer for each connection that waits.
+`HELD_SHARE_BYTES` waits too. A client that pipelines a few small requests behind a parked fetch stays below that
+share. So the memory is limited by these constants, plus one answer for each waiting connection.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from odradek.wire.structure import Message
 
 SLOTS_MAX = 256
 PARKED_MAX = 5
-"""Kafka handles one request of a connection at a time; an idempotent producer has five under way."""
+"""The most parked fetches of one connection. Kafka handles one request of a connection at a time; an idempotent
+producer has five in flight.
+"""
 HELD_BYTES_MAX = 4 * 1024 * 1024
 HELD_IN_ALL_BYTES_MAX = 64 * 1024 * 1024
 HELD_SHARE_BYTES = 64 * 1024
 RESPONSE_PREFIX = struct.Struct(">ii")
 HELD_SECONDS_MAX = 10.0
-"""The seconds for which a connection may keep others waiting for this memory."""
+"""The seconds for which a connection with queued answers may make other connections wait for memory."""
 
 
 class Answering(Protocol):
-    """The part of a connection that its slots use, and the code that encodes answers in a worker."""
+    """The part of a connection that slots use, and the code that encodes answers in a worker."""
 
     last_active: float
 
@@ -43,23 +45,23 @@ class Answering(Protocol):
     def closing(self) -> bool: ...
 
     def answer_came(self, slot: Slot) -> None:
-        """Called when a delayed answer has come."""
+        """Called when the answer to a delayed request is complete."""
 
     def encode_long(self, slot: Slot, response: Any) -> None:
-        """Called when a long answer has come: nothing more is dispatched until it is bytes."""
+        """Called when a long answer is complete: no request is dispatched until it is encoded."""
 
     def charge_answer(self, entry: ApiEntry, response: Any, size: int) -> None:
         """Charge the bytes of an answer to the client's quota."""
 
     def encoded(self, slot: Slot, chunks: list[Chunk], size: int) -> None:
-        """Called when a long answer has become bytes."""
+        """Called when a long answer is encoded; `size` is its number of bytes."""
 
     def encoding_failed(self) -> None:
         """End the connection because a long answer could not be encoded."""
 
 
 class Slot:
-    """One request's place in the queue of answers."""
+    """The place of one request in its connection's queue of answers."""
 
     __slots__ = (
         "chunks",
@@ -85,24 +87,24 @@ class Slot:
         self.request_bytes = request_bytes
         self.received_at = connection.last_active
         self.response: Any = None
-        """The response of the first slot alone, until it is encoded."""
+        """The response, until it is encoded. Only the first slot of the queue keeps it."""
         self.chunks: list[Chunk] | None = None
         """The encoded answer, in pieces to be sent; None until then."""
         self.held_bytes = 0
-        """The bytes that are counted for it now."""
+        """The bytes that are counted for this slot now."""
         self.parks = False
         self.is_long = False
-        """True if a worker encodes its answer."""
+        """True if a worker encodes the answer."""
         self.delayed: Delayed | None = None
         self.throttle_ms = 0
-        """The wait that the answer names, by the client's quota."""
+        """The throttle time that the answer contains, because of the client's quota."""
 
     @property
     def is_answered(self) -> bool:
         return self.chunks is not None or self.response is not None
 
     def complete(self, response: Any) -> None:
-        """Hand in the answer. The owner of the delayed request calls this once."""
+        """Store the answer and pass it to the connection. The owner of the delayed request calls this once."""
         self.delayed = None
         if self.throttle_ms:
             response = throttled(response, self.throttle_ms)
@@ -114,13 +116,13 @@ class Slot:
 
 
 class Waiter(Protocol):
-    """A connection that waits for this memory."""
+    """A connection that waits until there is memory for more answers."""
 
     def signal_room(self) -> None: ...
 
 
 class Holding(Protocol):
-    """A connection with answers that wait."""
+    """A connection with answers in its queue."""
 
     held_bytes: int
 
@@ -135,7 +137,7 @@ C = TypeVar("C", bound=Holding)
 
 
 class HeldAnswers:
-    """Counts the bytes that all connections hold together."""
+    """Counts the bytes of queued answers over all connections."""
 
     __slots__ = ("bytes_held", "bytes_max", "parked", "waiters")
 
@@ -150,7 +152,7 @@ class HeldAnswers:
         return self.bytes_held > self.bytes_max
 
     def change(self, count: int) -> None:
-        """Add `count` bytes, which may be negative."""
+        """Add `count` bytes, which may be negative. When there is room again, notify the waiting connections."""
         was_full = self.is_full
         self.bytes_held += count
         if was_full and not self.is_full:
@@ -158,8 +160,9 @@ class HeldAnswers:
                 waiter.signal_room()
 
     def to_evict(self, connections: Iterable[C], now: float) -> list[C]:
-        """Choose the connections to close: those that have held the most for `HELD_SECONDS_MAX`, until the others
-        are within the bound."""
+        """Choose the connections to close: those that have held the most bytes for longer than `HELD_SECONDS_MAX`.
+        Without them the sum is within the limit.
+        """
         excess = self.bytes_held - self.bytes_max
         if excess <= 0:
             return []
@@ -180,14 +183,16 @@ class HeldAnswers:
         return chosen
 
     def statistics(self) -> dict[str, int]:
-        """Count bytes of answers and requests that wait for an earlier answer, fetches parked, connections held back by it."""
+        """Return figures: bytes of queued answers and requests, parked fetches, and connections that wait for this
+        memory.
+        """
         return {"bytes": self.bytes_held, "parked": self.parked, "waiting": len(self.waiters)}
 
 
 def splice(frame: bytearray, correlation_id: int, spills: list[tuple[int, Any]], chunks: list[Chunk]) -> int:
-    """Add an encoded answer with file ranges between its bytes to `chunks`, and empty `spills`.
+    """Append an encoded answer to `chunks`, with its file ranges (`spills`) at their positions; empty `spills`.
 
-    The frame's size counts the bytes and the ranges; so does the returned number.
+    Return the frame's size in bytes, including the ranges; it is also written into the frame's prefix.
     """
     spilled = 0
     for _, chunk in spills:

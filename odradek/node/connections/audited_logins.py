@@ -10,7 +10,7 @@ __all__ = ["AuditedLogins"]
 
 
 class AuditedLogins:
-    """Reports to the auditor the clients that were let in at a listener, and those that were not."""
+    """Reports logins at a listener to the auditor, both successful and failed ones."""
 
     def __init__(self, listener: str, auditor: Auditor | None) -> None:
         self._listener = listener

@@ -1,21 +1,21 @@
-"""Memory for frames that arrive in pieces: one buffer that all connections share, and pooled ones for incomplete
-frames.
+"""Memory for received frames: one buffer that all connections share, and a pool of buffers for incomplete frames.
 
 A connection receives into the shared buffer and dispatches every complete frame from there. Only an incomplete tail
 is copied into a buffer of its own. That buffer grows with the bytes that have arrived, never with the size that a
 frame announces.
 
-All of them together stay below `bytes_max`. A connection that needs more waits:
+All pooled buffers together stay below `bytes_max`. A connection that needs more has to wait, by these rules:
 
-* Frames up to `SMALL_FRAME_BYTES` have a quarter of the pool for themselves, and the rest too, as far as no larger
-  one waits for it. So large frames that stay incomplete hold up only each other.
+* A quarter of the pool is for frames up to `SMALL_FRAME_BYTES` alone. They also use the rest while no larger frame
+  waits for it. So large frames that stay incomplete delay only other large frames.
 * Each part serves waiting connections strictly in the order in which they came.
-* While a connection waits, or the pool is full, a receive takes no more than `SCANT_BYTES`: tails are kept in any case.
-* If a connection has waited for `WAIT_SECONDS_MAX`, frames are given up (`to_evict`). They are those of the address
-  that holds the most, and of these the slowest by bytes per second since the frame began. The time in which it waited
-  for memory itself is left out. One frame is given up each second. Of the frames below `BYTES_PER_SECOND_MIN`, as
-  many are given up as are needed. If a connection has waited for twice as long, that holds for all frames. So
-  half-sent frames hold up others for a few seconds only, even if a byte comes now and then.
+* While a connection waits, or the pool is full, a receive takes at most `SCANT_BYTES`, because the incomplete tail
+  needs a buffer in any case.
+* If a connection has waited for `WAIT_SECONDS_MAX`, other connections are closed (`to_evict`). First come those of
+  the address that holds the most bytes, and of these the slowest by bytes per second since the frame began. Time in
+  which a frame waited for memory is left out. Each second, one connection is closed, and all slow ones (below
+  `BYTES_PER_SECOND_MIN`) that are in the way. After twice that wait, all that are in the way are closed. So a
+  half-sent frame delays others for only a few seconds.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ KEPT_BYTES_MIN = 4096
 KEEP_FREE_BYTES = 16 * 1024 * 1024
 SMALL_FRAME_BYTES = 2 * 1024 * 1024
 SMALL_SHARE = 4
-"""Small frames have 1 / `SMALL_SHARE` of the bytes for themselves."""
+"""The share of small frames: 1 / `SMALL_SHARE` of the pool's bytes is for them alone."""
 WAIT_SECONDS_MAX = 5.0
 BYTES_PER_SECOND_MIN = 64 * 1024
 EVICTED_AT_ONCE_MAX = 100
 
 
 class Holder(Protocol):
-    """The connection that holds a buffer while a frame comes in."""
+    """A connection that holds a buffer of the pool while a frame arrives."""
 
     have: int
-    """The number of bytes of a frame that it holds."""
+    """The number of bytes of the incomplete frame that have arrived."""
     frame_began_at: float
-    """The time at which the frame began, moved on by the time for which it waited for memory."""
+    """The time at which the frame began, plus the time for which it waited for memory."""
     closing: bool
 
     @property
@@ -55,7 +55,7 @@ class Holder(Protocol):
 
 
 class PooledBuffer:
-    """A buffer and its view, made together because both are needed for every receive."""
+    """A buffer and a memory view of it, made together because every receive needs both."""
 
     __slots__ = ("data", "holder", "is_small", "size", "view", "waited_since")
 
@@ -66,7 +66,7 @@ class PooledBuffer:
         self.is_small = True
         self.holder: Holder | None = None
         self.waited_since: float | None = None
-        """The time at which its holder first waited for more."""
+        """The time at which its holder first waited for a larger buffer."""
 
 
 class _Waiter:
@@ -83,7 +83,9 @@ class _Waiter:
 
 
 class ReceiveBuffers:
-    """The shared buffer and the pool. Sizes are powers of two; freed ones are kept for the next, up to `KEEP_FREE_BYTES`."""
+    """The shared buffer and the pool. Buffer sizes are powers of two. Freed buffers are kept for reuse, up to
+    `KEEP_FREE_BYTES`.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self.shared = PooledBuffer(SHARED_BYTES)
@@ -108,7 +110,7 @@ class ReceiveBuffers:
     def take(
         self, size: int, frame_bytes: int, holder: Holder, replaced: PooledBuffer | None = None
     ) -> PooledBuffer | None:
-        """Take a buffer of at least `size` bytes for a frame of `frame_bytes`. Return None if there is no room now.
+        """Return a buffer of at least `size` bytes for a frame of `frame_bytes`; None if there is no room now.
 
         A connection that alone uses its part of the pool may exceed the limit, even while it holds the buffer
         `replaced`.
@@ -120,13 +122,15 @@ class ReceiveBuffers:
         return self._make(rounded, is_small, holder)
 
     def take_beyond(self, size: int, frame_bytes: int, holder: Holder) -> PooledBuffer:
-        """Take a buffer for a tail that has arrived already (at most `receive_view`), even above the limit."""
+        """Return a buffer for a tail that has arrived already (at most `receive_view`), even above the limit."""
         return self._make(_rounded(size), frame_bytes <= SMALL_FRAME_BYTES, holder)
 
     async def wait_for(
         self, size: int, frame_bytes: int, replaced: PooledBuffer, event: Event, now: float
     ) -> PooledBuffer | None:
-        """Take a buffer as soon as it is this holder's turn; None if the caller sets `event` before."""
+        """Wait for this connection's turn and return a buffer; return None if the caller sets `event` before. `now`
+        is in monotonic seconds.
+        """
         is_small = frame_bytes <= SMALL_FRAME_BYTES
         if replaced.waited_since is None:
             replaced.waited_since = now
@@ -147,7 +151,7 @@ class ReceiveBuffers:
         return waiter.buffer
 
     def give(self, buffer: PooledBuffer) -> None:
-        """Give a buffer back, and serve waiting connections in their order."""
+        """Return a buffer to the pool, and serve waiting connections in their order."""
         self.bytes_used -= buffer.size
         self._used[buffer.is_small] -= buffer.size
         del self._in_use[buffer]
@@ -183,7 +187,9 @@ class ReceiveBuffers:
         return buffer
 
     def _look_for_room(self) -> None:
-        """Serve the connections whose turn it is, and set how much may be received."""
+        """Give buffers to waiting connections in their order, as far as there is room. Then set how much one receive
+        may take.
+        """
         for is_small in (True, False):
             queue = self._waiters[is_small]
             while queue and self._fits(queue[0].size, is_small, queue[0].replaced):
@@ -205,7 +211,7 @@ class ReceiveBuffers:
         return bool(self._waiters[0] or self._waiters[1])
 
     def to_evict(self, now: float) -> list[Holder]:
-        """Choose the connections whose frames are to be given up. The server asks about every second."""
+        """Choose the connections to close so that others get memory. The server calls this about every second."""
         if now < self._look_at:
             return []
         self._look_at = now + 0.5
@@ -227,10 +233,12 @@ class ReceiveBuffers:
     def _by_share(
         self, is_small: bool, now: float, chosen: list[Holder]
     ) -> Iterator[tuple[PooledBuffer, bool]]:
-        """Yield the buffers whose loss helps connections that wait for this part, and whether each is slow.
+        """Yield buffers whose release gives room to waiting connections of this part of the pool, and whether each is
+        slow.
 
-        Each belongs to the address that holds the most at that point. First come buffers with room left, the slowest
-        by bytes per second first. Then come buffers that wait themselves, the larger and older ones first.
+        Each buffer belongs to the address that holds the most bytes at that point. Of its buffers, those whose
+        connections do not wait come first, the slowest by bytes per second first. Then come waiting ones, the larger
+        and older ones first.
         """
         both = self._used[not is_small] > self._parts[not is_small]
         waiting = {each.replaced for queue in self._waiters for each in queue}
@@ -259,12 +267,14 @@ class ReceiveBuffers:
             yield buffer, not waits and rate < BYTES_PER_SECOND_MIN
 
     def trim(self) -> None:
-        """Release free buffers that a burst left behind."""
+        """Release the free buffers, which a burst of traffic may have left."""
         self._free.clear()
         self._free_bytes = 0
 
     def statistics(self) -> dict[str, int]:
-        """Return figures: bytes held by connections, bytes kept free, connections waiting, frames given up for others."""
+        """Return figures: bytes held by connections, bytes kept for reuse, connections that wait, connections closed
+        to give others memory.
+        """
         return {
             "bytes_used": self.bytes_used,
             "bytes_free": self._free_bytes,

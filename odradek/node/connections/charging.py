@@ -1,8 +1,8 @@
 """Quotas at a listener: charges clients for their requests, and mutes them. PORTED.
 
-`data_plane/quotas` has the accounts. This module decides which connections pay: clients do, nodes do not. A node is
-known by its listener (the brokers' own), by a principal with CLUSTER_ACTION, or by a request that only nodes send.
-Neither a replica id nor a client id alone makes a client a node.
+`data_plane/quotas` has the accounts. This module decides which connections are charged: clients are, nodes are not. A
+node is known by its listener (the brokers' own), by a principal with CLUSTER_ACTION, or by a request that only nodes
+send. Neither a replica id nor a client id alone makes a client a node.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
 _OF_NODES = frozenset((int(ApiKey.WRITE_TXN_MARKERS),))
 """APIs that Kafka exempts as well. They need CLUSTER_ACTION on clusters with an authorizer."""
 CHANGING = frozenset((int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS), int(ApiKey.CREATE_PARTITIONS)))
-"""The APIs whose answer may name a wait that the controller asks for."""
+"""The APIs whose answer may contain a wait that the controller demands."""
 CHARGED_ANSWERS = CHANGING | {_FETCH}
-"""The APIs whose answers are looked at when they are encoded."""
+"""The APIs whose answers are charged when they are encoded."""
 _MS_PER_SECOND = 1000
 _OF_A_NODE = ClientShare.exempt("", None, -1)
-"""The share of one request that only nodes send. The next request on its connection is checked again."""
+"""The exempt account of one request that only nodes send. The next request on its connection is checked again."""
 
 
 class Charging:
-    """The charges of one listener. Connections ask only while some quota is there."""
+    """Charges the clients of one listener. Connections call it only while some quota exists."""
 
     def __init__(
         self,
@@ -42,17 +42,21 @@ class Charging:
         is_node: Callable[[Context], bool],
         is_follower: Callable[[Any], bool],
     ) -> None:
-        """`is_of_nodes`: the listener is for brokers alone. `is_node` judges a principal, `is_follower` a Fetch."""
+        """`is_of_nodes`: the listener is for brokers alone. `is_node` returns whether a principal is a node's,
+        `is_follower` whether a Fetch comes from a follower.
+        """
         self._quotas = quotas
         self._is_of_nodes = is_of_nodes
         self._is_node = is_node
         self._is_follower = is_follower
         self.measures_cpu = False
-        """True if some quota is about processor time. A plain attribute, since every turn of a connection asks."""
+        """True if some quota limits processor time. A plain attribute, because every turn of a connection reads it.
+        """
 
     def charge(self, context: Context, api_key: int, size: int, request: Any, now: float) -> int:
-        """Charge a request of `size` bytes. Returns the milliseconds that its client has to wait, which
-        `context.throttle_ms` keeps as well."""
+        """Charge a request of `size` bytes to its client. Return the milliseconds that the client has to wait; they
+        are stored in `context.throttle_ms`, too.
+        """
         context.throttle_ms = 0
         quotas = self._quotas
         is_produce = api_key == _PRODUCE
@@ -73,7 +77,7 @@ class Charging:
             quotas.note_exempt(size)
             return 0
         seconds = 0.0
-        # Most clients are out of debt, which costs no call to see.
+        # Most clients have no debt; this test needs no call.
         account = share.request
         if account is not None and account.tokens < 0.0:
             seconds = share.request_wait(now)
@@ -92,14 +96,18 @@ class Charging:
         return 0
 
     def seconds_left(self, context: Context, now: float) -> float:
-        """Return the seconds for which the client still has to wait under the present quotas, by the longest of its debts."""
+        """Return the seconds that the client still has to wait under the present quotas: the longest wait of its
+        accounts.
+        """
         share = context.quota = self._share_of(context, now)
         waits = [share.request_wait(now)]
         waits += [each.wait_seconds(now) for each in (share.produce, share.fetch) if each is not None]
         return max(waits)
 
     def mutation_rate(self, context: Context) -> float | None:
-        """Return the client's quota of changes of the metadata, by which the controller has it wait."""
+        """Return the client's quota of metadata changes per second, by which the controller makes it wait; None if it
+        has none.
+        """
         user = context.principal.partition(":")[2]
         holding = self._quotas.holding(CONTROLLER_MUTATION_RATE, user, context.client_id or "")
         return None if holding is None else holding.value
@@ -110,7 +118,7 @@ class Charging:
         return self._quotas.share_of(context.principal, context.client_id, now)
 
     def charge_answer(self, context: Context, api_key: int, response: Any, size: int, now: float) -> None:
-        """Charge the bytes of a Fetch's answer.
+        """Charge the bytes of an answer to a Fetch; ignore all other answers.
 
         An answer that makes the client wait is not charged. Otherwise a client that retries at once would always stay
         in debt.
@@ -125,7 +133,11 @@ class Charging:
             share.fetch.charge(size, now)
 
     def payer(self, context: Context) -> Callable[[float, float], float] | None:
-        """Return a function that takes the seconds of the present request's long work, and the time; None where nobody pays."""
+        """Return a function that charges processor time of long work to the client of the present request; None if
+        the client has no such quota.
+
+        The function gets the seconds of processor time and the current time.
+        """
         share = context.quota
         if not isinstance(share, ClientShare) or share.request is None:
             return None

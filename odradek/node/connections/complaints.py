@@ -1,7 +1,7 @@
-"""Log lines about broken frames: one per second and peer, the rest counted. PURE.
+"""Log lines about malformed frames: one per second and peer; further ones are only counted. PURE.
 
-A peer that sends garbage as fast as it can connect would otherwise fill the operator's disk. The next line about that
-peer has the number of lines that were held back. If none comes, the server writes one a second later.
+A peer that sends garbage as fast as it can connect would otherwise fill the operator's disk. The next line about the
+peer contains the number of lines that were suppressed. If none comes, the server writes one a second later.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from odradek.env.ports import Log
 INTERVAL_SECONDS = 1.0
 PEERS_MAX = 1024
 _TLS_HANDSHAKE = 0x1603
-"""A handshake record of TLS 1.x."""
+"""The first two bytes of a handshake record of TLS 1.x, as a number."""
 OTHERS = "others"
-"""Stands for all peers beyond `PEERS_MAX` that complain within one interval."""
+"""The name for all further peers if more than `PEERS_MAX` send malformed frames within one interval."""
 
 
 def size_refusal(size: int, bytes_min: int, bytes_max: int, when: str = "") -> str:
-    """Make the complaint about a frame of a wrong size, which sets the start of a TLS handshake apart from a request."""
+    """Return the error text about a frame of a wrong size. It has other advice if the bytes are the start of a TLS
+    handshake.
+    """
     if size >> 16 == _TLS_HANDSHAKE:
         return (
             "the client speaks TLS to a plaintext listener: set security.protocol=PLAINTEXT or "
@@ -29,7 +31,7 @@ def size_refusal(size: int, bytes_min: int, bytes_max: int, when: str = "") -> s
 
 
 class _Peer:
-    """The time of the last line about a peer, and the number of lines held back since."""
+    """The time of the last log line about a peer, and the number of lines suppressed since."""
 
     __slots__ = ("error", "held_back", "said_at")
 
@@ -40,7 +42,7 @@ class _Peer:
 
 
 class Complaints:
-    """One object for all connections; several listeners share it."""
+    """Writes these log lines for all connections of several listeners."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -48,7 +50,7 @@ class Complaints:
         self.protocol_errors = 0
 
     def protocol_error(self, now: float, error: str, *, peer: str, client_id: str | None) -> None:
-        """Log, or count, that a connection of `peer` is closed because it broke the protocol. `now` in seconds."""
+        """Log or count that a connection of `peer` is closed because of a protocol error. `now` is in seconds."""
         self.protocol_errors += 1
         known = self._peers.get(peer)
         if known is None:
@@ -65,8 +67,9 @@ class Complaints:
             self._log_peer(peer, known, now)
 
     def log_held_back(self, now: float) -> None:
-        """Write the lines that are due, and forget peers that have been quiet for an interval. Called about every
-        second."""
+        """Log the suppressed lines that are due, and forget peers without an error for an interval. Called about
+        every second.
+        """
         for name, peer in list(self._peers.items()):
             if now - peer.said_at >= INTERVAL_SECONDS:
                 if peer.held_back:
@@ -75,7 +78,7 @@ class Complaints:
                     del self._peers[name]
 
     def _log_peer(self, name: str, peer: _Peer, now: float) -> None:
-        """Log the last of the errors, and how many there were."""
+        """Log the latest error of a peer, and the number of suppressed lines."""
         self._log.warning("connection.protocol_error", error=peer.error, peer=name, count=peer.held_back)
         peer.said_at = now
         peer.held_back = 0

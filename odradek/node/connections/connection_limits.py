@@ -1,12 +1,13 @@
-"""The limits on a node's connections: in all, at one listener, from one address, in one second. PURE.
+"""The limits on a node's connections: their total, and those of one listener, of one address, and of one second.
+PURE.
 
 All listeners of a node share one `ConnectionLimits`. Limits may change at any time; open connections stay.
 
-Peers always come in: the brokers' own listener is outside the limit and the rate of all connections. If there are more
-connections than allowed once a peer has come, the client that has been silent for the longest gives way (KIP-402).
+Peers are always accepted: the brokers' own listener is exempt from the total limit and rate. If a peer exceeds the
+total, the client connection that has been idle for the longest is closed (KIP-402).
 
-Clients get only the connections that the limit of open files leaves them (`client_room`), even if the configuration
-allows more. A node that runs out of descriptors can neither roll a segment nor reach its peers.
+The limit of open files also limits the connections of clients (`client_room`), even if the configuration allows more.
+A node that has used up its descriptors can neither roll a segment nor reach its peers.
 """
 
 from __future__ import annotations
@@ -22,37 +23,39 @@ from odradek.metadata_quorum.quotas.quota_levels import CONNECTION_CREATION_RATE
 
 INT_MAX = (1 << 31) - 1
 LOGS_SHARE = 4
-"""Logs have 1 / `LOGS_SHARE` of the descriptors for themselves."""
+"""The share of logs: 1 / `LOGS_SHARE` of the descriptors is for them alone."""
 OWN_DESCRIPTORS = 64
-"""Kept for listeners, peers, small files and the event loop."""
+"""Descriptors that are reserved for listeners, peers, small files and the event loop."""
 CLIENT_ROOM_MIN = 16
 
 
 def client_room(descriptors_max: int) -> int:
-    """Return how many clients' connections fit a limit of open files; -1 stands for no limit, as in `getrlimit`."""
+    """Return how many client connections a limit of open files allows. A limit of -1 means no limit, as in
+    `getrlimit`.
+    """
     if descriptors_max < 0:
         return INT_MAX
     return max(CLIENT_ROOM_MIN, descriptors_max - descriptors_max // LOGS_SHARE - OWN_DESCRIPTORS)
 
 
 class Closable(Protocol):
-    """A connection that may have to give way."""
+    """A connection that may be closed to make room for a peer."""
 
     last_active: float
-    """Monotonic seconds."""
+    """The time of the last activity, in monotonic seconds."""
 
     def close(self) -> None: ...
 
 
 @attrs.define
 class _Second:
-    """The connections accepted in the running second."""
+    """The number of connections accepted within the current second."""
 
     began_at: float = 0.0
     accepted: int = 0
 
     def accept_at(self, now: float, rate_max: int) -> float:
-        """Return the time at which the next connection may be accepted."""
+        """Return the time at which the next connection may be accepted: `now`, or the end of the current second."""
         if rate_max >= INT_MAX:
             return now
         if now >= self.began_at + 1.0:
@@ -63,27 +66,31 @@ class _Second:
 
 @attrs.define
 class ConnectionLimits:
-    """Counts the open connections. Call `enter` when a connection is accepted, and `leave` when it is gone."""
+    """Counts open connections and applies limits. Call `enter` when a connection is accepted, and `leave` when it is
+    closed.
+    """
 
     connections_max: int = setting("max.connections")
     room: int = INT_MAX
-    """The most connections of clients that descriptors allow (`client_room`); `connections_max` yields to it."""
+    """The most client connections that the limit of open files allows (`client_room`); it applies even if
+    `connections_max` is higher.
+    """
     per_ip_max: int = setting("max.connections.per.ip")
     per_ip_overrides: Mapping[str, int] = attrs.field(factory=dict)
     creation_rate_max: int = setting("max.connection.creation.rate")
-    """Connections per second; further ones wait to be accepted."""
+    """The most connections per second; further ones wait to be accepted."""
     listener_connections_max: Mapping[str, int] = attrs.field(factory=dict)
-    """`listener.name.NAME.max.connections`, by the listener's name."""
+    """The most connections of each listener (`listener.name.NAME.max.connections`), by the listener's name."""
     listener_creation_rate_max: Mapping[str, int] = attrs.field(factory=dict)
     yielding: list[Callable[[], Iterable[Closable]]] = attrs.field(factory=list)
-    """The open connections of each listener whose clients give way to peers."""
+    """Functions that return the open client connections of a listener, of which one may be closed for a peer."""
     addresses: AddressRates | None = None
-    """The quotas of addresses; None where there are none to follow."""
+    """The connection quotas of addresses; None if there are none."""
     refused_by: tuple[str, float] = attrs.field(init=False, default=("", 0))
-    """The limit that has turned the last connection away, and its value."""
+    """The name and value of the limit that has refused the last connection."""
     _open: int = attrs.field(init=False, default=0)
     _reserved: int = attrs.field(init=False, default=0)
-    """The number of open connections that are peers'."""
+    """The number of open connections of peers."""
     _by_host: dict[str, int] = attrs.field(init=False, factory=dict)
     _by_listener: dict[str, int] = attrs.field(init=False, factory=dict)
     _second: _Second = attrs.field(init=False, factory=_Second)
@@ -96,9 +103,9 @@ class ConnectionLimits:
         return at if is_peers else max(at, self._second.accept_at(now, self.creation_rate_max))
 
     def enter(self, host: str, listener: str = "", *, is_peers: bool = False, now: float = 0.0) -> bool:
-        """Count a new connection. Return False if there are too many: in all, at its listener, or from its address.
+        """Count a new connection. Return False if a limit is exceeded: the total, the listener's, or the address's.
 
-        `is_peers`: it came to the brokers' own listener. As in Kafka, the limit of all connections does not apply
+        `is_peers`: the connection came to the brokers' own listener. As in Kafka, the total limit does not apply
         there.
         """
         self._second.accepted += not is_peers
@@ -130,14 +137,14 @@ class ConnectionLimits:
         return True
 
     def _in_all(self) -> tuple[tuple[str, int, int], ...]:
-        """List the limits of all clients: name, connections that count, and the most of them."""
+        """List the limits on the total of connections: name, connections that count, maximum."""
         return (
             ("max.connections", self._open, self.connections_max),
             ("open files", self._open - self._reserved, self.room),
         )
 
     def _close_idlest(self) -> None:
-        """Close the client's connection that has been silent for the longest, if there is any."""
+        """Close the client connection that has been idle for the longest, if there is any."""
         clients = (each for connections in self.yielding for each in connections())
         idlest = min(clients, key=lambda each: each.last_active, default=None)
         if idlest is not None:
@@ -155,5 +162,5 @@ class ConnectionLimits:
             del self._by_host[host]
 
     def statistics(self) -> dict[str, int]:
-        """Count the open connections, and the addresses they come from."""
+        """Count the open connections and their distinct addresses."""
         return {"connections": self._open, "addresses": len(self._by_host)}

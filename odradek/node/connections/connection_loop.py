@@ -1,4 +1,4 @@
-"""The request path: bytes of one connection in, frames dispatched, answers out in order. PORTED.
+"""The request path of one connection: receive bytes, dispatch frames to handlers, send answers in order. PORTED.
 
 Theory of operation
 -------------------
@@ -6,7 +6,8 @@ One task per connection. It waits until the socket is readable, and receives int
 share. Then it dispatches **every** complete frame, and sends all answers with one call. Nothing awaits between a
 receive and its dispatch.
 
-* Work per turn is bounded (`FRAMES_PER_TURN`, `TURN_SECONDS_MAX`, and the size of the shared buffer), so one client cannot
+* Work per turn is bounded (`FRAMES_PER_TURN`, `TURN_SECONDS_MAX`, and the size of the shared buffer), so one client
+  cannot
   hold the loop.
 * A part of a frame at the end moves into a buffer of the connection's own. A connection that sends large frames keeps
   that buffer while it is busy, and receives straight into it.
@@ -43,7 +44,7 @@ from odradek.wire.framing.frames import skip_tags
 
 FRAMES_PER_TURN = 64
 TURN_SECONDS_MAX = 0.005
-"""A turn ends at the first look at the clock after so long."""
+"""The seconds after which a connection's turn on the event loop ends, at the next reading of the clock."""
 FRAMES_PER_LOOK = 8
 LARGE_FRAME_BYTES = 64 * 1024
 GROWN_BYTES_MIN = 4096
@@ -74,18 +75,19 @@ class Connection(AnswerQueue):
         self.own: PooledBuffer | None = None
         self.have = 0
         self.frame_began_at = 0.0
-        """The time at which the first bytes in `own` came, plus the time for which they waited for memory."""
+        """The time at which the first bytes in `own` arrived, plus the time for which they waited for memory."""
         self.pending_frames = False
         self.memory: Event | None = None
-        """Set while the connection waits for a larger buffer."""
+        """The event for a larger buffer while the connection waits for one; otherwise None."""
         self.client_id_raw = b""
 
     # -- receiving ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until the peer leaves, the peer breaks the protocol, or this side closes the connection.
+        """Serve the connection until the peer closes it or breaks the protocol, or this node closes it.
 
-        It is one coroutine without bound methods on purpose: an idle connection pays for its whole stack.
+        It is one coroutine without bound methods on purpose, because an idle connection keeps its whole stack in
+        memory.
         """
         services = self.services
         try:
@@ -111,7 +113,7 @@ class Connection(AnswerQueue):
                 if services.buggify is not None and services.buggify("connection.close_after_answer"):
                     return
                 if self.blocked and not self.closing:
-                    # As Kafka mutes a channel: a client that takes no answers is not read from.
+                    # As in Kafka, no requests are read from a client that does not receive its answers.
                     self.blocked = False
                     await self._drain()
                 if self.closing:
@@ -130,7 +132,7 @@ class Connection(AnswerQueue):
             return
         except ProtocolError as error:
             services.complaints.protocol_error(services.clock.monotonic(), str(error), **self._who())
-            # The frames before the bad one may have woken parked requests of others.
+            # The frames before the malformed one may have completed parked requests of other connections.
             services.after_turn()
         except DiskError as error:
             services.log.error("connection.disk_error", error=str(error), **self._who())
@@ -145,8 +147,8 @@ class Connection(AnswerQueue):
         """Receive once and dispatch complete frames. Return the number of bytes received (0: end), or None if it
         would block.
 
-        A tail kept from before goes back in front of the shared buffer, so that one receive can take many small
-        frames; a large frame is collected in the connection's own buffer instead of being copied twice.
+        An incomplete small frame from the last receive is first copied back into the shared buffer, so that one
+        receive can take many small frames. A large frame is collected in the connection's own buffer instead.
         """
         own = self.own
         shared = self.services.buffers.shared
@@ -177,7 +179,9 @@ class Connection(AnswerQueue):
         return end
 
     def _dispatch_own(self) -> None:
-        """Dispatch from the connection's own buffer, and give it back when it is empty and frames are small."""
+        """Dispatch the complete frames in the connection's own buffer. Return the buffer to the pool if it is empty
+        and the frames were small.
+        """
         own = self.own
         assert own is not None
         self.pending_frames = False
@@ -216,8 +220,9 @@ class Connection(AnswerQueue):
         self.have = left
 
     async def _grow(self) -> None:
-        """Double the connection's own buffer, which is full of one incomplete frame, or wait until the pool has
-        room."""
+        """Replace the connection's own buffer, which one incomplete frame fills, by a larger one. Wait if the pool
+        has no room.
+        """
         old = self.own
         assert old is not None
         announced = 4 + _SIZE.unpack_from(old.data, 0)[0]
@@ -295,7 +300,7 @@ class Connection(AnswerQueue):
         return start
 
     def _look_again_after(self, frames: int) -> int:
-        """Return the number of frames of this turn after which to look at the clock next; 0 ends the turn."""
+        """Return after how many frames of this turn the clock is read next; 0 ends the turn."""
         if frames >= FRAMES_PER_TURN or self.services.clock.monotonic() > self.last_active + TURN_SECONDS_MAX:
             return 0
         return frames + FRAMES_PER_LOOK
@@ -334,7 +339,7 @@ class Connection(AnswerQueue):
         self._answer(entry, correlation_id, size, result)
 
     def _charge_suspended(self, api_key: int, size: int, asker: Context, request: Any) -> None:
-        """Charge the request for which this connection is suspended, now that it is decoded."""
+        """Charge the client for the request that suspends this connection, once it is decoded."""
         charging = self.services.charging
         if charging is None or self.suspended is None:
             return
@@ -343,7 +348,8 @@ class Connection(AnswerQueue):
             self.suspended[0].throttle_ms = asker.throttle_ms
 
     def _charge_turn(self, seconds: float) -> None:
-        """Charge the processor time of this turn, which took so many seconds; 0.0 if the duration was not measured.
+        """Charge the processor time of this turn to the client. `seconds` is the turn's duration, 0.0 if it was not
+        measured.
 
         All requests of the turn share one figure.
         """
@@ -355,7 +361,7 @@ class Connection(AnswerQueue):
             share.request.charge_turn(took, self.last_active)
 
     def _charge_for_nothing(self) -> None:
-        """Charge a turn that received no bytes of a frame: TLS may have worked for records without any."""
+        """Charge a turn that received no bytes: TLS may have processed records without data."""
         services = self.services
         services.long_work.turns += 1
         if services.charging is not None and services.charging.measures_cpu:
@@ -373,16 +379,15 @@ class Connection(AnswerQueue):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the connection from outside its task."""
+        """End the connection; called from outside its own task."""
         super().close()
         if self.memory is not None:
             self.memory.set()
 
     def has_left(self, now: float, idle_seconds_max: float) -> bool:
-        """True if this connection is muted and its client is gone for good, so that the client sends and expects
-        nothing more.
+        """True if this connection is muted and its client has closed it.
 
-        Requests that came before the end are served when the mute is over. Until then the connection may be idle for
+        Requests that came before that are still served when the mute ends. Until then the connection may be idle for
         `idle_seconds_max`.
         """
         if self.woken is None or self.closing:
@@ -398,7 +403,7 @@ class Connection(AnswerQueue):
         return now - self.last_active > idle_seconds_max
 
     def trim(self) -> None:
-        """Give back an empty buffer of an idle connection, unless a request is suspended."""
+        """Return the empty buffer of an idle connection to the pool, unless a request is suspended."""
         if self.have == 0 and not self.pending_frames and not self.dispatching and self.suspended is None:
             self._give_own()
 

@@ -1,4 +1,4 @@
-"""The services that a node's connections share: handlers, memory, clock, log, and the scratch of a turn. PORTED."""
+"""The services that a node's connections share: handlers, memory, clock, log, and temporary data of a turn. PORTED."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from odradek.serving.node_env import NodeEnv
 
 
 class Muted(Protocol):
-    """A connection whose client has to wait."""
+    """A connection that reads no requests for a while, because its client exceeded a quota."""
 
     def judge_wait(self) -> None:
-        """Wait only for the debts that are left, now that quotas have changed."""
+        """Called when quotas have changed: shortens the wait to the wait that is still required."""
 
 
 class ConnectionServices:
@@ -58,15 +58,16 @@ class ConnectionServices:
         after_turn: Callable[[], None],
         poison: bool = False,
     ) -> None:
-        """`poison` overwrites each frame after its dispatch, and looks at what answers share."""
+        """`poison` overwrites each frame after its dispatch, to reveal handlers that keep a view of it. (For tests.)"""
         self.buggify = env.buggify if env.provokes else None
-        """A hook of the simulator; None in production, because every turn of a connection tests it."""
+        """A hook of the simulator; None in production, so that the check in every turn is cheap."""
         self.table = table
         self.buffers = buffers
         self.charging: Charging | None = None
-        """The quotas of the clients; None while there are none, because every request tests it."""
+        """The charges for client quotas; None while there are no quotas, so that the check in every request is cheap.
+        """
         self.muted: dict[Muted, None] = {}
-        """The connections that wait because of a quota, in the order of their waits."""
+        """The connections that are muted because of a quota, in the order in which that began."""
         self.meter = env.meter
         self.clock = env.clock
         self.long_work = env.long_work
@@ -79,8 +80,8 @@ class ConnectionServices:
         self.after_turn = after_turn
         self.poison = poison
         self.spills: list[tuple[int, Any]] = []
-        """Scratch of one encoding, empty between two."""
+        """Temporary data of one encoding: file ranges in the answer. It is empty between two encodings."""
         self.answered: list[ApiEntry] = []
-        """The entries of the APIs that this turn has answered so far (with repetitions), empty between two."""
+        """The entries of the APIs that this turn has answered so far, with repetitions; empty between two turns."""
         self.answered_last: ApiEntry | None = None
         """The entry that was added last to `answered`."""

@@ -37,10 +37,10 @@ from odradek.wire.messages.api_versions import ApiVersionsResponse
 __all__ = ["ENTER_SECONDS_MAX", "HALF_OPEN_MAX", "Entered", "Entrance", "NotAuthenticated", "SaslLogins"]
 
 ENTER_SECONDS_MAX = 10.0
-"""Time for handshake and login together. Honest clients need a few round trips."""
+"""The most seconds for TLS handshake and login together. Normal clients need a few round trips."""
 LARGE_FRAME_BYTES = 16 * 1024
 LARGE_BYTES_MAX = 16 * 1024 * 1024
-"""The bytes that all larger frames together may claim. Frames of tokens with a few kilobytes are always accepted."""
+"""The most bytes of all larger frames together. Frames with tokens of a few kilobytes are always accepted."""
 HALF_OPEN_MAX = 1000
 """The most clients of a listener that have not authenticated yet."""
 _SIZE = struct.Struct(">i")
@@ -57,8 +57,9 @@ with an error.
 
 
 class NotAuthenticated(Exception):
-    """The client is not let in. The text is for logs, so it has no secrets. `tls_subject` is the name in its
-    certificate."""
+    """Raised if a client's handshake or login is refused. The text is for logs and has no secrets. `tls_subject` is
+    the name in the client's certificate.
+    """
 
     def __init__(self, reason: str, *, tls_subject: str | None = None) -> None:
         super().__init__(reason)
@@ -67,31 +68,32 @@ class NotAuthenticated(Exception):
 
 @attrs.frozen
 class Entered:
-    """A client that is let in: its connection, and the context of its requests."""
+    """A client that has authenticated: its connection, and the context of its requests."""
 
     conn: Conn
     context: Context
 
 
 class Encryption(Protocol):
-    """The TLS half of an entrance: a handshake, and the name in the client's certificate."""
+    """The TLS part of an entrance: the handshake, and the name in the client's certificate."""
 
     def has_room(self, host: str) -> bool:
         """True if a handshake with this address can begin."""
 
     async def handshake(self, conn: Conn) -> tuple[Conn, str | None, str | None]:
-        """Return the encrypted connection; principal and name of the client's certificate if it has one.
+        """Do the TLS handshake. Return the encrypted connection, and the principal and the name in the client's
+        certificate (None without one).
 
         Raises `ConnectionLost`, `NotAuthenticated`.
         """
 
     def let_in(self, conn: Conn) -> None:
-        """Lift the limits for connections without a login from this connection."""
+        """Lift the limits that apply to this connection until its client has logged in."""
 
 
 @attrs.frozen
 class SaslLogins:
-    """The logins by SASL of one listener."""
+    """What an entrance needs for SASL logins at one listener."""
 
     begin: Callable[[], Login]
     refusal_delay_seconds: float
@@ -101,7 +103,7 @@ class SaslLogins:
 
 
 class Entrance:
-    """Lets the clients of one listener in."""
+    """Authenticates the clients of one listener."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class Entrance:
         sasl: SaslLogins | None = None,
         auditor: Auditor | None = None,
     ) -> None:
-        """`auditor` records each login."""
+        """`auditor` records each login and each refusal. `tls` and `sasl` are None if the listener does without them."""
         self._logins = AuditedLogins(listener, auditor)
         self._listener = listener
         self._clock = clock
@@ -125,19 +127,21 @@ class Entrance:
         self._large_bytes = 0
         self._half_open: dict[str, dict[Conn, None]] = {}
         self.failed = 0
-        """Clients that were not let in, since the start."""
+        """The number of clients that were refused since the start."""
 
     @property
     def half_open(self) -> int:
-        """Clients that have not authenticated yet."""
+        """The number of clients that have not authenticated yet."""
         return sum(map(len, self._half_open.values()))
 
     def has_room(self, host: str) -> bool:
-        """True if a client from this address can be let in now. Otherwise it is turned away at once, which is cheap."""
+        """True if a client from this address can begin a handshake now. Otherwise it is refused at once, which is
+        cheap.
+        """
         return self._tls is None or self._tls.has_room(host)
 
     async def enter(self, conn: Conn) -> Entered:
-        """Let one connection in, or refuse it. Raises `ConnectionLost`, `ProtocolError`, `NotAuthenticated`."""
+        """Authenticate the client of a connection. Raises `ConnectionLost`, `ProtocolError`, `NotAuthenticated`."""
         self._make_room()
         host = conn.peer_host
         network = network_of(host)
@@ -161,7 +165,7 @@ class Entrance:
                 del self._half_open[network]
 
     def _make_room(self) -> None:
-        """Close the oldest connection of the address with the most, if there are too many clients."""
+        """Close the oldest connection of the address that has the most, if too many clients have not logged in yet."""
         if self.half_open >= HALF_OPEN_MAX:
             most = max(self._half_open.values(), key=len)
             next(iter(most)).close()
@@ -185,7 +189,7 @@ class Entrance:
 
     async def _log_in(self, conn: Conn, context: Context, login: Login) -> None:
         while login.state is not LoginState.DONE:
-            # The frame is in no variable here: nothing of the client's is kept while a refusal waits.
+            # No variable holds the frame, so no data of the client stay in memory while a refusal is delayed.
             answer = await self._take_frame(conn, context, login)
             if login.state is LoginState.FAILED:
                 await self._clock.sleep_until(self._clock.monotonic() + login.refusal_delay_seconds)
@@ -195,7 +199,7 @@ class Entrance:
                 raise NotAuthenticated(login.failure)
 
     async def _take_frame(self, conn: Conn, context: Context, login: Login) -> bytes:
-        """Read one frame, and handle it. Raises `ConnectionLost`, `RemoteProtocolError`."""
+        """Read one frame of a login, and return the answer. Raises `ConnectionLost`, `RemoteProtocolError`."""
         (size,) = _SIZE.unpack(await _read(conn, _SIZE.size))
         if not 0 <= size <= self._frame_bytes_max:
             raise RemoteProtocolError(size_refusal(size, 0, self._frame_bytes_max, " before authentication"))
@@ -224,7 +228,9 @@ class Entrance:
             return handle()
 
     def _take_bare_token(self, context: Context, login: Login, frame: bytearray) -> bytes:
-        """Take a token behind SaslHandshake version 0. A refusal has no answer there."""
+        """Handle a token after SaslHandshake version 0, which has no request header. Return the answer; a refusal is
+        empty.
+        """
         try:
             token = login.take_token(bytes(frame))
         except LoginRefused:
@@ -232,7 +238,9 @@ class Entrance:
         return _SIZE.pack(len(token)) + token
 
     def _answer(self, context: Context, login: Login, frame: bytearray) -> bytes:
-        """Handle one request. Raises `RemoteProtocolError` for a request that is out of place."""
+        """Handle one request of a login, and return the answer. Raises `RemoteProtocolError` for a request that is
+        not allowed now.
+        """
         size = len(frame)
         if size < _HEADER.size:
             raise RemoteProtocolError(f"the client sent a frame of only {size} bytes before its login")
@@ -269,7 +277,7 @@ class Entrance:
 
 
 async def _read(conn: Conn, count: int) -> bytearray:
-    """Read `count` bytes, for which memory is taken as they come."""
+    """Read `count` bytes. Memory is only allocated for bytes that arrive."""
     data = bytearray()
     while len(data) < count:
         part = memoryview(bytearray(min(count - len(data), 16_384)))

@@ -1,6 +1,7 @@
-"""A connection whose login has a limited lifetime (KIP-368): a later request ends it, unless the login was renewed.
+"""A connection whose login has a limited lifetime (KIP-368): the first request after that ends it, unless the login
+was renewed.
 
-A refused renewal ends it, too. The refusal is as late as that of a first login. Otherwise a logged-in user could try
+A refused renewal ends it, too. The refusal is delayed, as at a first login. Otherwise a logged-in user could try
 passwords of other users without a pause.
 """
 
@@ -36,7 +37,7 @@ class ExpiringConnection(Connection):
             raise RemoteProtocolError(reason)
         super()._dispatch_frame(frame, size)
         if is_renewal and login.is_refused and self.suspended is None:
-            # The answer is on its way; the connection ends behind it.
+            # The answer is queued already; the connection ends after it.
             self.closing = True
 
     def _answer(self, entry: ApiEntry, correlation_id: int, size: int, result: Any) -> None:

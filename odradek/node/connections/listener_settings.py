@@ -11,11 +11,11 @@ __all__ = ["SEND_BUFFER_BYTES", "ListenerSettings"]
 SEND_BUFFER_BYTES = 256 * 1024
 """The send buffer of a socket, unless `socket.send.buffer.bytes` is set.
 
-With its default, the kernel queues megabytes of a fetch, and both ends work on memory that has left the caches. That costs
+With the kernel's own default, megabytes of a fetch are queued and leave the processor's caches. That costs
 0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40.
 """
 RECEIVE_BYTES_MAX = 256 * 1024 * 1024
-"""The bytes of all half-received frames together, unless `queued.max.request.bytes` says otherwise."""
+"""The most bytes of all incomplete frames together, unless `queued.max.request.bytes` is set."""
 
 
 def _or_our_own(queued_bytes_max: int) -> int:
@@ -24,11 +24,11 @@ def _or_our_own(queued_bytes_max: int) -> int:
 
 @attrs.frozen
 class ListenerSettings:
-    """Sizes in bytes. A socket's buffer of None is the kernel's to choose."""
+    """The settings of all listeners; sizes are in bytes. If a socket buffer is None, the kernel chooses its size."""
 
     send_buffer_bytes: int | None
     receive_buffer_bytes: int | None
     frame_bytes_max: int = setting("socket.request.max.bytes")
     received_bytes_max: int = setting("queued.max.request.bytes", _or_our_own)
-    """The bytes of all half-received frames together."""
+    """The most bytes of all incomplete frames together."""
     idle_ms_max: int = setting("connections.max.idle.ms")

@@ -1,9 +1,9 @@
-"""Requests and answers of thousands of elements: a worker decodes and encodes them, and a turn of long work handles
-them. PORTED.
+"""Requests and answers of thousands of elements: a worker decodes and encodes them, and the handler runs as long
+work. PORTED.
 
 A request of up to `ELEMENTS_AT_ONCE` elements is handled at once, or its handler cuts the work into slices. For a
-larger one, each step is a piece of `odradek.serving.long_work`: decode in the worker, handle on the loop, encode in the
-worker.
+larger one, each step is a piece of `odradek.serving.long_work`: decode in the worker, handle on the loop, encode in
+the worker.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ def decode_beside(
     offset: int,
     charge: Callable[[Context, Any], None],
 ) -> Result:
-    """Return the work for a frame of too many elements. The frame is copied, because the receive buffer is reused.
+    """Begin the long work for a frame with many elements: decode it in a worker, then handle it. The frame is copied,
+    because the receive buffer is reused.
 
-    The copy can be written to: an append sets offsets and times in place. `charge` is called with the request, before
-    it is handled."""
+    The copy is writable, because an append sets offsets and times in place. `charge` is called with the request,
+    before it is handled.
+    """
     copied, asker = memoryview(bytearray(frame)), context.for_later()
 
     def work() -> Steps[Result]:
@@ -45,7 +47,7 @@ def decode_beside(
 
 
 async def encode_beside(services: ConnectionServices, slot: Slot, response: Any) -> None:
-    """Encode a long answer and give it to its connection, which may be closed by then."""
+    """Encode a long answer in the worker and pass it to its connection, which may be closed by then."""
     connection, entry = slot.connection, slot.entry
     if connection.closing:
         release_response(response)
@@ -65,7 +67,9 @@ async def encode_beside(services: ConnectionServices, slot: Slot, response: Any)
 
 
 def encode_apart(entry: ApiEntry, correlation_id: int, response: Any) -> tuple[list[Chunk], int, ErrorCounts]:
-    """Return the frame in pieces, its size, and the error codes in it. It shares no state, so it may run in any thread."""
+    """Encode an answer; return the frame in pieces, its size, and the error codes in it. No state is shared, so any
+    thread may run it.
+    """
     frame, chunks, errors = bytearray(entry.prefix), list[Chunk](), ErrorCounts()
     spills: list[tuple[int, Any]] = []
     entry.encode(frame, response, spills, errors)

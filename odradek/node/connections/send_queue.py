@@ -10,14 +10,14 @@ from odradek.env.ports import Conn
 Chunk: TypeAlias = bytes | bytearray | memoryview | FileRange
 
 SENDFILE_BYTES_MAX = 1024 * 1024
-"""The bytes of one sendfile call: about 174 us from warm pages."""
+"""The most bytes of one sendfile call, which takes about 174 us from cached pages."""
 FLUSH_BYTES_MAX = 4 * 1024 * 1024
-"""The bytes that one connection sends in a turn. After them, other work gets the loop."""
+"""The most bytes that one connection sends in a turn, so that other work gets the loop."""
 GATHER_CHUNKS_MAX = 64
 
 
 class SendQueue:
-    """FIFO of chunks. File ranges are released as soon as they are sent, or when the connection closes."""
+    """A queue of chunks in order. File ranges are released once they are sent, or when the connection closes."""
 
     __slots__ = ("bytes_queued", "chunks")
 
@@ -26,12 +26,14 @@ class SendQueue:
         self.bytes_queued = 0
 
     def push(self, chunk: Chunk) -> None:
-        """Queue one chunk (a file range changes owner)."""
+        """Queue one chunk. A file range then belongs to the queue."""
         self.chunks.append(chunk)
         self.bytes_queued += len(chunk)
 
     def flush(self, conn: Conn) -> bool:
-        """Send what the socket takes now; True when nothing is left. Raises `ConnectionLost`, `DiskError`."""
+        """Send as much as the socket accepts now. Return True if nothing is left. Raises `ConnectionLost`,
+        `DiskError`.
+        """
         chunks = self.chunks
         if len(chunks) == 1:
             chunk = chunks[0]
@@ -69,7 +71,7 @@ class SendQueue:
         return sent
 
     def _send_bytes(self, conn: Conn) -> int:
-        """Send the bytes before the next file range, with one call; the number that was sent."""
+        """Send the bytes before the next file range with one call. Return how many were sent."""
         run: list[bytes | bytearray | memoryview] = []
         size, more = 0, False
         for chunk in self.chunks[:GATHER_CHUNKS_MAX]:
@@ -86,7 +88,9 @@ class SendQueue:
         return sent
 
     def _drop(self, sent: int) -> None:
-        """Forget `sent` bytes at the front of the queue, which has more bytes than that before the next range."""
+        """Remove `sent` bytes from the front of the queue. There must be more bytes than that before the next file
+        range.
+        """
         done = 0
         while (size := len(self.chunks[done])) <= sent:
             sent -= size

@@ -1,4 +1,4 @@
-"""All connections of one listener: accept, serve, reap the idle, keep within limits. PORTED."""
+"""All connections of one listener: accept and serve them, close idle ones, enforce limits. PORTED."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from odradek.wire.errors import ProtocolError
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
 LOOKS_MAX = 1_000
-"""The number of muted connections that one check looks at. Each look asks the system, and takes a microsecond."""
+"""The most muted connections that one check tests. Each test is a system call of a microsecond."""
 REFUSED_INTERVAL_SECONDS = 10.0
-"""Time between two log lines about connections that are turned away."""
+"""The seconds between two log lines about refused connections."""
 _HANDSHAKES = ("TLS handshakes that wait", None)
 
 
 class Server:
-    """Owns the connections of one listener, and refuses connections beyond `limits`."""
+    """Owns the connections of one listener, and refuses those beyond `limits`."""
 
     def __init__(
         self,
@@ -36,8 +36,9 @@ class Server:
         is_peers: bool = False,
         entrance: Entrance | None = None,
     ) -> None:
-        """`is_peers`: the listener is for brokers alone, and clients cannot use up its room. `entrance` lets
-        clients in if the listener authenticates them."""
+        """`is_peers`: the listener is for brokers alone, so limits for clients do not apply. `entrance` authenticates
+        clients; None if the listener does not.
+        """
         self._entrance = entrance
         self._entering: dict[Conn, None] = {}
         self._is_peers = is_peers
@@ -57,7 +58,7 @@ class Server:
         self._looks = 0
 
     async def accept_loop(self) -> None:
-        """Start one task per connection until the listener closes."""
+        """Accept connections, each with a task of its own, until the listener closes."""
         clock, limits = self._services.clock, self._limits
         # All connections share one bound method: a bound method each would cost every idle connection 64 bytes.
         on_end = self._ended
@@ -91,7 +92,7 @@ class Server:
         return self._limits.accept_at(now, self.name, is_peers=self._is_peers)
 
     async def _let_in(self, entrance: Entrance, conn: Conn) -> None:
-        """Serve a client once it has authenticated. Its connection then has a task of its own, with a small stack."""
+        """Authenticate a client, then serve it in a new task, whose stack is small."""
         services = self._services
         self._entering[conn] = None
         entered: Entered | None = None
@@ -140,8 +141,9 @@ class Server:
             )
 
     async def reap_loop(self) -> None:
-        """Close connections that were idle too long, and connections that hold memory for which others wait. That
-        memory holds half-sent frames, or answers behind an answer that does not come."""
+        """Close connections that are idle for too long, and those that hold memory for which others wait. Such memory
+        holds incomplete frames, or answers that wait for an earlier answer.
+        """
         clock, buffers = self._services.clock, self._services.buffers
         while True:
             now = clock.monotonic()
@@ -166,7 +168,9 @@ class Server:
             self._close_left(now)
 
     def _close_left(self, now: float) -> None:
-        """Close muted connections whose clients have left. If there are very many, look at a part of them each time."""
+        """Close muted connections whose clients have closed their end. If there are very many, check a part of them
+        each time.
+        """
         self._looks += 1
         shares = 1 + len(self._services.muted) // LOOKS_MAX
         muted = [each for each in self._connections if each.muted_until]
@@ -178,7 +182,7 @@ class Server:
         self._services.log.warning("connection.evicted", peer=holder.address, reason=reason)
 
     def _evict_holders(self, now: float) -> None:
-        """Close the connections with the largest waiting answers, until all answers together fit the limit."""
+        """Close the connections with the most bytes of waiting answers, until the total is within the limit."""
         for connection in self._services.held.to_evict(self._connections, now):
             self._log_evicted(
                 connection,
@@ -193,7 +197,7 @@ class Server:
         return self._connections
 
     def close(self) -> None:
-        """Stop accepting and end every connection."""
+        """Stop accepting connections, and end every open one."""
         self._listener.close()
         for conn in list(self._entering):
             conn.close()
@@ -201,7 +205,8 @@ class Server:
             connection.close()
 
     def statistics(self) -> dict[str, int]:
-        """Return figures of all connections. Now: how many are open, their unanswered requests, held bytes, parked fetches
+        """Return figures of all connections. Now: how many are open, their unanswered requests, held bytes, parked
+        fetches
         and bytes still to be sent. Since the start: how many were accepted, refused, and closed for being idle."""
         connections = self._connections
         return {

@@ -1,1 +1,1 @@
-"""The metrics page: its contents, its format, and the server for it."""
+"""The metrics page: its contents, its format, and its HTTP server."""

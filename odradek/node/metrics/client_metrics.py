@@ -9,21 +9,23 @@ from odradek.node.metrics.metrics_text import MetricsText
 __all__ = ["CLIENTS_SHOWN_MAX", "client_metrics"]
 
 CLIENTS_SHOWN_MAX = 100
-"""The clients with their own metrics: those that pushed last."""
+"""The most clients that are listed with their own metrics: those that pushed last."""
 
 
 def client_metrics(page: MetricsText, telemetry: ClientTelemetry, now: float, shown_max: int) -> None:
-    """Add the figures that clients of one broker have pushed, a limited number of them by name."""
+    """Add to the page the metrics that clients have pushed to a broker; at most `shown_max` clients are listed by
+    name.
+    """
     statistics = telemetry.statistics(now)
-    page.gauge("odradek_client_instances", "Running clients that this broker has given a subscription.")
+    page.gauge("odradek_client_instances", "Running clients that have a subscription from this broker.")
     page.one(statistics["instances"])
-    page.gauge("odradek_clients", "Users and client ids that these have, or had in the last minutes.")
+    page.gauge("odradek_clients", "Users and client ids of these clients, now or in the last minutes.")
     page.one(statistics["clients"])
     page.gauge(
-        "odradek_client_subscriptions", "Subscriptions of the cluster: what clients are asked to push."
+        "odradek_client_subscriptions", "Subscriptions of the cluster: the metrics that clients should push."
     )
     page.one(statistics["subscriptions"])
-    page.counter("odradek_client_pushes_total", "Pushes of clients that were taken.")
+    page.counter("odradek_client_pushes_total", "Pushes of metrics that were accepted.")
     page.one(statistics["pushes"])
     shown = telemetry.clients.all()[:shown_max]
     page.gauge("odradek_client_info", "The library that the client uses, and its version; always 1.")
@@ -45,5 +47,5 @@ def client_metrics(page: MetricsText, telemetry: ClientTelemetry, now: float, sh
 
 
 def _user(principal: str) -> str:
-    """Return the name as the labels of quotas have it."""
+    """Return a principal's name without its type, as the labels of quotas have it."""
     return principal.partition(":")[2]

@@ -1,7 +1,7 @@
 """The metrics of the metadata quorum and, on the active controller, of the whole cluster. PURE.
 
-The figures of the cluster are 0 everywhere but on the active controller, as Kafka's are, so that a sum over all nodes
-is right. They are counted from the committed image when the page is requested.
+As in Kafka, the cluster's figures are 0 on all nodes except the active controller, so that their sum is right. They
+are counted from the committed image when the page is requested.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ClusterFigures", "Metadata", "cluster_figures", "controller_metrics"
 
 
 class Metadata(Protocol):
-    """The part of `MetadataService` that is used here."""
+    """The part of `MetadataService` that this module uses."""
 
     @property
     def is_active(self) -> bool: ...
@@ -54,7 +54,9 @@ class ClusterFigures:
 
 
 def cluster_figures(image: MetadataImage) -> ClusterFigures:
-    """Compute the counts of an image. As in Kafka, brokers in controlled shutdown count as active, not as fenced."""
+    """Count the brokers, topics and partitions of an image. As in Kafka, brokers in controlled shutdown count as
+    active.
+    """
     fenced = sum(broker.fenced for broker in image.brokers.values())
     partitions = offline = imbalanced = 0
     for topic in image.topics.values():
@@ -68,36 +70,36 @@ def cluster_figures(image: MetadataImage) -> ClusterFigures:
 
 
 def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
-    """Write the quorum as this node sees it, then the cluster."""
+    """Add to the page the state of the quorum as this node knows it, then the figures of the cluster."""
     quorum = metadata.quorum
     page.gauge("odradek_quorum_epoch", "Epoch of the metadata quorum: it rises with every election.")
     page.one(quorum.leader_epoch)
-    page.gauge("odradek_quorum_leader", "Node id of the quorum's leader, -1 while this node knows of none.")
+    page.gauge("odradek_quorum_leader", "Node id of the quorum's leader; -1 if this node knows none.")
     page.one(-1 if quorum.leader_id is None else quorum.leader_id)
-    page.gauge("odradek_quorum_high_watermark", "End of what is committed of the metadata log.")
+    page.gauge("odradek_quorum_high_watermark", "End of the committed part of the metadata log.")
     page.one(quorum.decisions.high_watermark)
-    page.gauge("odradek_quorum_log_end_offset", "End of this node's metadata log.")
+    page.gauge("odradek_quorum_log_end_offset", "End offset of this node's metadata log.")
     page.one(quorum.decisions.log_end_offset)
-    page.gauge("odradek_quorum_lag_records", "Committed metadata records that this node does not act by yet.")
+    page.gauge("odradek_quorum_lag_records", "Committed metadata records that this node has not applied yet.")
     page.one(metadata.lag_records)
     page.counter(
         "odradek_metadata_errors_total",
-        "Values in the metadata log that this node cannot read: older ones hold.",
+        "Values in the metadata log that this node cannot read, so that it uses older ones.",
     )
     page.one(metadata.errors.count)
     page.gauge("odradek_active_controller", "1 on the active controller, 0 on every other node.")
     page.one(int(metadata.is_active))
     page.gauge(
         "odradek_quorum_voter_silent_seconds",
-        "Time since another voter fetched from this node, or since this node leads. Reported by the leader.",
+        "Time since the last fetch of another voter, or since this node became the leader. Reported by the leader.",
     )
     for node_id, seconds in sorted(quorum.silent_seconds().items()):
         page.sample(seconds, voter=node_id)
-    page.counter("odradek_quorum_elections_total", "Elections in which this node asked for votes.")
+    page.counter("odradek_quorum_elections_total", "Elections in which this node was a candidate.")
     page.one(quorum.elections)
     page.counter(
         "odradek_quorum_election_seconds_total",
-        "Time from its first question for votes until it knew the new leader, in sum.",
+        "Total time of these elections, from the first request for votes until this node knew the new leader.",
     )
     page.one(quorum.election_seconds)
     _decided(page, metadata.decided)
@@ -115,14 +117,14 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
 
 
 def _decided(page: MetricsText, decided: DecisionFigures) -> None:
-    """Write the figures of the decisions that this node has made as the active controller."""
+    """Add to the page the figures of the decisions that this node has made as the active controller."""
     for number, name, described in (
-        (decided.decisions, "decisions", "Requests, parts of long requests, and timers that this node has decided as the active controller."),
+        (decided.decisions, "decisions", "Decisions of this node as the active controller: requests, parts of long requests, and timers."),
         (decided.decision_seconds, "decision_seconds", "Time that the event loop has spent on these decisions."),
         (decided.commits, "commits", "Decisions of this node that wrote records, and are committed."),
-        (decided.commit_seconds, "commit_seconds", "Time from these decisions to their commits, in sum."),
+        (decided.commit_seconds, "commit_seconds", "Total time from these decisions to their commits."),
         (decided.unclean_elections, "unclean_elections", "Elections of a leader that may lack records."),
-        (decided.eligible_elections, "eligible_elections", "Elections of an eligible replica, with nobody in sync."),
+        (decided.eligible_elections, "eligible_elections", "Elections of an eligible replica while no replica was in sync."),
         (decided.fenced_by_timeout, "brokers_timed_out", "Brokers fenced because their sessions had ended."),
     ):  # fmt: skip
         page.counter(f"odradek_active_controller_{name}_total", described)

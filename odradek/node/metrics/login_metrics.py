@@ -9,14 +9,14 @@ __all__ = ["login_metrics"]
 
 
 def login_metrics(page: MetricsText, auditing: Auditing) -> None:
-    """Write logins by listener and mechanism, refusals by API, and the losses of the audit log."""
+    """Add to the page logins by listener and mechanism, refusals by API, and lost lines of the audit log."""
     auditor = auditing.auditor
     logins = sorted(auditor.logins.items())
-    page.counter("odradek_logins_total", "Clients that were let in, and renewals of their logins.")
+    page.counter("odradek_logins_total", "Successful logins of clients, and renewals.")
     for (listener, mechanism, is_success), count in logins:
         if is_success:
             page.sample(count, listener=listener, mechanism=mechanism)
-    page.counter("odradek_logins_failed_total", "Clients that were not let in, and renewals that failed.")
+    page.counter("odradek_logins_failed_total", "Failed logins of clients, and renewals.")
     for (listener, mechanism, is_success), count in logins:
         if not is_success:
             page.sample(count, listener=listener, mechanism=mechanism)
@@ -28,5 +28,8 @@ def login_metrics(page: MetricsText, auditing: Auditing) -> None:
     page.one(statistics.get("lines_waiting", 0))
     page.counter("odradek_audit_lines_missing_total", "Lines of the audit log that could not be written.")
     page.one(statistics.get("lines_missing", 0))
-    page.counter("odradek_audit_lines_further_total", "Lines of the audit log that were only counted.")
+    page.counter(
+        "odradek_audit_lines_further_total",
+        "Lines of the audit log that were left out because there were too many.",
+    )
     page.one(statistics.get("lines_further", 0))

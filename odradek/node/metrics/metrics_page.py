@@ -1,8 +1,7 @@
-"""The metrics page: figures that the parts of a node keep anyway, read when the page is requested. PURE.
+"""The metrics page, made when it is requested, from figures that the parts of a node keep anyway. PURE.
 
-Between two pages, no figure is copied, sampled or locked. Parts count in plain numbers (`ApiEntry`), or report their
-state when asked (`statistics()`). A page costs only the time to read these. `docs/metrics.md` explains every name; a
-test holds the two together.
+The parts count in plain numbers (`ApiEntry`), or return their state when called (`statistics()`). So metrics cost
+time only when a page is made. `docs/metrics.md` explains every name; a test compares it with the page.
 """
 
 from __future__ import annotations
@@ -32,12 +31,14 @@ from odradek.wire.api import api_name
 from odradek.wire.errors import ErrorCode
 
 TOPICS_MAX = 200
-"""Topics with figures of their own; totals count all."""
+"""The most topics with figures of their own; the totals count all topics."""
 
 
 @attrs.define
 class LoopLateness:
-    """The delay with which the event loop wakes a task that is due: a distribution over `LATENCY_BOUNDS_SECONDS`."""
+    """How late the event loop wakes tasks that are due: a histogram over `LATENCY_BOUNDS_SECONDS`, and the sum of
+    seconds.
+    """
 
     counts: list[int] = attrs.field(factory=lambda: [0] * (len(LATENCY_BOUNDS_SECONDS) + 1))
     seconds: float = 0.0
@@ -45,7 +46,7 @@ class LoopLateness:
 
 @attrs.frozen(kw_only=True)
 class MetricsSources:
-    """The parts of a node that have figures."""
+    """The parts of a node whose figures are on the page."""
 
     version: str
     node_id: int
@@ -54,7 +55,7 @@ class MetricsSources:
     started_at: float
     """Start time by the node's monotonic clock."""
     services: Sequence[ConnectionServices]
-    """Services of the listeners for controllers, and of those for clients."""
+    """The services of all listeners, both those for controllers and those for clients."""
     servers: Sequence[Server]
     broker: Broker | None
     controller: Any
@@ -63,10 +64,10 @@ class MetricsSources:
     """The channel, whose `statistics()` has the figures of requests to the active controller."""
     lateness: LoopLateness
     auditing: Auditing
-    """Logins and refusals, counted whether or not there is an audit log."""
+    """The counts of logins and refusals, which exist even without an audit log."""
     entrances: Entrances
     has_names: bool
-    """False: topics, users and client ids have no figures of their own."""
+    """False if the page must not name topics, users and client ids."""
 
 
 def metrics_page(sources: MetricsSources) -> bytes:
@@ -103,7 +104,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
 
 def _node(page: MetricsText, sources: MetricsSources) -> None:
     env = sources.env
-    page.gauge("odradek_info", "Which node this is; always 1.")
+    page.gauge("odradek_info", "Id, version and cluster of this node as labels; always 1.")
     page.sample(1, node_id=sources.node_id, cluster_id=sources.cluster_id, version=sources.version)
     page.gauge("odradek_uptime_seconds", "Seconds since this node's process began to start.")
     page.one(env.clock.monotonic() - sources.started_at)
@@ -113,14 +114,15 @@ def _node(page: MetricsText, sources: MetricsSources) -> None:
     page.distribution(LATENCY_BOUNDS_SECONDS, sources.lateness.counts, sources.lateness.seconds)
     long_work = env.long_work.statistics()
     page.counter(
-        "odradek_long_work_seconds_total", "Time of the pieces of long requests, on the loop or beside it."
+        "odradek_long_work_seconds_total",
+        "Time of the pieces of long requests, on the event loop or in the worker.",
     )
     page.one(long_work["seconds"])
     page.gauge("odradek_long_work_waiting", "Long requests that wait for their next turn.")
     page.one(long_work["waiting"])
     page.counter(
         "odradek_described_total",
-        "Partitions looked up and described for answers; dearer things count as several.",
+        "Partitions looked up and described for answers; more expensive things count as several.",
     )
     page.one(long_work["described"])
 
@@ -141,8 +143,8 @@ def _requests(page: MetricsText, entries: list[ApiEntry]) -> None:
             answered = sum(sum(entry.latencies) for entry in group if entry.version == version)
             page.sample(answered, api=name, version=version)
     for field, metric, described in (
-        ("unanswered", "requests_unanswered", "Requests without an answer: acks=0, and what closed its connection."),
-        ("delayed", "requests_delayed", "Answered requests that had to wait for something, or behind one that did."),
+        ("unanswered", "requests_unanswered", "Requests without an answer: acks=0, and requests that closed their connection."),
+        ("delayed", "requests_delayed", "Answered requests that had to wait, or were behind a waiting request of their connection."),
         ("elements", "request_elements", "Array elements of the requests that have more than 4,000."),
         ("request_bytes", "request_bytes", "Bytes of request frames."),
         ("response_bytes", "response_bytes", "Bytes of response frames."),
@@ -158,7 +160,7 @@ def _requests(page: MetricsText, entries: list[ApiEntry]) -> None:
                 errors[int(code)] = errors.get(int(code), 0) + count
         for code, count in sorted(errors.items()):
             page.sample(count, api=name, error=_error_name(code))
-    page.histogram("odradek_request_seconds", "From the turn that received a request until its answer left.")
+    page.histogram("odradek_request_seconds", "Time from receiving a request until its answer was sent.")
     for name, group in by_api.items():
         counts = [sum(bucket) for bucket in zip(*(entry.latencies for entry in group), strict=True)]
         seconds = sum(entry.latency_seconds for entry in group)
@@ -186,7 +188,7 @@ def _connections(
         ("accepted", "Connections accepted."),
         (
             "refused",
-            "Connections turned away: max.connections, max.connections.per.ip, or no descriptors left.",
+            "Connections refused: max.connections, max.connections.per.ip, or no descriptors left.",
         ),
         ("reaped", "Connections closed because they were idle for connections.max.idle.ms."),
     ):
@@ -195,7 +197,7 @@ def _connections(
             page.sample(statistics[field], listener=listener)
     page.counter(
         "odradek_protocol_errors_total",
-        "Connections closed because of bytes that are no request, or of idle TLS records.",
+        "Connections closed because of malformed requests, or too many TLS records without data.",
     )
     page.one(sum(each.complaints.protocol_errors for each in services))
     page.gauge("odradek_requests_waiting", "Requests that are received and not answered yet.")
@@ -204,31 +206,33 @@ def _connections(
     page.gauge("odradek_fetches_parked", "Fetches that wait for records.")
     page.one(sum(each["parked"] for each in held))
     page.gauge(
-        "odradek_answers_waiting_bytes", "Memory of answers and requests that wait for an earlier answer."
+        "odradek_answers_waiting_bytes", "Bytes of answers and requests that wait behind an earlier answer."
     )
     page.one(sum(each["bytes"] for each in held))
     page.gauge(
-        "odradek_answers_waiting_limit_bytes", "Above it connections that hold much of this are held back."
+        "odradek_answers_waiting_limit_bytes",
+        "Limit of this memory: above it, connections that use much of it have to wait.",
     )
     page.one(sum(each.held.bytes_max for each in services))
     page.gauge(
-        "odradek_connections_held_back", "Connections that are not read until answers of theirs are sent."
+        "odradek_connections_held_back",
+        "Connections from which nothing is read until some of their answers are sent.",
     )
     page.one(sum(each["waiting"] for each in held))
-    page.gauge("odradek_send_queue_bytes", "Bytes of answers that clients have not taken yet.")
+    page.gauge("odradek_send_queue_bytes", "Bytes of answers that clients have not read yet.")
     page.one(sum(statistics["send_queue_bytes"] for statistics in figures.values()))
     buffers = [each.buffers.statistics() for each in services]
-    page.gauge("odradek_receive_buffer_bytes", "Memory that incomplete requests hold.")
+    page.gauge("odradek_receive_buffer_bytes", "Memory of incomplete requests.")
     page.one(sum(each["bytes_used"] for each in buffers))
-    page.gauge("odradek_receive_buffer_limit_bytes", "What they may hold (queued.max.request.bytes).")
+    page.gauge("odradek_receive_buffer_limit_bytes", "Limit of this memory (queued.max.request.bytes).")
     page.one(sum(each.buffers.bytes_max for each in services))
-    page.gauge("odradek_receive_buffer_free_bytes", "Freed buffers that are kept for the next request.")
+    page.gauge("odradek_receive_buffer_free_bytes", "Free buffers that are kept for the next requests.")
     page.one(sum(each["bytes_free"] for each in buffers))
-    page.gauge("odradek_receive_buffer_waiting", "Connections that wait for such memory.")
+    page.gauge("odradek_receive_buffer_waiting", "Connections whose request waits for such memory.")
     page.one(sum(each["waiting"] for each in buffers))
     page.counter(
         "odradek_connections_evicted_total",
-        "Connections closed for half a request that held what others needed.",
+        "Connections closed because their incomplete request used memory that others needed.",
     )
     page.one(sum(each["evicted"] for each in buffers))
 
@@ -248,7 +252,8 @@ def _partitions(page: MetricsText, broker: Broker) -> None:
     page.gauge("odradek_under_replicated_partitions", "Led partitions with replicas that are not in sync.")
     page.one(sum(1 for each in led if each.image and len(each.image.isr) < len(each.image.replicas)))
     page.gauge(
-        "odradek_under_min_isr_partitions", "Led partitions that refuse acks=all: too few are in sync."
+        "odradek_under_min_isr_partitions",
+        "Led partitions that refuse acks=all, because too few replicas are in sync.",
     )
     page.one(sum(1 for each in led if not each.has_min_isr))
     page.gauge("odradek_offline_partitions", "Partitions placed on this broker that it cannot serve.")
@@ -257,7 +262,8 @@ def _partitions(page: MetricsText, broker: Broker) -> None:
     page.gauge("odradek_rotten_partitions", "Partitions served here whose log fails its checksums.")
     page.one(rot["rotten"])
     page.counter(
-        "odradek_replicas_set_aside_total", "Logs that failed their checksums, kept, and begun anew."
+        "odradek_replicas_set_aside_total",
+        "Logs that failed their checksums and were replaced; the old files are kept.",
     )
     page.one(rot["set_aside"])
 
@@ -273,7 +279,7 @@ def _placed_here(broker: Broker) -> int:
 
 
 def _topics(page: MetricsText, broker: Broker, named_max: int) -> None:
-    """Write offsets and bytes: of all logs together, and of the first topics by name."""
+    """Add offsets and bytes of logs: the totals, and those of the first `named_max` topics by name."""
     rows: list[tuple[str, list[int]]] = []
     for name in sorted(broker.topics):
         logs = [partition.log for partition in broker.topics[name].partitions.values()]
@@ -308,24 +314,32 @@ def _topics(page: MetricsText, broker: Broker, named_max: int) -> None:
 
 def _directories(page: MetricsText, broker: Broker) -> None:
     figures = {log_dir.path: log_dir.statistics() for log_dir in broker.log_dirs}
-    page.gauge("odradek_directory_offline", "1 when the log directory has failed or is away, else 0.")
+    page.gauge("odradek_directory_offline", "1 if the log directory has failed or is missing, else 0.")
     for path, statistics in figures.items():
         is_away = statistics["offline_reason"] is not None and not statistics["is_released"]
         page.sample(int(is_away), directory=path)
     for path in broker.placement.unavailable:
         page.sample(1, directory=path)
-    page.gauge("odradek_directory_released", "1 when the broker has let go of the log directory, else 0.")
+    page.gauge("odradek_directory_released", "1 if the broker has released the log directory, else 0.")
     for path, statistics in figures.items():
         page.sample(int(statistics["is_released"]), directory=path)
-    page.gauge("odradek_directory_stalled", "1 while the device does not answer and its logs refuse, else 0.")
+    page.gauge(
+        "odradek_directory_stalled",
+        "1 while the device does not answer and appends to its logs are refused, else 0.",
+    )
     for path, statistics in figures.items():
         page.sample(int(statistics["is_stalled"]), directory=path)
-    page.gauge("odradek_directory_short", "1 while only the reserve is left and records are refused, else 0.")
+    page.gauge(
+        "odradek_directory_short", "1 while the disk is full up to its reserve and refuses records, else 0."
+    )
     for path, statistics in figures.items():
         page.sample(int(statistics["is_short"]), directory=path)
     for trouble, described in (
-        (Trouble.HUNG, "1 while the device does not answer and others should lead in its stead, else 0."),
-        (Trouble.FULL, "1 while the device has no room and others should lead in its stead, else 0."),
+        (
+            Trouble.HUNG,
+            "1 while the device does not answer and replicas on other brokers should lead, else 0.",
+        ),
+        (Trouble.FULL, "1 while the device has no room and replicas on other brokers should lead, else 0."),
     ):
         page.gauge(f"odradek_directory_{trouble.value}", described)
         for path, statistics in figures.items():
@@ -333,12 +347,12 @@ def _directories(page: MetricsText, broker: Broker) -> None:
     for field, described in (
         ("logs", "Logs in the directory."),
         ("size_bytes", "Bytes of segments in the directory."),
-        ("free_bytes", "Room left on the device, as of the last look; -1: not known."),
+        ("free_bytes", "Free bytes of the device at the last check; -1: not known."),
         ("is_slow", "1 while syncs take ten times as long as usual, else 0."),
-        ("sync_seconds", "The time that a sync takes, averaged over the last few."),
-        ("usual_sync_seconds", "The same, averaged over the last few hundred."),
-        ("reserve_bytes", "Room of the device that records leave alone."),
-        ("fill_bytes_per_second", "The rate at which the room has gone in the last hour."),
+        ("sync_seconds", "The mean time of the last few syncs."),
+        ("usual_sync_seconds", "The mean time of the last few hundred syncs."),
+        ("reserve_bytes", "Bytes of the device that are kept free of records."),
+        ("fill_bytes_per_second", "The rate at which free space has decreased in the last hour."),
         ("hours_left", "Hours until only the reserve is left, at that rate; -1: the disk does not fill."),
         ("files_to_remove", "Files of removed segments that are still on disk."),
         ("directories_to_remove", "Deleted partitions that are still on disk."),
@@ -347,7 +361,7 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         for path, statistics in figures.items():
             page.sample(statistics.get(field, -1), directory=path)
     for field, described in (
-        ("errors", "Operations that failed, or were refused for want of room or descriptors."),
+        ("errors", "Disk operations that failed, or were refused because space or file descriptors ran out."),
         ("flushes", "Flushes of logs."),
         ("segments_removed", "Segments removed by retention."),
     ):
@@ -359,10 +373,10 @@ def _directories(page: MetricsText, broker: Broker) -> None:
 def _scrubs(page: MetricsText, broker: Broker) -> None:
     scrubs = broker.scrubber.statistics()
     for field, described in (
-        ("progress", "The share of logs that the scrub's round is done with; 1 between rounds."),
+        ("progress", "The share of logs that the present round of the scrub has read; 1 between rounds."),
         (
             "ended_ms",
-            "The end of the scrub's last whole round, in milliseconds since 1970; -1: there was none.",
+            "The end of the scrub's last complete round, in milliseconds since 1970; -1: there was none.",
         ),
     ):
         page.gauge(f"odradek_directory_scrub_{field}", described)
@@ -370,7 +384,7 @@ def _scrubs(page: MetricsText, broker: Broker) -> None:
             page.sample(statistics[field], directory=path)
     for field, described in (
         ("bytes", "Bytes that the scrub has read."),
-        ("rotten", "Logs in which the scrub has found rot."),
+        ("rotten", "Logs in which the scrub has found damaged records."),
     ):
         page.counter(f"odradek_directory_scrub_{field}_total", described)
         for path, statistics in scrubs.items():
@@ -378,7 +392,7 @@ def _scrubs(page: MetricsText, broker: Broker) -> None:
 
 
 def _moves(page: MetricsText, figures: Mapping[str, int]) -> None:
-    """Write the moves of replicas between the directories of this broker."""
+    """Add the figures of replicas that move between the directories of this broker."""
     page.gauge("odradek_directory_moving_replicas", "Replicas that move to another directory of this broker.")
     page.sample(figures["replicas_moving"])
     for field, metric, described in (
@@ -399,40 +413,52 @@ def _moves(page: MetricsText, figures: Mapping[str, int]) -> None:
 
 
 def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:
-    """Write Kafka's figures of its log cleaner, and our own bytes."""
+    """Add the figures that Kafka has for its log cleaner, and our own counts of bytes."""
     for field, metric, described in (
         ("threads", "cleaner_threads", "Threads of the log cleaner."),
         (
             "dead_threads",
             "cleaner_dead_threads",
-            "Threads of the log cleaner that have ended though they should run.",
+            "Threads of the log cleaner that have ended although they should run.",
         ),
-        ("uncleanable_partitions", "cleaner_uncleanable_partitions", "Logs that the cleaner has set aside."),
+        (
+            "uncleanable_partitions",
+            "cleaner_uncleanable_partitions",
+            "Logs that the cleaner skips after an error.",
+        ),
         (
             "uncleanable_bytes",
             "cleaner_uncleanable_bytes",
-            "Bytes of the logs that the cleaner has set aside.",
+            "Bytes of the logs that the cleaner skips after an error.",
         ),
         (
             "max_dirty_percent",
             "cleaner_max_dirty_percent",
-            "The dirtiest log's dirty part, at the last look.",
+            "The dirty percentage of the dirtiest log, at the last check.",
         ),
         (
             "max_compaction_delay_seconds",
             "cleaner_max_compaction_delay_seconds",
             "The time by which the most overdue log has passed max.compaction.lag.ms.",
         ),
-        ("seconds_max", "cleaner_max_clean_time_seconds", "The longest of the threads' last passes."),
-        ("recopy_percent", "cleaner_recopy_percent", "What the last pass wrote, of what it read."),
+        (
+            "seconds_max",
+            "cleaner_max_clean_time_seconds",
+            "The longest duration among the threads' last passes.",
+        ),
+        (
+            "recopy_percent",
+            "cleaner_recopy_percent",
+            "The bytes that the last pass wrote, divided by those that it read.",
+        ),
     ):
         page.gauge(f"odradek_{metric}", described)
         page.one(figures[field])
     for field, described in (
-        ("passes", "Passes over a log that came to their end."),
+        ("passes", "Passes over a log that were completed."),
         ("passes_failed", "Passes that failed; logs.md has the events."),
         ("bytes_read", "Bytes of segments that passes have rewritten."),
-        ("bytes_written", "Bytes of the segments that took their place."),
+        ("bytes_written", "Bytes of the new segments after rewriting."),
     ):
         page.counter(f"odradek_cleaner_{field}_total", described)
         page.one(figures[field])
@@ -442,12 +468,18 @@ def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:
 
 
 def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
-    """Write the figures of the group coordinator; the totals count all partitions of `__consumer_offsets` led here."""
+    """Add the figures of the group coordinator. The totals count all partitions of `__consumer_offsets` that this
+    broker leads.
+    """
     for field, metric, described in (
         ("groups", "groups", "Groups that this broker coordinates."),
         ("members", "group_members", "Members of these groups."),
         ("shards", "group_shards", "Partitions of __consumer_offsets that this broker leads."),
-        ("loading", "group_shards_loading", "Those of them whose groups are still being read."),
+        (
+            "loading",
+            "group_shards_loading",
+            "Partitions of __consumer_offsets whose groups are still being loaded.",
+        ),
         ("unanswered", "group_requests_waiting", "Requests of groups that wait: a join, a sync, a commit."),
     ):
         page.gauge(f"odradek_{metric}", described)
@@ -455,10 +487,10 @@ def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
 
 
 def _not_encoded(page: MetricsText, sources: MetricsSources) -> None:
-    """Write the decisions of this node's coordinators and of its controller that fit no record."""
+    """Add how many decisions of this node's coordinators and controller could not be encoded as records."""
     page.counter(
         "odradek_decisions_not_encoded_total",
-        "Decisions whose values fit no record: each was answered with an error instead.",
+        "Decisions that could not be encoded as records: each client got an error.",
     )
     page.sample(sources.controller.not_encoded.count, decider="controller")
     if sources.broker is not None:
@@ -470,7 +502,7 @@ def _not_encoded(page: MetricsText, sources: MetricsSources) -> None:
 
 
 def _parts(page: MetricsText, prefix: str, statistics: Mapping[str, Any], skip: Iterable[str] = ()) -> None:
-    """Write every number in the nested `statistics()` of the parts, named by its path. A new part needs no code here."""
+    """Add every number in the nested `statistics()` of the parts, named by its path. A new part needs no code here."""
     for key, value in statistics.items():
         if key in skip:
             continue

@@ -1,13 +1,14 @@
-"""Serves the metrics page over HTTP/1.1, on a listener of its own, with TLS and logins where the file has them. PORTED.
+"""Serves the metrics page over HTTP/1.1, on a listener of its own, with TLS and logins where the file has them.
+PORTED.
 
-One request per connection, GET and HEAD of `/metrics` and nothing else. Everything is bounded: connections, the bytes
-of a request, the seconds that a peer may take. A peer's mistake ends its own connection at most.
+It accepts one request per connection, GET or HEAD of `/metrics`. The number of connections, the bytes of a request
+and the time for it are limited. A peer's mistake ends only its own connection.
 
-When all places are taken, a connection of the address with the most gives way: its oldest connection without a request.
-So a stranger who holds places does not keep the scraper out.
+If there are too many connections, one is closed: of the address with the most, the oldest without a request. So a
+stranger who opens many connections does not keep the scraper out.
 
-The page is made when a request for it has come. After that, others have the loop for `OTHERS_SHARE` times as long as it
-took. All requests that wait meanwhile get the same page.
+The page is made when a request has arrived. Then the event loop is left to other work for `OTHERS_SHARE` times as
+long as the page took. All requests that wait meanwhile get the same page.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 CONNECTIONS_MAX = 32
 REQUEST_BYTES_MAX = 16 * 1024
 ASK_SECONDS_MAX = 3.0
-"""Time from the accept, or the end of the handshake, until the request is whole."""
+"""The most seconds from the accept, or from the end of the handshake, until the request is complete."""
 CONNECTION_SECONDS_MAX = 10.0
 OTHERS_SHARE = 11
 LATENESS_INTERVAL_SECONDS = 0.25
@@ -52,7 +53,7 @@ _REFUSALS = {
 
 
 class MetricsServer:
-    """Answers scrapes with what `render` gives."""
+    """Answers HTTP requests with the page that `render` returns."""
 
     def __init__(
         self,
@@ -71,19 +72,19 @@ class MetricsServer:
         self._render = render
         self._guard = guard or PageGuard()
         self._open: dict[str, dict[Conn, None]] = {}
-        """The open connections by address. The connections that are closed first for others stand first."""
+        """The open connections by address. Within an address, those that are closed first come first."""
         self._page: bytes | None = None
         self._pages = 0
-        """Pages that were made."""
+        """The number of pages that were made."""
         self._free_at = float("-inf")
-        """The time until which the loop is free for other work."""
+        """The time until which no page is made, so that other work gets the event loop."""
 
     @property
     def port(self) -> int:
         return self._listener.port
 
     async def accept_loop(self) -> None:
-        """Start one task per connection until the listener closes."""
+        """Accept connections, each with a task of its own, until the listener closes."""
         while True:
             try:
                 conn = await self._listener.accept()
@@ -111,14 +112,14 @@ class MetricsServer:
             self._open.pop(conn.peer_host, None)
 
     def _has_asked(self, conn: Conn) -> None:
-        """Mark a connection as one with a request: connections without a request are closed first."""
+        """Mark that a connection has sent its request. Connections without a request are closed before it."""
         of_host = self._open.get(conn.peer_host, {})
         if conn in of_host:
             del of_host[conn]
             of_host[conn] = None
 
     def close(self) -> None:
-        """Stop accepting and end every connection."""
+        """Stop accepting connections, and end every open one."""
         self._listener.close()
         for conn in [each for of_host in self._open.values() for each in of_host]:
             conn.close()
@@ -158,7 +159,7 @@ class MetricsServer:
             secured.close()
 
     async def _answer(self, head: bytes | None, host: str, principal: str | None) -> bytes:
-        """Make the whole response to a request's head (None: it was too long)."""
+        """Make the whole response to a request; `head` is None if the request was too long."""
         if head is None:
             return _response(431, b"too long\n")
         lines = head.split(b"\n")
@@ -182,7 +183,7 @@ class MetricsServer:
         return _response(200, page, content_type=CONTENT_TYPE, is_head=is_head)
 
     async def _new_page(self) -> bytes | None:
-        """Make a page that was made after this call; None if a figure cannot be read."""
+        """Return a page that was made after this call; None if a part of the node raised an error."""
         before = self._pages
         if self._clock.monotonic() < self._free_at:
             await self._clock.sleep_until(self._free_at)
@@ -192,7 +193,7 @@ class MetricsServer:
             try:
                 self._page = self._render()
             except Exception:
-                # A figure that cannot be read must not end its node.
+                # An error in a figure must not end the node.
                 self._page = None
                 self.log.exception("metrics.bug")
             now = self._clock.monotonic()
@@ -201,7 +202,7 @@ class MetricsServer:
 
 
 def _header(lines: Sequence[bytes], wanted: bytes) -> bytes | None:
-    """Return the value of a header; None where there is none, or several."""
+    """Return the value of a header; None if it is missing or occurs several times."""
     found = [
         value for name, colon, value in (line.partition(b":") for line in lines[1:]) if name.lower() == wanted
     ]
@@ -209,7 +210,9 @@ def _header(lines: Sequence[bytes], wanted: bytes) -> bytes | None:
 
 
 async def _read_head(conn: Conn) -> bytes | None:
-    """Read the request up to its empty line; None when it is too long. Raises `ConnectionLost` at the end of the stream."""
+    """Read the request up to its empty line; None when it is too long. Raises `ConnectionLost` at the end of the
+    stream.
+    """
     head = bytearray()
     buffer = memoryview(bytearray(4096))
     while b"\r\n\r\n" not in head and b"\n\n" not in head:
@@ -221,7 +224,8 @@ async def _read_head(conn: Conn) -> bytes | None:
             raise ConnectionLost("the client closed the connection in the middle of a request")
         head += buffer[: count or 0]
         if head and not head[:1].isalpha():
-            # No request of HTTP, so no empty line will come. A client of the log in the wrong place is refused at once.
+            # This is no HTTP request, so an empty line will never come. It may be a Kafka client at the wrong port;
+            # it is refused at once.
             break
     return bytes(head)
 

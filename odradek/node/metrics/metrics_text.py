@@ -14,18 +14,20 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class MetricsText:
-    """A page under construction: `counter`, `gauge` or `histogram` opens a family, `sample` adds to the last one."""
+    """A page that is being written: `counter`, `gauge` or `histogram` opens a family of metrics, `sample` adds to the
+    last one.
+    """
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._name = ""
 
     def counter(self, name: str, described: str) -> None:
-        """Begin a family of numbers that only grow until the node ends; its name ends in `_total`."""
+        """Begin a family of counters, which only grow until the node ends; its name ends in `_total`."""
         self._begin(name, "counter", described)
 
     def gauge(self, name: str, described: str) -> None:
-        """Begin a family of numbers that rise and fall."""
+        """Begin a family of gauges, whose values rise and fall."""
         self._begin(name, "gauge", described)
 
     def _begin(self, name: str, kind: str, described: str) -> None:
@@ -33,22 +35,22 @@ class MetricsText:
         self._lines.append(f"# HELP {name} {described}\n# TYPE {name} {kind}")
 
     def sample(self, value: float, **labels: object) -> None:
-        """Write one number of the family begun last."""
+        """Add one value with these labels to the last family."""
         self._lines.append(f"{self._name}{_label_text(labels)} {value!r}")
 
     def one(self, value: float) -> None:
-        """Write the only number of the family begun last."""
+        """Add the only value of the last family, without labels."""
         self._lines.append(f"{self._name} {value!r}")
 
     def histogram(self, name: str, described: str) -> None:
-        """Begin a family of distributions; `distribution` adds one."""
+        """Begin a family of histograms; `distribution` adds one."""
         self._begin(name, "histogram", described)
 
     def distribution(
         self, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: object
     ) -> None:
-        """Write one distribution. `counts[i]` values fell into bucket i, and the last bucket is above all bounds.
-        `total` is the sum of the values.
+        """Add one histogram to the last family. `counts[i]` values fell into bucket i; the last bucket is above all
+        bounds. `total` is the sum of all values.
         """
         name, lines, below = self._name, self._lines, 0
         inside = _label_text(labels)[1:-1]
@@ -63,7 +65,7 @@ class MetricsText:
 
     def render(self) -> bytes:
         """Return the page in Prometheus' text format, as UTF-8."""
-        # A directory's name may hold bytes that are no UTF-8.
+        # A directory's name may have bytes that are not UTF-8.
         return ("\n".join(self._lines) + "\n").encode("utf-8", "replace")
 
 

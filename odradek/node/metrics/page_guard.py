@@ -1,4 +1,4 @@
-"""The guard of the metrics page: encryption, and logins where they are configured. PORTED."""
+"""The protection of the metrics page: TLS, and logins if they are configured. PORTED."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["PageGuard", "page_guard"]
 
 @attrs.frozen
 class PageGuard:
-    """The encryption and the logins of the page; None where there are none."""
+    """The TLS and the logins of the page. Each is None if it is not configured."""
 
     encryption: Encryption | None = None
     logins: PageLogins | None = None
     auditor: Auditor | None = None
-    """Records handshakes that failed."""
+    """The auditor, which records failed handshakes."""
 
 
 def page_guard(
     env: Env, settings: MetricsConfig, entrances: Entrances, authorizer: Authorizer | None, auditor: Auditor
 ) -> PageGuard:
-    """Make the guard that the configuration asks for."""
+    """Make the protection of the page that the configuration demands."""
     logins = PageLogins(env, entrances.keys_of, authorizer, auditor) if settings.has_login else None
     return PageGuard(entrances.encryption(METRICS), logins, auditor)

@@ -1,10 +1,11 @@
 """Logins at the metrics page: users of the cluster, by HTTP's Basic scheme (RFC 7617) within TLS. PORTED.
 
-A password is checked by the same keys as in a login by SCRAM. That takes 2 to 15 ms of computing, so it runs beside the
-loop, one at a time. A password that was right is remembered as a keyed digest, until the user's keys change. So a
-scraper that comes again and again costs one check.
+A password is checked against the user's SCRAM keys. This takes 2 to 15 ms of computing, so a worker does it, one at a
+time. A correct password is remembered as a keyed digest, until the user's keys change. So a scraper costs only one
+check.
 
-Guessing is limited: a rate of checks for one address, and another for all together. A remembered login needs no check.
+Guessing is limited by a rate of checks for each address, and by one for all together. A remembered password needs no
+check.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from odradek.security.scram import ITERATIONS_MIN, MECHANISMS, ScramMechanism, S
 __all__ = ["BASIC", "Answer", "PageLogins"]
 
 BASIC = "BASIC"
-"""The mechanism of these logins in metrics and the audit log."""
+"""The name of the login mechanism in metrics and in the audit log."""
 CHECKS_PER_ADDRESS_MAX, CHECKS_PER_ADDRESS_SECOND = 5, 0.2
 CHECKS_MAX, CHECKS_PER_SECOND = 20, 2.0
 ADDRESSES_MAX = 1_000
 REMEMBERED_MAX = 100
 TEXT_BYTES_MAX = 1_024
-"""The longest name and password together."""
+"""The most bytes of a user name and password together."""
 _MECHANISMS = tuple(sorted(MECHANISMS.values(), key=lambda each: -each.number))
 
 
 class Answer(Enum):
-    """The HTTP status that a reader of the page gets."""
+    """The HTTP status for a reader of the page."""
 
     WELCOME = 200
     UNKNOWN = 401
@@ -48,7 +49,9 @@ class Answer(Enum):
 
 @attrs.define
 class _Checks:
-    """The number of checks that one address, or all together, may still use."""
+    """How many password checks one address, or all addresses together, may still use; `per_second` more are allowed
+    over time.
+    """
 
     most: int
     per_second: float
@@ -62,7 +65,7 @@ class _Checks:
 
 
 class PageLogins:
-    """Checks the readers of one node's page."""
+    """Checks the logins of the readers of a node's metrics page."""
 
     def __init__(
         self,
@@ -71,7 +74,9 @@ class PageLogins:
         authorizer: Authorizer | None,
         auditor: Auditor,
     ) -> None:
-        """`keys_of` gives a user's keys by name and number of the mechanism."""
+        """`keys_of` returns a user's SCRAM keys by the user's name and the mechanism's number; None for an unknown
+        user.
+        """
         self._clock = env.clock
         self._keys_of = keys_of
         self._authorizer = authorizer
@@ -82,10 +87,12 @@ class PageLogins:
         self._of_address: dict[str, _Checks] = {}
         self._of_all = _Checks(CHECKS_MAX, CHECKS_PER_SECOND, CHECKS_MAX, self._clock.monotonic())
         self.checks = 0
-        """Passwords that were checked with all iterations."""
+        """The number of passwords that were checked by computing all iterations."""
 
     async def check(self, header: bytes | None, host: str, principal: str | None) -> Answer:
-        """Check a reader by the request's header `Authorization`, or by the `principal` of its certificate."""
+        """Decide whether a reader may read the page, by the header `Authorization` or by the `principal` of its
+        certificate.
+        """
         if principal is None:
             parsed = None if header is None else _parsed(header)
             if parsed is None:
@@ -139,7 +146,7 @@ class PageLogins:
         return Answer.UNKNOWN
 
     def _known(self, user: str) -> list[tuple[ScramMechanism, ServerKeys]]:
-        """Return a user's keys, the strongest mechanism first. A change of the password changes all of them."""
+        """Return a user's SCRAM keys, the strongest mechanism first; empty for an unknown user."""
         return [
             (each, keys) for each in _MECHANISMS if (keys := self._keys_of(user, each.number)) is not None
         ]
@@ -154,7 +161,7 @@ class PageLogins:
         self._remembered[digest] = None
 
     def _may_check(self, host: str) -> bool:
-        """True if this address may have one more password checked."""
+        """True if one more password from this address may be checked; counts the check."""
         now = self._clock.monotonic()
         address = self._of_address.get(host)
         if address is None:
@@ -175,7 +182,9 @@ class PageLogins:
 
 
 def _parsed(header: bytes) -> tuple[str, str] | None:
-    """Parse name and password; None if the header has none. They have no control characters (RFC 7617)."""
+    """Parse user name and password from the header; None if it is invalid. Control characters are not allowed (RFC
+    7617).
+    """
     scheme, _, text = header.strip().partition(b" ")
     if scheme.lower() != b"basic":
         return None

@@ -1,4 +1,4 @@
-"""Metrics of quotas: the usage of clients, and their waiting times. PURE."""
+"""Metrics of quotas: what clients use, and how long they have waited. PURE."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from odradek.node.metrics.metrics_text import MetricsText
 __all__ = ["SHOWN_MAX", "quota_metrics"]
 
 SHOWN_MAX = 200
-"""The number of accounts with their own metrics: those that waited the longest."""
+"""The most accounts with their own metrics: those that waited the longest."""
 
 
 def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> None:
-    """Add the accounts of one broker, a limited number of them by name."""
+    """Add to the page the quota accounts of one broker; at most `shown_max` are listed by name."""
     statistics = quotas.statistics()
-    page.gauge("odradek_quota_accounts", "Quotas that clients are charged to now.")
+    page.gauge("odradek_quota_accounts", "Quotas that clients use now.")
     page.one(statistics["accounts"])
-    page.counter("odradek_quota_exempt_requests_total", "Requests of nodes, which no quota holds for.")
+    page.counter("odradek_quota_exempt_requests_total", "Requests of nodes, which are exempt from quotas.")
     page.one(statistics["exempt_requests"])
     page.counter("odradek_quota_exempt_bytes_total", "Their bytes.")
     page.one(statistics["exempt_bytes"])
-    page.counter("odradek_quota_connections_refused_total", "Connections beyond the quota of their address.")
+    page.counter(
+        "odradek_quota_connections_refused_total",
+        "Connections refused because they exceeded the quota of their address.",
+    )
     page.one(statistics["refused_connections"])
     accounts = sorted(quotas.accounts(), key=lambda each: (-each[1].throttled_seconds, -each[1].used))
     shown = accounts[:shown_max]
@@ -28,14 +31,16 @@ def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> No
     def labels(sharers: tuple[str, str], account: Account) -> dict[str, str]:
         return {"key": account.key, "user": sharers[0], "client_id": sharers[1]}
 
-    page.gauge("odradek_quota", "The quota: bytes per second, or cores.")
+    page.gauge("odradek_quota", "The limit of the quota: bytes per second, or cores.")
     for sharers, account in shown:
         page.sample(account.rate, **labels(sharers, account))
-    page.counter("odradek_quota_used_total", "Bytes, or seconds of processor time, that were charged to it.")
+    page.counter(
+        "odradek_quota_used_total", "Bytes, or seconds of processor time, that clients used of the quota."
+    )
     for sharers, account in shown:
         page.sample(account.used, **labels(sharers, account))
     page.counter(
-        "odradek_quota_throttled_seconds_total", "Waits that answers asked of clients because of it."
+        "odradek_quota_throttled_seconds_total", "Throttle times in answers to clients because of the quota."
     )
     for sharers, account in shown:
         page.sample(account.throttled_seconds, **labels(sharers, account))

@@ -8,9 +8,12 @@ from odradek.node.metrics.metrics_text import MetricsText
 
 
 def replication_metrics(page: MetricsText, broker: Broker) -> None:
-    """Add the figures of one broker."""
+    """Add to the page the replication figures of one broker."""
     led = [each for topic in broker.topics.values() for each in topic.partitions.values() if each.is_leader]
-    page.gauge("odradek_at_min_isr_partitions", "Led partitions that one replica less in sync would stop.")
+    page.gauge(
+        "odradek_at_min_isr_partitions",
+        "Led partitions that would refuse acks=all with one in-sync replica less.",
+    )
     page.one(sum(1 for each in led if len(each.isr_state.isr) == each.effective_min_isr))
     page.gauge("odradek_reassigning_partitions", "Led partitions whose replicas are being moved.")
     page.one(sum(1 for each in led if _is_reassigning(each)))
@@ -25,21 +28,25 @@ def replication_metrics(page: MetricsText, broker: Broker) -> None:
     page.one(changes.expansions)
     page.counter(
         "odradek_isr_update_failures_total",
-        "Proposals for an ISR that the controller refused or did not hear.",
+        "Proposals for an ISR that the controller has refused or not received.",
     )
     page.one(changes.failures)
     fetchers = broker.replication.fetchers
     page.gauge(
-        "odradek_follower_lag_max_records", "Records by which the slowest replica here is behind this leader."
+        "odradek_follower_lag_max_records",
+        "Records by which the slowest follower is behind its leader on this broker.",
     )
     for leader, fetcher in fetchers.items():
         page.sample(fetcher.lag_max, leader=leader)
     page.counter("odradek_replication_in_bytes_total", "Bytes of batches fetched from this leader.")
     for leader, fetcher in fetchers.items():
         page.sample(fetcher.bytes_fetched, leader=leader)
-    page.counter("odradek_reassignment_in_bytes_total", "Bytes fetched for replicas that are moved here.")
+    page.counter(
+        "odradek_reassignment_in_bytes_total",
+        "Bytes fetched for replicas that a reassignment adds on this broker.",
+    )
     page.one(sum(fetcher.reassignment_bytes for fetcher in fetchers.values()))
-    page.counter("odradek_reassignment_out_bytes_total", "Bytes read by followers that are being added.")
+    page.counter("odradek_reassignment_out_bytes_total", "Bytes sent to followers that a reassignment adds.")
     page.one(broker.replication.reassignment_bytes_out)
 
 

@@ -1,4 +1,4 @@
-"""Figures of TLS and logins for the metrics page: certificates, handshakes, clients that were not let in. PURE."""
+"""Metrics of TLS and logins: certificates, handshakes, refused clients. PURE."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ __all__ = ["security_metrics"]
 
 
 def security_metrics(page: MetricsText, entrances: Entrances) -> None:
-    """Add the figures of a node's listeners that authenticate their clients."""
+    """Add to the page the figures of a node's listeners that authenticate their clients."""
     certificates = entrances.certificates.statistics()
     page.gauge(
-        "odradek_certificate_days_left", "Days until the first of the listener's own certificates ends."
+        "odradek_certificate_days_left", "Days until the first of the listener's own certificates expires."
     )
     for listener, figures in certificates.items():
         if "days_left" in figures:
             page.sample(round(figures["days_left"], 3), listener=listener)
     for field, metric, described in (
-        ("reloads", "certificate_reloads", "Times that new connections got other keys or certificates."),
+        ("reloads", "certificate_reloads", "Times that changed keys or certificates came into use."),
         (
             "failures",
             "certificate_reload_failures",
-            "Changed files or values that could not be used; the former ones stay in use.",
+            "Changed files or values that could not be used, so the former ones stay in use.",
         ),
     ):
         page.counter(f"odradek_{metric}_total", described)
         for listener, figures in certificates.items():
             page.sample(figures[field], listener=listener)
     entering = entrances.statistics()
-    page.gauge("odradek_connections_entering", "Clients that have yet to show who they are.")
+    page.gauge("odradek_connections_entering", "Clients that have not authenticated yet.")
     for listener, counts in entering.items():
         page.sample(counts["half_open"], listener=listener)
-    page.counter("odradek_connections_not_let_in_total", "Clients whose handshake or login did not succeed.")
+    page.counter("odradek_connections_not_let_in_total", "Connections whose TLS handshake or login failed.")
     for listener, counts in entering.items():
         page.sample(counts["failed"], listener=listener)
     turns = {

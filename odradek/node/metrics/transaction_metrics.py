@@ -1,4 +1,6 @@
-"""Figures of transactions for the metrics page: coordinators here, and what holds committed readers up. PURE."""
+"""Metrics of transactions: the coordinators on this broker, and open transactions that delay `read_committed`
+consumers. PURE.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +13,40 @@ from odradek.node.metrics.metrics_text import MetricsText
 _GAUGES = (
     ("transactions", "transactional_ids", "Transactional ids that this broker coordinates."),
     ("shards", "transaction_shards", "Partitions of __transaction_state that this broker leads."),
-    ("loading", "transaction_shards_loading", "Those of them whose transactional ids are still being read."),
-    ("open", "transactions_open", "Transactions that are open, of these ids."),
-    ("ending", "transactions_ending", "Decided transactions whose markers are under way."),
+    (
+        "loading",
+        "transaction_shards_loading",
+        "Partitions of __transaction_state whose transactional ids are still being loaded.",
+    ),
+    ("open", "transactions_open", "Open transactions of these ids."),
+    ("ending", "transactions_ending", "Decided transactions whose markers are being written."),
     ("unanswered", "transaction_requests_waiting", "Requests to these coordinators that wait for replicas."),
     (
         "held",
         "transaction_requests_held",
-        "Requests that wait for the markers of their id's last transaction.",
+        "Requests that wait for the markers of the previous transaction of their id.",
     ),
 )
 _COUNTERS = (
     ("committed", "transactions_committed", "Transactions committed, with all markers written."),
     ("aborted", "transactions_aborted", "Transactions aborted, with all markers written."),
-    ("timed_out", "transactions_timed_out", "Transactions that coordinators gave up after their timeouts."),
-    ("refused", "transaction_producers_refused", "Requests of producers that are fenced, or were replaced."),
+    ("timed_out", "transactions_timed_out", "Transactions that coordinators aborted after their timeouts."),
+    ("refused", "transaction_producers_refused", "Requests of fenced producers, which were refused."),
     (
         "refused_ids",
         "transactional_ids_refused",
-        "New transactional ids refused: their coordinator has too many.",
+        "New transactional ids refused, because their coordinator has too many.",
     ),
     (
         "refused_partitions",
         "transaction_partitions_refused",
-        "Requests for partitions refused: the transaction, or all of its coordinator, would be too large.",
+        "Requests to add partitions refused, because the transaction, or all of its coordinator, would be too large.",
     ),
 )
 
 
 def transaction_metrics(page: MetricsText, broker: Broker, statistics: Mapping[str, int]) -> None:
-    """Add the figures of one broker; `statistics` are those of its transaction coordinator."""
+    """Add to the page the transaction figures of one broker; `statistics` are those of its transaction coordinator."""
     for field, metric, described in _GAUGES:
         page.gauge(f"odradek_{metric}", described)
         page.one(statistics.get(field, 0))
@@ -71,7 +77,9 @@ def _ages(page: MetricsText, broker: Broker) -> None:
 
 
 def _stable_lag(page: MetricsText, broker: Broker) -> None:
-    """Write the lag of the last stable offset. Partitions without an open transaction cost a look, no more."""
+    """Add the lag of the last stable offset behind the high watermark. Partitions without an open transaction cost
+    little.
+    """
     lag_max = open_count = 0
     for topic in broker.topics.values():
         for partition in topic.partitions.values():
@@ -84,7 +92,7 @@ def _stable_lag(page: MetricsText, broker: Broker) -> None:
             try:
                 lag = log.high_watermark - log.last_stable_offset
             except DiskError:
-                # The directory's own figures show the failure.
+                # The metrics of the directory show its failure.
                 continue
             lag_max = max(lag_max, lag)
             state = log.producers.state
@@ -93,6 +101,6 @@ def _stable_lag(page: MetricsText, broker: Broker) -> None:
     page.one(open_count)
     page.gauge(
         "odradek_last_stable_offset_lag_max",
-        "Offsets that an open transaction keeps from committed readers, in the worst led partition.",
+        "Offsets that an open transaction hides from read_committed consumers, in the worst led partition.",
     )
     page.one(lag_max)

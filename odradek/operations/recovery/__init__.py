@@ -1,1 +1,1 @@
-"""Recovery of a quorum at the disks of stopped nodes: reading what they hold, carrying a plan out."""
+"""Recovery of a quorum on the disks of stopped nodes: it reads their directories, and executes a plan."""

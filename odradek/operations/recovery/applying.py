@@ -1,8 +1,10 @@
-"""A recovery carried out in the directories of one node: the old log set aside whole, the new one put in its place.
+"""Executes a recovery plan in the directories of one node: the old metadata log is set aside, and a new one replaces
+it.
 
-The new log is complete in a directory of its own before the old one is touched. Two renames follow. After a crash
-in between, the node does not start until the new log has its final name. The same command with `--from` and the plan then goes on. Files are written through
-the ports, under the locks of all directories of the node. PURE but for the files.
+The new log is complete in a directory of its own before the old one is touched. Two renames follow. After a crash in
+between, the node does not start until the new log has its final name. The same command with `--from` and the plan
+then continues. Files are written through the ports, under the locks of all directories of the node. PURE except for
+the files.
 """
 
 from __future__ import annotations
@@ -27,14 +29,18 @@ __all__ = ["apply_plan", "begin_anew", "may_vote", "set_aside_name"]
 
 
 def set_aside_name(epoch: int) -> str:
-    """Return the name of a metadata log that was set aside: it is no partition's, and kept until an operator removes it."""
+    """Return the directory name for a metadata log that is set aside. No partition has such a name, so the log is
+    kept until an operator removes it.
+    """
     return f"{METADATA_LOG_DIRECTORY}.{epoch}-stray"
 
 
 def apply_plan(plan: RecoveryPlan, facts: NodeFacts, disks: Disks) -> bool:
-    """Begin this node's metadata log with the plan's snapshot. False if that was done before.
+    """Replace this node's metadata log by a new one, which begins with the plan's snapshot. Return false if that was
+    done
+    before.
 
-    Raises `NotReadable` where the node is not as it was when the plan was made, `DiskError`.
+    Raises `NotReadable` if the node has changed since the plan was made, and `DiskError`.
     """
     mine = next((each for each in plan.nodes if each.node_id == facts.node_id), None)
     if mine is None:
@@ -44,7 +50,7 @@ def apply_plan(plan: RecoveryPlan, facts: NodeFacts, disks: Disks) -> bool:
         return False
     if found.metadata_path != mine.metadata_path:
         raise NotReadable(
-            f"the metadata directory was {mine.metadata_path}, and is {found.metadata_path} now"
+            f"the metadata directory was {mine.metadata_path} when the plan was made, and is {found.metadata_path} now: plan again"
         )
     is_broken_off = not _has_log(facts, disks) and found.quorum_epoch == NO_NUMBER
     if not is_broken_off:
@@ -67,7 +73,7 @@ def _has_log(facts: NodeFacts, disks: Disks) -> bool:
 
 
 def _is_done(found: FoundNode, plan: RecoveryPlan) -> bool:
-    """True if the node's log is that of this plan, also if the node has run since."""
+    """True if the node's metadata log was made by this plan, even if the node has run since."""
     if found.copy is None:
         return False
     try:
@@ -80,7 +86,7 @@ def _is_done(found: FoundNode, plan: RecoveryPlan) -> bool:
 def _check_unchanged(found: FoundNode, mine: NodePlan, plan: RecoveryPlan) -> None:
     """Raise `NotReadable` if the node has written metadata since the plan was made.
 
-    It may have been started in between, without a quorum: then its epoch has grown, and its log is the same.
+    A start without a quorum in between is allowed: it raises only the epoch, and the log stays the same.
     """
     end = OffsetAndEpoch(NO_NUMBER, NO_NUMBER)
     if found.copy is not None:
@@ -122,7 +128,7 @@ def _apply(plan: RecoveryPlan, mine: NodePlan, facts: NodeFacts, directories: di
 
 
 def _check_written(draft: Dir, plan: RecoveryPlan) -> None:
-    """Assert that the files on the disk say what the plan says."""
+    """Assert that the files on the disk have the content that the plan demands."""
     written = draft.read_bytes(snapshot_name(plan.end.offset, plan.end.epoch), len(plan.snapshot))
     assert written == plan.snapshot, "the snapshot on the disk is another"
     state = FileQuorumStateStore(draft).load()
@@ -136,7 +142,7 @@ def _write_meta(directory: Dir, plan: RecoveryPlan, facts: NodeFacts, directory_
 
 
 def may_vote(found: FoundNode) -> bool:
-    """True if the node's directory votes by its own copy of the log, or if no copy can say so.
+    """True if this node is a voter according to its own copy of the log, or may be a voter and has no readable copy.
 
     A voter that loses its log could vote twice in an epoch, or elect a leader that lacks committed records.
     """
@@ -158,10 +164,11 @@ def may_vote(found: FoundNode) -> bool:
 
 
 def begin_anew(facts: NodeFacts, disks: Disks, *, has_no_vote: bool = False) -> str:
-    """Set a node's metadata log aside, so that the next start fetches that of the others; return its new name.
+    """Set a node's metadata log aside, so that its next start fetches the log from the other nodes. Return the log's
+    new directory name.
 
-    Its directory keeps its id, so a node that votes by its own copy is refused. With `has_no_vote` an operator has
-    seen that the quorum counts it no more. Raises `NotReadable`, `DiskError`.
+    The directory keeps its id, so a node that may be a voter is refused. `has_no_vote`: the operator has checked that
+    the quorum no longer counts its vote. Raises `NotReadable`, `DiskError`.
     """
     found = read_node(facts, disks)
     if may_vote(found) and not has_no_vote:

@@ -1,4 +1,4 @@
-"""The directories of a stopped node, read under their locks and without a change. PURE but for the reads."""
+"""Reads the directories of a stopped node, under their locks and without changes. PURE except for the reads."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Disks(Protocol):
 
 
 class NotReadable(Exception):
-    """The directories of a node cannot be the basis of a recovery; one line with the reason."""
+    """Raised if the directories of a node cannot be used for a recovery. The text has the reason in one line."""
 
 
 @attrs.frozen
 class NodeFacts:
-    """The facts about a node in its properties file."""
+    """The facts about a node that come from its properties file."""
 
     node_id: int
     is_broker: bool
@@ -52,16 +52,18 @@ class NodeFacts:
     log_dirs: tuple[str, ...]
     metadata_path: str
     servers: tuple[tuple[str, int], ...] = ()
-    """Where it looks for controllers."""
+    """The addresses (host, port) at which the node looks for controllers."""
 
     @property
     def paths(self) -> list[str]:
-        """All directories: those of logs, and that of the metadata log where it is a further one."""
+        """All directories of the node: the log directories, and the metadata log's if it is a separate one."""
         return list(dict.fromkeys([*self.log_dirs, self.metadata_path]))
 
 
 def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
-    """Read everything. Raises `NotReadable` where a process holds a directory or it is another node's, `DiskError`."""
+    """Read all directories of a node. Raises `NotReadable` if a process uses one, or if one belongs to another node;
+    and `DiskError`.
+    """
     directories: dict[str, Dir] = {}
     metas: dict[str, MetaProperties | None] = {}
     try:
@@ -111,7 +113,7 @@ def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
 
 
 def _owner(facts: NodeFacts, metas: dict[str, MetaProperties | None]) -> str:
-    """Return the cluster of a node's directories, empty if all are blank. Raises `NotReadable`."""
+    """Return the cluster id in the node's directories; empty if all are blank. Raises `NotReadable`."""
     cluster_id = ""
     for path, meta in metas.items():
         if meta is None:
@@ -125,7 +127,7 @@ def _owner(facts: NodeFacts, metas: dict[str, MetaProperties | None]) -> str:
 
 
 def _metadata(root: Dir | None) -> tuple[CopyFiles | None, str, int]:
-    """Read a node's copy of the metadata log, or the reason why there is none; and the epoch of its
+    """Read a node's copy of the metadata log. Return the copy or None, the reason why there is none, and the epoch in
     `quorum-state`.
     """
     if root is None or not root.is_dir(METADATA_LOG_DIRECTORY):
@@ -147,9 +149,10 @@ def _metadata(root: Dir | None) -> tuple[CopyFiles | None, str, int]:
 
 
 def read_copy_files(directory: Dir) -> CopyFiles:
-    """Read a directory of the metadata log: the newest snapshot, and the log without a torn tail.
+    """Read the newest snapshot and the log from a metadata log's directory. An incomplete batch at the end is left
+    out.
 
-    Raises `MetadataLogCorrupt` for damage that no crash explains, `DiskError`.
+    Raises `MetadataLogCorrupt` for damage that a crash cannot explain, and `DiskError`.
     """
     verify_segments(directory)
     ends = FileSnapshotStore(directory).ends()

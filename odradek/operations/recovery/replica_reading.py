@@ -1,10 +1,12 @@
-"""A partition's directory of a stopped node, read without a change: leader epochs, end, producer ids. PURE but for the reads.
+"""Reads a partition's directory of a stopped node, without changes: leader epochs, end, producer ids. PURE except for
+the reads.
 
-Batches are read behind the newest snapshot of producers, by their headers. Older producer ids are in the snapshots, and
-leader epochs in their checkpoint. Where there is no snapshot, all batches are read. A torn tail ends the log, as at a start.
+The headers of batches are read after the newest producer snapshot. Older producer ids are in the snapshots, and
+leader epochs in a checkpoint file. Without a snapshot, all batches are read. As at a start, the log ends before an
+incomplete batch.
 
-A future replica is the copy of a log that moves to another directory. It counts where a start would give it the log's name:
-if it is marked as complete, and its log is gone. An unfinished copy without its log shows that the log is missing.
+A future replica is the copy of a log that moves to another directory. It counts as the replica if a start would use
+it: it is marked as complete, and its log is gone. An unfinished copy without its log means that the log is missing.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _SMALL_FILE_BYTES = 64 << 20
 
 @attrs.frozen
 class _Future:
-    """A future replica, and whether it has all records of the log that it shall replace."""
+    """A future replica, and whether it has all records of the log that it will replace."""
 
     path: str
     replica: FoundReplica
@@ -48,22 +50,25 @@ class _Future:
 
 @attrs.define
 class Replicas:
-    """The replicas in log directories, the greatest producer id in them, and those that could not be read."""
+    """The replicas in a node's log directories, the greatest producer id in them, and replicas that could not be
+    read.
+    """
 
     found: list[FoundReplica] = attrs.field(factory=list)
     producer_id: int = NO_NUMBER
     unreadable: list[str] = attrs.field(factory=list)
     missing: list[tuple[str, int]] = attrs.field(factory=list)
-    """Partitions whose replica could not be read, or has left only an unfinished copy."""
+    """Partitions whose replica could not be read, or of which only an unfinished copy exists."""
     _futures: list[_Future] = attrs.field(factory=list)
 
     def add_future(self, future: _Future) -> None:
         self._futures.append(future)
 
     def settle_futures(self, *, is_whole: bool) -> None:
-        """Count the future replicas that a start would finish. `is_whole`: all log directories of the node were read.
+        """Add the future replicas that a start would use to `found`, the others to `missing`.
 
-        Where one was not read, it may have the log itself, which may have grown since the copy was complete.
+        `is_whole`: all log directories of the node were read. A directory that was not read may have the log itself,
+        which may be longer than the copy.
         """
         for future in self._futures:
             replica = future.replica
@@ -81,7 +86,7 @@ class Replicas:
 
 
 def read_replicas(directory: Dir, directory_id: bytes, into: Replicas) -> None:
-    """Read all partitions in a log directory. Raises `DiskError` if it cannot be listed."""
+    """Read all partitions in a log directory, and add them to `into`. Raises `DiskError` if it cannot be listed."""
     for name in directory.list_directories():
         future = parse_future_name(name)
         key = future or parse_partition_name(name)
@@ -136,7 +141,7 @@ def _epochs(directory: Dir, names: list[str], into: Replicas) -> LeaderEpochs:
     try:
         return LeaderEpochs.decode(directory.read_bytes(EPOCHS_FILE, _SMALL_FILE_BYTES))
     except MalformedCheckpoint as error:
-        # The batches have the leader epochs, too.
+        # The leader epochs are also in the batches.
         into.unreadable.append(f"{directory.path}/{EPOCHS_FILE}: {error}")
         return LeaderEpochs()
 
@@ -156,7 +161,9 @@ def _producers(directory: Dir, names: list[str], into: Replicas) -> tuple[int, i
 
 
 def _allocated(file: File, position: int, header: BatchHeader) -> Iterator[int]:
-    """Yield the producer ids in the records of a coordinator of transactions: they may have written nothing yet."""
+    """Yield the producer ids in a transaction coordinator's records. Such a producer may not have written anything
+    yet.
+    """
     if header.is_control:
         return
     try:

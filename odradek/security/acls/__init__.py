@@ -1,1 +1,1 @@
-"""ACLs: rules, their index, decisions. PURE."""
+"""ACLs: the rules, an index to find them, and the decisions that follow from them. PURE."""

@@ -1,18 +1,17 @@
-"""All ACLs of a cluster, found by the resource and the client that they are about, and the decision that they give.
-PURE.
+"""An index of all ACLs of a cluster by resource and client, which decides what a client may do. PURE.
 
 Theory of operation
 -------------------
-An index is an immutable value. The next one costs what has changed, and a batch of changes copies each table once. So
-a request that makes 10,000 rules about one resource takes linear time. A worker may decide while the loop goes on to
-the next index.
+An index is an immutable value. The cost of the next index depends only on the changes, and a batch of changes copies
+each table once. So a request that makes 10,000 rules about one resource takes linear time. A worker may use an old
+index while the event loop uses the next one.
 
 * **Rules of a resource** are found by its type, pattern and name, and within these by principal and host. A name is
-  looked up as it is, as `*`, and by each of its beginnings whose length occurs among the prefixes of that type.
-* **A decision** asks each of these resources for four pairs at most: the client's principal or `User:*`, with its
+  looked up literally, as `*`, and by each of its prefixes whose length occurs among the prefixed rules of that type.
+* **A decision** looks up at most four pairs for each of these resources: the client's principal or `User:*`, with its
   address or `*`. A pair has one rule for each operation and permission. So rules about other clients cost nothing.
-* **Permissions of a client** are found by type, operation, principal and host, for the question whether it may do
-  something to any resource. Such an answer is remembered for as long as the index lasts.
+* **Permissions of a client** are found by type, operation, principal and host, to answer whether the client may do
+  something to any resource at all. The index remembers these answers.
 """
 
 from __future__ import annotations
@@ -44,33 +43,35 @@ _IMPLIED_BY: Mapping[int, frozenset[int]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset((Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)),
 }
-"""Other operations whose permission also permits the operation of the key. A denial implies no other denial."""
+"""Operations whose permission also permits another operation (the key). Denials imply nothing."""
 PROBE_NAME = "hardcode"
-"""Kafka's name of a resource by which it asks for the default (`Authorizer.authorizeByResourceType`)."""
+"""The name of a fictitious resource, by which Kafka finds the default decision
+(`Authorizer.authorizeByResourceType`).
+"""
 ANSWERS_MAX = 10_000
-"""The number of answers about any resource that one index remembers; beyond it, it forgets all and begins again."""
+"""The most answers about "any resource" that one index remembers. When they are exceeded, all are forgotten."""
 
 _Resource: TypeAlias = tuple[int, bool, str]
-"""Type, whether the name is a prefix, and the name."""
+"""Resource type, whether the name is a prefix, and the name."""
 _Client: TypeAlias = tuple[str, str]
-"""Principal and host; each may be the wildcard that stands for all (`ANY_PRINCIPAL`, `ANY_HOST`)."""
+"""Principal and host; each may be the wildcard (`ANY_PRINCIPAL`, `ANY_HOST`)."""
 _Group: TypeAlias = Mapping[_Client, tuple[Acl, ...]]
-"""The rules about one resource."""
+"""The rules about one resource, by client."""
 _Right: TypeAlias = tuple[int, int, str, str]
 """Type of resource, operation, principal and host."""
 
 
 @attrs.frozen
 class Found:
-    """The decisive rule for a question, if there is one."""
+    """The rule that decides whether a client may do something; None if no rule is about this client."""
 
     rule: Acl | None
     has_rules: bool
-    """True if any rule is about the resource, whichever client it names."""
+    """True if the resource has any rule, even about other clients."""
 
 
 class AclIndex:
-    """The ACLs of one image. `changed` makes the next index."""
+    """The ACLs of one metadata image: an immutable value. `changed` makes the next index."""
 
     __slots__ = ("_answers", "_count", "_groups", "_lengths", "_permissions")
 
@@ -78,9 +79,11 @@ class AclIndex:
         self._count = 0
         self._groups: LayeredMap[_Resource, _Group] = LayeredMap()
         self._lengths: Mapping[int, Mapping[int, int]] = {}
-        """For each resource type, the lengths of prefixes and how many resources have each."""
+        """For each resource type, the lengths of prefixes in rules, and how many resources have a prefix of that
+        length.
+        """
         self._permissions: LayeredMap[_Right, Mapping[_Resource, Acl]] = LayeredMap()
-        """One permission of each resource."""
+        """For each right, the resources on which it is permitted, each with one rule that permits it."""
         self._answers: dict[_Right, tuple[Acl | None]] = {}
 
     def __len__(self) -> int:
@@ -92,8 +95,8 @@ class AclIndex:
         return cls().changed({}, acls)
 
     def changed(self, before: Mapping[bytes, Acl], changes: Mapping[bytes, Acl | None]) -> AclIndex:
-        """Make the index that has these ACLs added, or removed (None). `before` has the ACLs of this index by their
-        ids.
+        """Make the next index: `changes` has the ACLs by id, None for a removed one. `before` has the ACLs of this
+        index by id.
         """
         gone = [before[acl_id] for acl_id in changes if acl_id in before]
         new = [acl for acl in changes.values() if acl is not None]
@@ -107,7 +110,7 @@ class AclIndex:
         return made
 
     def _group(self, resource: _Resource, clients: Mapping[_Client, tuple[list[Acl], list[Acl]]]) -> _Group:
-        """Return the rules about a resource after some were removed and some added."""
+        """Return the rules about a resource after changes. `clients` has the (removed, added) rules by client."""
         group: dict[_Client, tuple[Acl, ...]] = dict(self._groups.get(resource, {}))
         for client, (gone, new) in clients.items():
             rules = [*group.pop(client, ()), *new]
@@ -118,7 +121,7 @@ class AclIndex:
         return group
 
     def _counted(self, groups: Mapping[_Resource, _Group]) -> Mapping[int, Mapping[int, int]]:
-        """Count the lengths of prefixes anew, after these resources have changed."""
+        """Return new counts of prefix lengths (as `_lengths`) after the rules of these resources have changed."""
         lengths: dict[int, dict[int, int]] = {}
         for resource, group in groups.items():
             kind, is_prefix, name = resource
@@ -135,7 +138,7 @@ class AclIndex:
     def _permitting(
         self, acls: list[Acl], groups: Mapping[_Resource, _Group]
     ) -> LayeredMap[_Right, Mapping[_Resource, Acl]]:
-        """Return the permissions by client and operation, after these ACLs were added or removed."""
+        """Return the permissions by right (as `_permissions`) after these ACLs were added or removed."""
         changed: dict[_Right, dict[_Resource, Acl]] = {}
         for acl in acls:
             if acl.permission_type != Permission.DENY:
@@ -162,13 +165,15 @@ class AclIndex:
         return [group for group in found if group is not None]
 
     def find(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Found:
-        """Find the rule that decides. A denial wins over any permission."""
+        """Find the rule that decides whether a client may do this to a resource. A denial overrides any permission."""
         return Found(*self.look_up(clients_of(principal, host), operation, resource_type, name))
 
     def look_up(
         self, clients: tuple[_Client, ...], operation: int, resource_type: int, name: str
     ) -> tuple[Acl | None, bool]:
-        """Decide as `find` does, without making an object: for clients whose pairs are known (`clients_of`)."""
+        """Decide as `find` does, but return a tuple: the rule, and whether the resource has any rule. `clients` comes
+        from `clients_of`.
+        """
         allowing: Acl | None = None
         groups = self._about(resource_type, name)
         for group in groups:
@@ -183,7 +188,7 @@ class AclIndex:
         return allowing, bool(groups)
 
     def candidates(self, asked: AclFilter) -> list[Acl] | None:
-        """List all ACLs whose resource name fits a filter; None for a filter without a name."""
+        """List the ACLs whose resource name fits a filter; return None for a filter without a name."""
         name = asked.resource_name
         if name is None:
             return None
@@ -198,7 +203,7 @@ class AclIndex:
         return [acl for group in groups for rules in group.values() for acl in rules]
 
     def find_any(self, principal: str, host: str, operation: int, resource_type: int) -> Acl | None:
-        """Find a permission for some resource of this type that no denial covers wholly (KIP-679)."""
+        """Find a permission for at least one resource of this type that no denial cancels completely (KIP-679)."""
         question = (resource_type, operation, principal, host)
         known = self._answers.get(question)
         if known is None:
@@ -225,7 +230,9 @@ class AclIndex:
     def _is_covered(
         self, resource: _Resource, clients: tuple[_Client, ...], operations: tuple[int, ...]
     ) -> bool:
-        """True if a denial covers a name or prefix. The caller has already looked for a denial of the literal `*`."""
+        """True if a denial covers this name or prefix. The caller has already checked for a denial of the literal
+        `*`.
+        """
         kind, is_prefix, name = resource
         if not is_prefix and name == ANY_NAME:
             return False
@@ -240,7 +247,7 @@ class AclIndex:
     def _is_denied(
         self, resource: _Resource, clients: tuple[_Client, ...], operations: tuple[int, ...]
     ) -> bool:
-        """True if a rule of exactly this name denies one of the operations."""
+        """True if a rule about exactly this name or prefix denies one of the operations."""
         group = self._groups.get(resource)
         return group is not None and any(
             acl.permission_type == Permission.DENY and acl.operation in operations
@@ -257,12 +264,12 @@ def _resource_of(acl: Acl) -> _Resource:
 
 
 def clients_of(principal: str, host: str) -> tuple[_Client, ...]:
-    """List the pairs of principal and host whose rules are about a client."""
+    """List the four pairs of principal and host, with wildcards, under which rules about a client can stand."""
     return (principal, host), (principal, ANY_HOST), (ANY_PRINCIPAL, host), (ANY_PRINCIPAL, ANY_HOST)
 
 
 def _touched(gone: list[Acl], new: list[Acl]) -> dict[_Resource, dict[_Client, tuple[list[Acl], list[Acl]]]]:
-    """Sort removed and added ACLs by resource and client."""
+    """Sort removed and added ACLs by resource and client, into pairs (removed, added)."""
     touched: dict[_Resource, dict[_Client, tuple[list[Acl], list[Acl]]]] = {}
     for is_new, acls in enumerate((gone, new)):
         for acl in acls:
@@ -275,7 +282,7 @@ def _touched(gone: list[Acl], new: list[Acl]) -> dict[_Resource, dict[_Client, t
 
 
 def permits(acl: Acl, operation: int) -> bool:
-    """True if a permission covers an operation, by itself or by implication."""
+    """True if a permission covers an operation, directly or by implication."""
     return (
         acl.operation == operation
         or acl.operation == Operation.ALL

@@ -29,7 +29,7 @@ def _invalid(text: str) -> KafkaError:
 
 
 def is_known(kind: type[IntEnum], number: int) -> bool:
-    """True if a number has a meaning other than UNKNOWN."""
+    """True if a number belongs to a member of the enum other than UNKNOWN."""
     return number in kind.__members__.values() and number != 0
 
 
@@ -44,7 +44,9 @@ def has_unknown(creation: AclCreation) -> bool:
 
 
 def checked_acl(creation: AclCreation) -> Acl:
-    """Check the ACL that a client asks for, and return it. Raises `KafkaError` INVALID_REQUEST with Kafka's words."""
+    """Check the ACL that a client wants to create, and return it. Raises `KafkaError` INVALID_REQUEST with Kafka's
+    words.
+    """
     kind, name = creation.resource_type, creation.resource_name
     if kind == ResourceType.CLUSTER and name != CLUSTER_NAME:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
@@ -75,7 +77,7 @@ def _name(kind: type[IntEnum], number: int) -> str:
 
 @attrs.frozen
 class AclFilter:
-    """The ACLs that a client means; None and ANY mean all."""
+    """A filter of ACLs in a request; None and ANY match everything."""
 
     resource_type: int
     resource_name: str | None
@@ -87,7 +89,7 @@ class AclFilter:
 
     @classmethod
     def of(cls, each: DeleteAclsFilter | DescribeAclsRequest) -> AclFilter:
-        """Make a filter of DeleteAcls, or that of DescribeAcls: the fields have the same names."""
+        """Make a filter from one of DeleteAcls or from DescribeAcls, which have the same fields."""
         return cls(
             each.resource_type_filter,
             each.resource_name_filter,
@@ -104,14 +106,14 @@ class AclFilter:
         return not (self.resource_type and self.pattern_type and self.operation and self.permission_type)
 
     def check(self) -> None:
-        """Refuse numbers without a meaning. Raises `KafkaError` INVALID_REQUEST, as DeleteAcls answers them."""
+        """Raise `KafkaError` INVALID_REQUEST for numbers without a meaning, as DeleteAcls answers them."""
         if not (is_known(ResourceType, self.resource_type) and is_known(PatternType, self.pattern_type)):
             raise _invalid("Unknown patternFilter.")
         if not (is_known(Operation, self.operation) and is_known(Permission, self.permission_type)):
             raise _invalid("Unknown entryFilter.")
 
     def matcher(self) -> Callable[[Acl], bool]:
-        """Make a function that tests one ACL (`AclBindingFilter.matches`)."""
+        """Make a function that returns whether an ACL matches the filter (`AclBindingFilter.matches`)."""
         is_any_kind, kind = self.resource_type == ResourceType.ANY, int(self.resource_type)
         is_any_operation, operation = self.operation == Operation.ANY, int(self.operation)
         is_any_permission, permission = self.permission_type == Permission.ANY, int(self.permission_type)
@@ -130,7 +132,7 @@ class AclFilter:
         return matches
 
     def _names(self, acl: Acl) -> bool:
-        """True if the filter's name and kind of name mean the ACL's resource (`ResourcePatternFilter.matches`)."""
+        """True if the filter's name and pattern type match the ACL's resource (`ResourcePatternFilter.matches`)."""
         name, pattern = self.resource_name, self.pattern_type
         if pattern not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
             return False

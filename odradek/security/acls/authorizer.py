@@ -5,16 +5,15 @@ Theory of operation
 One `Authorizer` per node has the index of ACLs of the newest image. A question goes through these steps:
 
 1. A super user may do everything.
-2. Before the first image (`apply`), nobody else may do anything. Rules must be read before anybody is served by them.
-3. A rule that denies decides, otherwise a rule that allows.
-4. Where no rule is for the client, the answer is a refusal. Only a resource that has no rule at all follows
-   `allow.everyone.if.no.acl.found`.
+2. Before the first image (`apply`), nobody else may do anything. The rules must be known first.
+3. If a rule denies, the client may not; otherwise, if a rule allows, the client may.
+4. Otherwise the client may not. But a resource without any rule follows `allow.everyone.if.no.acl.found`.
 
-`Rights` belong to one connection: they remember up to `REMEMBERED_MAX` decisions, until `generation` grows with the next
-change of an ACL. So the hot path costs one lookup in a dict.
+`Rights` belong to one connection. They remember up to `REMEMBERED_MAX` decisions, until `generation` grows with the
+next change of an ACL. So the hot path costs one lookup in a dict.
 
-A refusal is recorded for the audit log, until `take_denials`. Other questions use `would_allow`, as
-Kafka's brokers ask without `logIfDenied`: which topics to list, or whether one right stands for another.
+A refusal is recorded for the audit log. `would_allow` skips this, as Kafka does without `logIfDenied`:
+which topics to list, or whether the client has a stronger right.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class AuthorizerSettings:
     """The keys `super.users` and `allow.everyone.if.no.acl.found`."""
 
     super_users: frozenset[str] = frozenset()
-    """Principals as `type:name`."""
+    """Principals with all rights, as `type:name`."""
     allow_everyone: bool = False
 
 
@@ -71,7 +70,7 @@ def parse_principals(text: str) -> frozenset[str]:
 
 
 class Reason(Enum):
-    """The step of the theory of operation that decided."""
+    """The step of the theory of operation that led to a decision."""
 
     SUPER_USER = "super user"
     NOT_READY = "this broker has not read the ACLs yet"
@@ -82,7 +81,7 @@ class Reason(Enum):
 
 @attrs.frozen
 class Judgement:
-    """A decision, and why."""
+    """A decision, and its reason: the step, and the rule if one decided."""
 
     is_allowed: bool
     reason: Reason
@@ -90,24 +89,24 @@ class Judgement:
 
 
 class Authorizer:
-    """The rules of a node. `generation` grows with each change."""
+    """Decides by the ACLs of a node. `generation` grows with each change of the ACLs."""
 
     def __init__(self, settings: AuthorizerSettings) -> None:
         self.settings = settings
         self.generation = 0
         self.auditor: DenialObserver | None = None
-        """The observer of refusals (`odradek.security.audit.auditor`)."""
+        """The receiver of refusals (`odradek.security.audit.auditor`)."""
         self._index: AclIndex | None = None
         self._judged = 0
         self._denied = 0
 
     def apply(self, index: AclIndex) -> None:
-        """Decide by the rules of a newer image from now on."""
+        """Use the ACLs of a newer image from now on."""
         self._index = index
         self.generation += 1
 
     def judge(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Judgement:
-        """Decide about one resource. `host` is the client's address as text."""
+        """Decide whether a client may do this to one resource. `host` is the client's address as text."""
         self._judged += 1
         judgement = self._judge(principal, host, operation, resource_type, name)
         self._denied += not judgement.is_allowed
@@ -116,7 +115,7 @@ class Authorizer:
     def allows(
         self, clients: tuple[tuple[str, str], ...], operation: int, resource_type: int, name: str
     ) -> bool:
-        """Decide as `judge` does, without a reason: for a client whose pairs are known (`clients_of`)."""
+        """Decide as `judge` does, but return only the decision. `clients` comes from `clients_of`."""
         self._judged += 1
         index = self._index
         if clients[0][0] in self.settings.super_users:
@@ -133,7 +132,7 @@ class Authorizer:
         return False
 
     def why(self, principal: str, host: str, denial: Denial) -> Judgement:
-        """Find the judgement behind a refusal, without counting it again."""
+        """Find the reason of an earlier refusal, without counting the decision again."""
         judgement = self._judge(
             principal, host, denial.operation, denial.resource_type, denial.name or PROBE_NAME
         )
@@ -152,7 +151,7 @@ class Authorizer:
         return Judgement(True, Reason.DEFAULT)
 
     def judge_any(self, principal: str, host: str, operation: int, resource_type: int) -> Judgement:
-        """Decide whether the client may do this to any resource of a type (KIP-679)."""
+        """Decide whether the client may do this to at least one resource of a type (KIP-679)."""
         probed = self.judge(principal, host, operation, resource_type, PROBE_NAME)
         if probed.is_allowed or self._index is None:
             return probed
@@ -160,8 +159,8 @@ class Authorizer:
         return Judgement(False, Reason.NO_RULE) if rule is None else Judgement(True, Reason.RULE, rule)
 
     def statistics(self) -> dict[str, int]:
-        """Count the rules now, and decisions and denials since the start; decisions that connections remembered are
-        left out.
+        """Count the rules now, and decisions and denials since the start; decisions that connections had remembered
+        are not counted.
         """
         index = self._index
         return {
@@ -173,7 +172,9 @@ class Authorizer:
 
 
 class Denial(NamedTuple):
-    """A refusal: the operation and the type of the resource by Kafka's numbers. None as the name means any resource."""
+    """A refusal: the operation and the type of the resource by Kafka's numbers. The name is None if the client needed
+    the right on any one resource.
+    """
 
     operation: int
     resource_type: int
@@ -184,11 +185,11 @@ class DenialObserver(Protocol):
     """The receiver of refusals, such as the audit log."""
 
     def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
-        """Called when a request of this API met these refusals, and `further` refusals without a record."""
+        """Called when a request of this API was refused these rights, and `further` more that were not recorded."""
 
 
 class Rights:
-    """The decisions about one client that its connection remembers."""
+    """The rights of one client, with the decisions that its connection remembers."""
 
     __slots__ = (
         "_authorizer",
@@ -223,8 +224,8 @@ class Rights:
         self._remembered_max = remembered_max
 
     def remembered(self) -> Mapping[tuple[int, int, str | None], bool]:
-        """Return the decisions that hold now, by operation, resource type and name: for the hot path, within one
-        request.
+        """Return the remembered decisions that are still valid, by operation, resource type and name. Use them only
+        within one request.
         """
         if self._generation != self._authorizer.generation:
             self._known.clear()
@@ -242,7 +243,7 @@ class Rights:
         )
 
     def would_allow(self, operation: int, resource_type: int, name: str) -> bool:
-        """True if the client may do this to the resource, for a caller that refuses nothing."""
+        """True if the client may do this to the resource. Unlike `allows`, it records no refusals for the audit log."""
         if self._generation == self._authorizer.generation:
             known = self._known.get((operation, resource_type, name))
             if known is not None:
@@ -253,7 +254,9 @@ class Rights:
         )
 
     def allows_any(self, operation: int, resource_type: int) -> bool:
-        """True if the client may do this to some resource of the type. A refusal is recorded for the audit log."""
+        """True if the client may do this to at least one resource of the type. A refusal is recorded for the audit
+        log.
+        """
         known: bool | None = None
         if self._generation == self._authorizer.generation:
             known = self._known.get((operation, resource_type, None))
@@ -265,7 +268,7 @@ class Rights:
         return known or self._put_down(operation, resource_type, None)
 
     def _put_down(self, operation: int, resource_type: int, name: str | None) -> bool:
-        """Record a refusal for the audit log; return False, the decision."""
+        """Record a refusal for the audit log. Always return False, which is the decision."""
         if self._authorizer.auditor is not None:
             if self._denials is None:
                 self._denials = {}
@@ -276,7 +279,7 @@ class Rights:
         return False
 
     def log_denials(self, api_key: int) -> None:
-        """Report the refusals of a request to the audit log. Only the loop may call this."""
+        """Report the recorded refusals of a request to the audit log. Only the event loop may call this."""
         denials, self._denials = self._denials, None
         further, self._further = self._further, 0
         if denials and self._authorizer.auditor is not None:
@@ -284,11 +287,11 @@ class Rights:
 
     @property
     def generation(self) -> int:
-        """The number of the rules that decide now."""
+        """The number of the present version of the ACLs."""
         return self._authorizer.generation
 
     def why(self, denial: Denial) -> Judgement:
-        """Find the judgement behind a refusal."""
+        """Find the reason of a recorded refusal."""
         return self._authorizer.why(self.principal, self.host, denial)
 
     def for_many(self) -> Rights:

@@ -24,13 +24,13 @@ __all__ = [
 CLUSTER_NAME = "kafka-cluster"
 """The only resource of the type CLUSTER."""
 ANY_NAME = "*"
-"""A literal rule of this name holds for every resource of its type."""
+"""The name of literal rules that apply to every resource of their type."""
 ANY_PRINCIPAL = "User:*"
 ANY_HOST = "*"
 
 
 class ResourceType(IntEnum):
-    """Types of resources; the first two stand only in filters."""
+    """Types of resources. The first two occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -43,7 +43,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """Operations; the first two stand only in filters."""
+    """Operations on resources. The first two occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -64,7 +64,7 @@ class Operation(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Kinds of names; the first three stand only in filters."""
+    """Pattern types of names. The first three occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -74,7 +74,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """Permissions; the first two stand only in filters."""
+    """Whether a rule allows or denies. The first two occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -101,7 +101,7 @@ SUPPORTED: Mapping[int, tuple[Operation, ...]] = MappingProxyType(
         ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
     }
 )
-"""The operations that a resource of each type has (`AclEntry.supportedOperations`)."""
+"""The operations that are possible on each type of resource (`AclEntry.supportedOperations`)."""
 
 
 @attrs.frozen
@@ -117,7 +117,7 @@ class Acl:
     permission_type: int
 
     def __str__(self) -> str:
-        """Write the rule as a sentence for operators."""
+        """Return the rule as a sentence for operators."""
         name = "*" if self.resource_name == ANY_NAME else f"'{self.resource_name}'"
         pattern = "prefixed " if self.pattern_type == PatternType.PREFIXED else ""
         return (

@@ -1,17 +1,18 @@
-"""Bytes of the audit log that one principal, one address, and all strangers together may write. PURE.
+"""Limits for the bytes of the audit log that one principal, one address, and all unauthenticated clients may cause.
+PURE.
 
-Each of them has an account for each event: a burst of bytes at once, and a rate of bytes a second from then on. A
-line is written while all of its payers have something left. Otherwise it is only counted, and a line with
-`"further": true` reports the count: at once for the first time, then once a minute.
+Each of these has an account per event: a token bucket with a burst of bytes and a rate of bytes per second. A line is
+written if all accounts that pay for it have bytes left. Otherwise it is only counted, and a line with `"further":
+true` reports the count: at once for the first time, then once a minute.
 
-The first line of a kind (an API and operation, say) is written for a principal in any case. So a flood of one kind does
-not hide that its author has tried something else.
+A principal's first line of each kind (for example an API and operation) is always written. So a flood of one kind
+does not hide other attempts of the same principal.
 
-A client that has not authenticated (`User:ANONYMOUS`, too) pays by the address, and from the account of all strangers.
-Therefore many addresses together write no faster than that account allows.
+For a client that has not authenticated (or is `User:ANONYMOUS`), two accounts pay: that of its address, and that of
+all such clients. So many addresses together are limited, too.
 
-Accounts are bounded. A full account is forgotten when there are too many. When none of them is full, all new
-addresses share one, and so do all new principals.
+The number of accounts is limited. If there are too many, accounts that are full again are forgotten. If none is full,
+all new addresses share one account, and so do all new principals.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ __all__ = [
 ]
 
 ACCOUNTS_MAX = 2_000
-"""Accounts of one sort: addresses or principals, for one event."""
+"""The most accounts of addresses, and of principals, for one event."""
 KINDS_MAX = 250
-"""Kinds of lines of one account that are remembered."""
+"""The most kinds of lines that one account remembers."""
 REPORT_SECONDS = 60.0
-"""Time between two lines that report how many of an account's lines were only counted."""
+"""Seconds between two lines that report how many of an account's lines were only counted."""
 FORGET_SECONDS = 1.0
-"""Time between two searches for accounts that are full again."""
+"""Seconds between two searches for accounts that are full again and can be forgotten."""
 
 
 @attrs.frozen
 class Allowance:
-    """The size of a full account, and the pace at which it fills."""
+    """The size of an account: the bytes when it is full, and the bytes per second by which it fills."""
 
     bytes_at_once: int
     bytes_per_second: int
@@ -66,14 +67,14 @@ ALLOWANCES = {
     LOGGED_IN: Allowance(256 << 10, 1 << 10),
     CHANGED: Allowance(4 << 20, 2 << 10),
 }
-"""The allowances of one principal, and of one address."""
+"""The size of a principal's or an address's account, by event."""
 STRANGERS = Allowance(1 << 20, 2 << 10)
 CHANGES_OF_STRANGERS = Allowance(4 << 20, 2 << 10)
 
 
 @attrs.frozen
 class Further:
-    """Lines of one account that were only counted."""
+    """A report of one account's lines that were only counted."""
 
     event: str
     principal: str | None
@@ -94,7 +95,7 @@ class _Account:
     report_at: float = float("-inf")
 
     def fill(self, now: float) -> float:
-        """Refill the account up to now; returns the bytes that are left."""
+        """Refill the account up to `now`. Return the bytes that are left."""
         allowance = self.allowance
         left = self.left + (now - self.as_of) * allowance.bytes_per_second
         self.left = min(left, float(allowance.bytes_at_once))
@@ -106,7 +107,7 @@ class _Account:
 
 
 class _Accounts:
-    """Accounts of one sort, by event and name."""
+    """The accounts of principals, or of addresses, by event and name."""
 
     def __init__(self, by_name: str) -> None:
         self._by_name = by_name
@@ -135,19 +136,21 @@ class _Accounts:
 
 
 class Budgets:
-    """The accounts of all principals and addresses that cause lines."""
+    """The accounts of all principals and addresses that cause lines in the audit log."""
 
     def __init__(self) -> None:
         self._principals = _Accounts("principal")
         self._addresses = _Accounts("address")
         self._strangers: dict[str, _Account] = {}
         self._unreported: list[_Account] = []
-        """Accounts with lines that were counted and not yet reported."""
+        """Accounts with lines that were only counted and not reported yet."""
         self.further_total = 0
-        """Lines that were only counted, since the start."""
+        """The number of lines that were only counted, since the start."""
 
     def admits(self, line: PreparedLine, count: int, now: float) -> bool:
-        """Charge the line to its payers; false if it is only counted."""
+        """Decide whether a line is written, and charge it to the accounts that pay. Return false if it is only
+        counted.
+        """
         payer = line.payer
         allowance = None if payer is None else ALLOWANCES.get(line.event)
         if payer is None or allowance is None:
@@ -178,8 +181,8 @@ class Budgets:
 
     @staticmethod
     def _is_first(account: _Account, payer: Payer) -> bool:
-        """True if the principal has not shown this kind of line before. The limit on kinds bounds how far an
-        account is overdrawn.
+        """True if this is the principal's first line of its kind. The limit on kinds bounds how far an account is
+        overdrawn.
         """
         return (
             account.principal is not None
@@ -198,7 +201,7 @@ class Budgets:
         return min((each.report_at for each in self._unreported), default=float("inf"))
 
     def take_further(self, now: float, *, is_last: bool = False) -> list[Further]:
-        """Take the counts that are due for a report; with `is_last`, all of them."""
+        """Return the counts that are due for a report, and reset them; with `is_last`, return all."""
         due = [each for each in self._unreported if is_last or each.report_at <= now]
         reports = []
         for account in due:
@@ -209,5 +212,5 @@ class Budgets:
         return reports
 
     def size(self) -> int:
-        """Count the accounts of principals and addresses that are remembered."""
+        """Count the remembered accounts of principals and addresses."""
         return self._principals.size() + self._addresses.size()

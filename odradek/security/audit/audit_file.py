@@ -1,4 +1,5 @@
-"""One ring of files of the audit log: it is appended to, and rotated by size. PORTED: it blocks, so it runs in a worker.
+"""One ring of audit log files: lines are appended, and files are rotated by size. PORTED: calls block, so a worker
+makes them.
 
 `NAME` is the newest file, `NAME.1` the one before. A failed write leaves no partial line behind.
 """
@@ -16,23 +17,23 @@ __all__ = ["AuditFile"]
 
 @attrs.define
 class AuditFile:
-    """The files of one ring, in the audit log's directory. For one thread at a time."""
+    """The files of one ring in the audit log's directory. Only one thread may use it at a time."""
 
     directory: Dir
     name: str
     bytes_max: int
-    """A file beyond this size is rotated."""
+    """The size of a file in bytes after which it is rotated."""
     files_max: int
-    """Files that are kept, with the newest one."""
+    """The number of files that are kept, including the newest."""
     _file: File | None = None
 
     def write(self, data: bytes) -> None:
-        """Append whole lines, in the file that has room. Raises `DiskError`."""
+        """Append whole lines, to a new file if the present one has no room. Raises `DiskError`."""
         file = self._file
         if file is None:
             file = self._file = self.directory.open(self.name, create=True)
             if file.size and file.pread(1, file.size - 1) != b"\n":
-                # A process that was killed has left half a line, and the next line must not join it.
+                # A process that was killed has left an incomplete line, which must not merge with the next line.
                 data = b"\n" + data
         if file.size and file.size + len(data) > self.bytes_max:
             file = self._rotate(file)
@@ -40,7 +41,7 @@ class AuditFile:
         try:
             file.append(data)
         except DiskError:
-            # All or nothing: a half line would join the next one.
+            # Remove what was written: an incomplete line would merge with the next one.
             file.truncate(size)
             raise
 

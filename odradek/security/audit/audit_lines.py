@@ -1,7 +1,7 @@
-"""Lines of the audit log: their events, their encoding, the account that pays for them, and their ring. PURE.
+"""Lines of the audit log: their events, their encoding, and who pays for their bytes. PURE.
 
 Names that a client chooses are cut, because one letter may take twelve bytes in JSON. All other parts of a line are
-bounded, too.
+limited, too.
 """
 
 from __future__ import annotations
@@ -33,36 +33,38 @@ __all__ = [
 DENIED, LOGGED_IN, LOGIN_FAILED, CHANGED = "denied", "login", "login.failed", "metadata.changed"
 MISSING = "lines.missing"
 FURTHER = "further"
-"""The field of a line that stands for lines which were only counted."""
+"""The field of a line that reports a number of lines which were only counted."""
 REFUSALS = frozenset((DENIED, LOGIN_FAILED))
-"""The events of the second ring. Clients that the node keeps out cause them, so these never displace other events."""
+"""The events of the ring of refusals. Refused clients cause them, so they must not displace other events."""
 NAME_CHARACTERS_MAX = 256
-"""Longer names are cut: a client may make them up."""
+"""The most characters of a name; longer ones are cut, because a client may invent them."""
 TEXT_CHARACTERS_MAX = 1_000
-"""Longer texts of all other kinds are cut."""
+"""The most characters of any other text; longer ones are cut."""
 CHOSEN_NAMES = frozenset(("claimed", "resource", "client_id"))
-"""The fields whose texts a client makes up. A principal comes from a credential, and `cluster events --by` needs
-all of it.
+"""The fields whose texts a client may invent. Principals are not among them: they come from credentials, and `cluster
+events --by` needs the whole name.
 """
 OVERHEAD_BYTES = 48
-"""A line's bytes beside its body: the time, the braces and the line's end."""
+"""The bytes of a line in addition to its body: time, braces and end of line."""
 
 Value: TypeAlias = str | int | bool | None
 
 
 @attrs.frozen
 class Payer:
-    """The principal or address that has caused a line. Its bytes count for both, as far as they are known."""
+    """The principal or address that has caused a line and pays for its bytes. If both are known, both pay."""
 
     principal: str | None
-    """None: the client has not authenticated."""
+    """The principal; None if the client has not authenticated."""
     address: str | None
     kind: tuple[Value, ...] = ()
-    """The first line of a kind is always written for a principal."""
+    """The kind of the line. A principal's first line of each kind is always written."""
 
     @property
     def network(self) -> str | None:
-        """The address, or for IPv6 its network, because one host has all 2^64 addresses of a network."""
+        """The IPv4 address, or the network of an IPv6 address, because one host can use all 2^64 addresses of a
+        network.
+        """
         address = self.address
         if address is None or ":" not in address:
             return address
@@ -74,7 +76,7 @@ class Payer:
 
 @attrs.frozen(eq=False)
 class PreparedLine:
-    """A line without its time, which may be put into the log many times."""
+    """A line without its time, so that it can be written many times."""
 
     event: str
     body: bytes
@@ -82,29 +84,29 @@ class PreparedLine:
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """The bytes of the line in the file."""
         return len(self.body) + OVERHEAD_BYTES
 
 
 @attrs.define
 class Line:
-    """A line that waits; equal ones are counted."""
+    """A line that waits to be written; `count` is the number of equal lines that it represents."""
 
     time_ms: int
     body: bytes
     count: int = 1
     has_count: bool = False
-    """True for a line that shows its count even if it is 1."""
+    """True if the line shows its count even if that is 1."""
 
     def encoded(self) -> bytes:
-        """Encode the line as it is in the file."""
+        """Encode the line as it is written to the file."""
         time = datetime.fromtimestamp(self.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
         count = b', "count": %d' % self.count if self.count > 1 or self.has_count else b""
         return b'{"time": "%b", %b%b}\n' % (time.encode(), self.body, count)
 
 
 def prepared(event: str, payer: Payer | None, **fields: Value) -> PreparedLine:
-    """Prepare a line with these fields, in their order."""
+    """Make a line with these fields, in this order, without its time."""
     document = {"event": event, **{name: _cut(name, value) for name, value in fields.items()}}
     return PreparedLine(event, json.dumps(document, ensure_ascii=True)[1:-1].encode(), payer)
 

@@ -1,17 +1,17 @@
-"""The audit log: who was let in, what was denied, who changed the metadata. One line of JSON for each. PORTED.
+"""The audit log: logins, denials, and changes of the metadata, as lines of JSON. PORTED.
 
-`put` costs a few microseconds and never waits. A task writes the lines in a worker, some times a second. Lines that are
-alike but for their time become one line with a `count`, as long as they wait. So a client that is denied a thousand times
-a second costs a few lines.
+`put` costs a few microseconds and never waits. A task writes the lines in a worker, several times a second. Waiting
+lines that differ only in their time become one line with a `count`. So a client that is denied a thousand times a
+second costs a few lines.
 
-There are two rings of files. One has logins and changes, the other one refusals: denials and failed logins. So a
-client that is kept out displaces no line about other clients. Within a ring, everybody writes a bounded number of
-bytes (`audit_budgets.py`). Lines beyond it are counted, and a line with `"further": true` reports how many.
+There are two rings of files. One has logins and changes; the other has refusals, which are denials and failed logins.
+So refused clients displace no lines about other clients. Within a ring, the bytes that one client causes are limited
+(`audit_budgets.py`). Further lines are only counted, and a line with `"further": true` reports how many.
 
-Memory is bounded, too. At most `LINES_MAX` lines of a ring wait, of `WAITING_BYTES_MAX` bytes. Beyond that they are
-missing: only counted, and the next line that is written reports how many.
+Memory is limited, too: at most `LINES_MAX` lines or `WAITING_BYTES_MAX` bytes of a ring wait. Further lines are lost,
+and the next line that is written reports how many.
 
-The node goes on when a file cannot be written. Its lines are counted as missing, and the node's log says so.
+If a file cannot be written, the node continues. The lines are counted as lost, and the node's log reports it.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ WAITING_BYTES_MAX = 16 << 20
 WRITE_SECONDS = 0.2
 STOP_SECONDS_MAX = 5.0
 REPORT_SECONDS = 10.0
-"""Time between two lines of the node's log about the same trouble."""
+"""Seconds between two lines in the node's log about the same error."""
 
 
 @attrs.frozen
 class AuditSettings:
-    """Bounds of the files."""
+    """Limits for the files of the audit log."""
 
     bytes_max: int = 64 << 20
-    """A file beyond this size is rotated."""
+    """The size of a file in bytes after which it is rotated."""
     files_max: int = 10
-    """Files of logins and changes that are kept, with the newest one."""
+    """The number of files with logins and changes that are kept, including the newest."""
     refusals_files_max: int = 5
-    """Files of refusals that are kept, with the newest one."""
+    """The number of files with refusals that are kept, including the newest."""
 
 
 @attrs.define
 class _Ring:
-    """Lines that wait for one ring of files."""
+    """The lines that wait to be written to one ring of files."""
 
     file: AuditFile
     waiting: dict[bytes, Line] = attrs.field(factory=dict)
     waiting_bytes: int = 0
     missing: int = 0
-    """Lines lost since the last line that was written."""
+    """The number of lines lost since the last line that was written."""
     missing_total: int = 0
-    """Lines lost since the start."""
+    """The number of lines lost since the start."""
 
     def join(self, body: bytes, count: int) -> bool:
-        """True if an equal line waits, which counts this one from now on."""
+        """Add `count` to a waiting line that is equal. Return false if there is none."""
         line = self.waiting.get(body)
         if line is None:
             return False
@@ -77,7 +77,7 @@ class _Ring:
         return True
 
     def add(self, time_ms: int, body: bytes, count: int, *, has_count: bool = False) -> None:
-        """Let a line wait, or count it as missing."""
+        """Add a line to the waiting ones, or count it as lost if there are too many."""
         if len(self.waiting) >= LINES_MAX or self.waiting_bytes >= WAITING_BYTES_MAX:
             self.missing += count
             self.missing_total += count
@@ -86,7 +86,7 @@ class _Ring:
             self.waiting_bytes += len(body)
 
     def take(self, time_ms: int) -> _Taken:
-        """Take all lines that wait, and a line that reports how many are missing."""
+        """Take all waiting lines, and a line that reports how many were lost."""
         lines, self.waiting, self.waiting_bytes = list(self.waiting.values()), {}, 0
         missing, self.missing = self.missing, 0
         if missing:
@@ -94,7 +94,9 @@ class _Ring:
         return _Taken(self, lines, missing)
 
     def lose(self, taken: _Taken) -> None:
-        """Count lines that could not be written, and once more the missing lines that their last line reported."""
+        """Count taken lines as lost, because they could not be written. Count the lost lines that they reported
+        again, too.
+        """
         lost = sum(line.count for line in taken.lines)
         self.missing += lost
         self.missing_total += lost - taken.missing
@@ -125,14 +127,14 @@ class AuditLog:
         self._report_at = float("-inf")
 
     def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Value) -> None:
-        """Put a line into the log; the fields' order is kept. Secrets do not belong into any field.
+        """Write a line with these fields, in this order, to the log. No field may hold a secret.
 
-        `payer` is charged for the line's bytes; `count` is the number of equal lines that it represents.
+        `payer` pays for the line's bytes. `count` is the number of equal lines that it represents.
         """
         self.put(prepared(event, payer, **fields), count)
 
     def put(self, line: PreparedLine, count: int = 1) -> None:
-        """Put a prepared line into the log, as `note` does."""
+        """Write a prepared line to the log, as `note` does."""
         ring = self._ring(line.event)
         if ring.join(line.body, count):
             return
@@ -144,7 +146,7 @@ class AuditLog:
         return self._refusals if event in REFUSALS else self._changes
 
     async def run(self) -> None:
-        """Write the waiting lines, again and again, until `stop`."""
+        """Write the waiting lines to the files several times a second, until `stop` is called."""
         clock = self._env.clock
         while not self._stopping.is_set():
             with clock.timeout_at(self._budgets.next_report_at()):
@@ -158,7 +160,7 @@ class AuditLog:
         self._stopped.set()
 
     async def stop(self) -> None:
-        """Write the rest, and close the files, without waiting for a disk that hangs."""
+        """Write the remaining lines and close the files. Do not wait for a disk that hangs."""
         clock = self._env.clock
         self._stopping.set()
         self._wanted.set()
@@ -167,7 +169,7 @@ class AuditLog:
             await self._env.workers.run(self.close)
 
     def close(self) -> None:
-        """Write the lines that still wait, and close the files. It blocks, and nobody else may write meanwhile."""
+        """Write the waiting lines and close the files. This blocks, and no other thread may write meanwhile."""
         taken = self._take(is_last=True)
         if not self._write(taken):
             self._lose(taken)
@@ -175,7 +177,7 @@ class AuditLog:
             ring.file.close()
 
     def statistics(self) -> dict[str, int]:
-        """Count the lines that wait now, and since the start the lines that were lost, or only counted."""
+        """Return the number of lines that wait now; and of those that were lost, or only counted, since the start."""
         return {
             "lines_waiting": sum(len(ring.waiting) for ring in self._rings),
             "lines_missing": sum(ring.missing_total for ring in self._rings),
@@ -189,7 +191,7 @@ class AuditLog:
         return [ring.take(now_ms) for ring in self._rings]
 
     def _write(self, taken: list[_Taken]) -> bool:
-        """Append the lines to their rings; false where that fails. The lines that are written leave `taken`."""
+        """Append the lines to their rings, and remove the written ones from `taken`. Return false if a write fails."""
         while taken:
             data = b"".join(line.encoded() for line in taken[0].lines)
             try:

@@ -1,7 +1,8 @@
-"""Logins, refusals and changes that a node's parts report: counted for the metrics, and put into the audit log. PURE.
+"""Logins, refusals and changes that a node's parts report: they are counted for the metrics, and written to the audit
+log. PURE.
 
-One `Auditor` per node, on the loop alone. Where the audit log is off, it only counts. Each method makes lines of one kind,
-and docs/security.md explains their fields. No secret is ever an argument here.
+A node has one `Auditor`, which only the event loop calls. If the audit log is off, it only counts. Each method makes
+lines of one kind, and docs/security.md explains their fields. No secret is ever an argument here.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from odradek.wire.api import api_name
 __all__ = ["TLS", "Auditor", "Lines"]
 
 TLS = "TLS"
-"""The mechanism of a login that is a handshake, with or without a certificate of the client's."""
+"""The name of the mechanism if the TLS handshake is the login, with or without a client certificate."""
 PREPARED_MAX = 1_000
-"""Lines about refusals that are kept for their next time."""
+"""The most lines about refusals that are kept for reuse."""
 COMMITTED, UNKNOWN = "committed", "unknown"
 
 
@@ -38,7 +39,7 @@ _api_name = cache(api_name)
 
 
 class Lines(Protocol):
-    """The part of `AuditLog` that is used here."""
+    """The part of `AuditLog` that this module uses."""
 
     def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Value) -> None: ...
 
@@ -46,22 +47,22 @@ class Lines(Protocol):
 
 
 class Auditor:
-    """Counts what happened, and puts it into the audit log if there is one."""
+    """Counts logins, refusals and changes, and writes them to the audit log if there is one."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
         self.lines: Lines | None = None
-        """Set where the audit log is on."""
+        """The audit log; None if it is off."""
         self._prepared: dict[tuple[str, str, str, str, Denial], PreparedLine] = {}
-        """Lines about refusals that hold for the rules of `_generation`: most refusals come again."""
+        """Lines about refusals under the rules of `_generation`, kept because most refusals repeat."""
         self._generation = -1
         self.denials: Counter[str] = Counter()
-        """Refused operations on resources, by API."""
+        """The number of refused operations on resources, by API."""
         self.logins: Counter[tuple[str, str, bool]] = Counter()
-        """Logins by listener, mechanism (empty: none was chosen) and success."""
+        """The number of logins by listener, mechanism (empty: none was chosen) and success."""
 
     def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
-        """Called when a request of this API met these refusals, and `further` ones without names."""
+        """Called when a request of this API was refused these rights, and `further` more that were not recorded."""
         api = _api_name(api_key)
         self.denials[api] += len(denials) + further
         lines = self.lines
@@ -86,7 +87,7 @@ class Auditor:
                 address=rights.host,
                 listener=rights.listener or None,
                 api=api,
-                reason="further resources of a request",
+                reason="count says how many more resources of the request were denied",
             )
 
     def logged_in(
@@ -99,7 +100,7 @@ class Auditor:
         tls_subject: str | None = None,
         is_renewal: bool = False,
     ) -> None:
-        """Note that a client has authenticated."""
+        """Record that a client has authenticated, or has renewed its login."""
         self.logins[listener, mechanism, True] += 1
         if self.lines is not None:
             self.lines.note(
@@ -124,7 +125,9 @@ class Auditor:
         tls_subject: str | None = None,
         is_renewal: bool = False,
     ) -> None:
-        """Note that a client was not let in. `claimed` is the name that it gave, `reason` a text without secrets."""
+        """Record that a client's login was refused. `claimed` is the name that it gave, `reason` a text without
+        secrets.
+        """
         self.logins[listener, mechanism or "", False] += 1
         if self.lines is not None:
             self.lines.note(
@@ -152,10 +155,10 @@ class Auditor:
         last_offset: int,
         is_committed: bool,
     ) -> None:
-        """Note that the active controller has written these records of the metadata log at a client's request.
+        """Record that the active controller has written these records to the metadata log at a client's request.
 
-        Without a principal, this node itself asked. If the records are not committed, the lead was lost meanwhile:
-        offset and epoch show whether the log has them.
+        If `principal` is None, this node itself made the request. If the records are not committed, the controller
+        has lost its leadership meanwhile. Offset and epoch then show whether the log has the records.
         """
         if self.lines is not None:
             self.lines.note(
@@ -192,7 +195,7 @@ def _denial(rights: Rights, api: str, denial: Denial) -> PreparedLine:
 def _reason(judgement: Judgement) -> str:
     if judgement.is_allowed:
         # A rule has changed between the refusal and this line.
-        return "a rule that has been changed since"
+        return "the rule that denied it has changed since"
     if judgement.reason is Reason.RULE and judgement.rule is not None:
         return f"rule: {judgement.rule}"
     return judgement.reason.value

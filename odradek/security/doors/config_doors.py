@@ -1,4 +1,6 @@
-"""Doors of requests about configurations, for brokers and controllers."""
+"""Doors (checks of rights before a request handler) for requests about configurations, used by brokers and
+controllers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ __all__ = ["alter_configs_door", "describe_configs_door", "refused_code"]
 
 
 def refused_code(asked: Asked, operation: Operation, kind: int, name: str) -> ErrorCode:
-    """Choose the error for a resource whose configuration the client may not describe or alter."""
+    """Return the error for a resource on which the client lacks the right `operation`; NONE if the client has it."""
     if kind == RESOURCE_TOPIC:
         return ErrorCode.NONE if asked.may(operation, name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if kind == RESOURCE_GROUP:
@@ -60,5 +62,5 @@ def alter_configs_door(*kinds: int) -> Door:
 
 
 def _alter_text(resource: Any, code: ErrorCode) -> str | None:
-    """Give the text for a resource that may not be altered. Kafka gives none for loggers, which brokers refuse."""
+    """Return the error message for a resource that the client may not alter. As in Kafka, there is none for loggers."""
     return None if resource.resource_type == RESOURCE_BROKER_LOGGER else code.message

@@ -1,28 +1,28 @@
-"""A door before a handler: it removes the parts of a request for which the client has no right, and answers these
-parts with refusals.
+"""A door is a check before a request handler. It removes the parts of a request for which the client has no right,
+and answers these parts with errors.
 
 Theory of operation
 -------------------
-Handlers know nothing of rights. With an authorizer, the API table has a `GuardedHandler` for each handler. Otherwise it
-has the handlers themselves, so that nothing is paid. A door looks at a request and returns one of these:
+Handlers do not check rights. With an authorizer, the API table has a `GuardedHandler` for each handler. Otherwise it
+has the handlers themselves, without any cost. A door gets a request and returns one of these:
 
-* None: the request goes in as it is.
+* None: the handler gets the request unchanged.
 * A response, or `CLOSE`: the request is refused as a whole.
-* `Admitted`: the rest of the request goes in, and `merge` adds the refusals to the answer.
+* `Admitted`: the handler gets the rest of the request, and `merge` adds the refusals to its answer.
 
-**The client has the rights for all that goes in, in any image.** A door looks at a committed image, and the handler
-behind it looks at a newer one. A decision even sees topics that are not committed yet. So a door judges names. An id
-is turned into a name, which it keeps for ever. A thing that the door does not find is answered by the door and stays
-outside.
+**The client has the rights for everything that the handler gets, in any image.** A door uses a committed image, and
+the handler may use a newer one. A decision even uses topics that are not committed yet. So a door checks names. It
+turns an id into the topic's name, which never changes. If the door does not find a topic, it answers with an error
+itself.
 
-**A parked request is judged again.** If an ACL has changed between the door and the answer, `again` looks at the answer
-before it is sent.
+**A parked request is checked again.** If an ACL has changed between the door and the answer, `again` checks the
+answer before it is sent.
 
-**Many decisions are made beside the loop**: those about thousands of names, and what a client may do to each of all
-topics. They are counted before the door (`counting`).
+**Many decisions are made in a worker**: those about thousands of names, and those about all topics. Their number is
+computed before the door is called (`counting`).
 
-**A refusal is reported to the audit log** when the door has decided. Questions that refuse nothing are put with
-`would`: by `merge`, which hides or shows parts of an answer, and where one right stands for another.
+**A refusal is reported to the audit log** when the door has decided. `would` reports nothing. It is used by `merge`,
+to hide parts of an answer, and if another right would also suffice.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 
 
 class Topic(Protocol):
-    """The part of a topic that doors look at."""
+    """The attributes of a topic that doors use."""
 
     @property
     def name(self) -> str: ...
@@ -70,7 +70,7 @@ class Topic(Protocol):
 
 
 class Topics(Protocol):
-    """The part of a metadata image that doors look at."""
+    """The attributes of a metadata image that doors use."""
 
     @property
     def topics(self) -> Mapping[str, Topic]: ...
@@ -80,7 +80,9 @@ class Topics(Protocol):
 
 
 class Asked:
-    """The client of a request, its version, and the topics of the cluster. Made for each request, so it has to be cheap."""
+    """The client of a request, the request's version, and the topics of the cluster. It is made for each request, so
+    it must be cheap.
+    """
 
     __slots__ = ("rights", "topics", "version")
 
@@ -99,7 +101,7 @@ class Asked:
         return self.rights.allows(operation, ResourceType.TOPIC, name)
 
     def would(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """True if the client may do this. For questions that refuse nothing."""
+        """True if the client may do this to the resource. Unlike `may`, it reports no refusals to the audit log."""
         return self.rights.would_allow(operation, resource_type, name)
 
     def may_group(self, operation: Operation, name: str) -> bool:
@@ -124,19 +126,19 @@ class Admitted:
 
 
 Verdict: TypeAlias = Admitted | Message | Outcome | None
-"""The theory of operation above says what each means."""
+"""The result of a door; see the theory of operation above."""
 Door: TypeAlias = Callable[[Asked, Never], Verdict]
-"""Checks the requests of its own API and of no other (`Never`); the table of doors pairs API and door."""
+"""Checks requests of one API. (`Never` stands for the request type of that API.)"""
 Count: TypeAlias = Callable[[Asked, Never], int]
-"""The number of decisions that a door makes for a request, at most."""
+"""Returns how many decisions a door makes for a request at most."""
 DECISIONS_AT_ONCE = 1_000
-"""If a request needs more decisions than these (about 3 ms), a worker makes them."""
+"""The most decisions about rights (about 3 ms) that the event loop makes for one request; a worker makes more."""
 Again: TypeAlias = Callable[[Asked, Never], Message]
-"""Checks a response to a request that had to wait. Returns it, or another response."""
+"""Checks the response to a request that had to wait. Returns it, or another response."""
 
 
 def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in tables beside names of doors
-    """Let in everybody."""
+    """Let in every request."""
     return None
 
 
@@ -155,19 +157,19 @@ def check_doors(served: Iterable[int], doors: Collection[int], table: str) -> No
 
 
 def may_on_cluster(rights: ClientRights, operation: Operation) -> bool:
-    """True if the client may do this to the cluster."""
+    """True if the client may do this operation on the cluster."""
     return rights.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def operations_of(rights: ClientRights, resource_type: ResourceType, name: str) -> int:
-    """Compute the operations that the client may do to a resource, as bits (KIP-430)."""
+    """Return the operations that the client may do on a resource, as a bit field (KIP-430)."""
     return sum(
         1 << code for code in SUPPORTED[resource_type] if rights.would_allow(code, resource_type, name)
     )
 
 
 def rights_of(context: Context, authorizer: Authorizer) -> ClientRights:
-    """Get the rights of a connection's client; make new ones when its principal has changed."""
+    """Return the rights of a connection's client, which are made again if its principal has changed."""
     rights = context.rights
     if rights is None or rights.principal != context.principal:
         rights = context.rights = Rights(
@@ -177,7 +179,7 @@ def rights_of(context: Context, authorizer: Authorizer) -> ClientRights:
 
 
 class GuardedHandler:
-    """A handler behind its door."""
+    """A request handler with its door: the check of the client's rights."""
 
     __slots__ = (
         "_after_work",
@@ -203,8 +205,8 @@ class GuardedHandler:
         after_work: Callable[[], None] | None = None,
         api_key: int = -1,
     ) -> None:
-        """`long_work` checks requests of thousands of elements in a worker; `after_work` then wakes the tasks that
-        they have scheduled. `api_key` is for the audit log.
+        """`long_work` runs requests of thousands of elements. `after_work` is called after such a request was
+        handled. `api_key` is for the audit log. `again` checks answers of parked requests.
         """
         self._handle = handle
         self._door = door
@@ -217,12 +219,12 @@ class GuardedHandler:
         self._decisions: Count | None = None
 
     def counting(self, decisions: Count | None) -> GuardedHandler:
-        """Let a worker check requests with many decisions."""
+        """Set the function that counts a request's decisions. A worker then checks requests with many decisions."""
         self._decisions = decisions
         return self
 
     def handle(self, context: Context, request: Any) -> Result:
-        """Handle the part of the request that the door lets in."""
+        """Check the client's rights, and handle the admitted part of the request."""
         authorizer = self._authorizer
         rights = context.rights
         if rights is None or rights.principal != context.principal:
@@ -253,7 +255,9 @@ class GuardedHandler:
         return Suspend(lambda: self._handle_long(share, context, asked, request), is_long=True)
 
     async def _handle_long(self, share: Share, context: Context, asked: Asked, request: Any) -> Any:
-        """Check rights in the worker, with the request's own memory of decisions, then handle in a turn of long work."""
+        """Check rights in a worker, then handle the request on the event loop, as long work. All its decisions are
+        remembered meanwhile.
+        """
         many = Asked(asked.rights.for_many(), asked.version, asked.topics)
         admitted = await share.in_worker(self._door, many, request)
         many.rights.log_denials(self._api_key)
@@ -290,7 +294,7 @@ class GuardedHandler:
 
 
 def revised(result: Result, merge: Callable[[Any], Any]) -> Result:
-    """Apply a change to a result's response, now or when the response comes."""
+    """Change a result's response by `merge`: now, or when the response is complete."""
     if isinstance(result, Delayed):
         result.revise_by(merge)
         return result
@@ -303,14 +307,14 @@ def revised(result: Result, merge: Callable[[Any], Any]) -> Result:
 def _and_then(suspend: Suspend, merge: Callable[[Any], Any]) -> Callable[[], Any]:
     async def run() -> Any:
         result = await suspend.run()
-        # A piece of work may return another result that waits.
+        # The work may return another result that is not complete yet.
         return revised(result, merge)
 
     return run
 
 
 def split(items: Iterable[Any], is_allowed: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
-    """Separate the allowed items from the others."""
+    """Split items into the allowed and the refused ones."""
     allowed: list[Any] = []
     refused: list[Any] = []
     for item in items:

@@ -1,7 +1,8 @@
-"""Doors that take one line to write: the rights that a request needs, and the rights for each thing in it. PURE.
+"""Doors (checks of rights before a request handler) that are written in one line. They need rights for the whole
+request, and a right for each element in it. PURE.
 
-`needing(on_group(READ), each=on_topic(READ))` means: READ on the group and on each topic. The row of the API says
-where the things of a request are, and how to refuse one of them or the whole (`odradek.wire.schema.anatomy_rows`).
+`needing(on_group(READ), each=on_topic(READ))` means: READ on the group and on each topic. A table has for each API
+where the elements of a request are, and how to refuse one or all of them (`odradek.wire.schema.anatomy_rows`).
 """
 
 from __future__ import annotations
@@ -33,27 +34,29 @@ __all__ = [
 Text: TypeAlias = Callable[[Any, ErrorCode], str | None]
 """Returns the error message for a refused resource; None stands for no message."""
 Finish: TypeAlias = Callable[[Asked, Any, Any], Any]
-"""Completes a response, given who asks and the request."""
+"""Returns the complete response, given client, request and the handler's response."""
 
 _DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 @attrs.frozen
 class Right:
-    """An operation on a resource that a request, or a thing in it, names."""
+    """The right to do an operation on a resource that a request, or an element of it, names."""
 
     operation: Operation
     resource_type: ResourceType
     field: str
-    """The field with the resource's name, where the whole request is about one."""
+    """The field of the request with the resource's name, if the whole request is about one resource."""
     code: ErrorCode
 
     def allows(self, asked: Asked, name: str) -> bool:
-        """True if the client may do this."""
+        """True if the client has this right on the resource `name`."""
         return asked.rights.allows(self.operation, self.resource_type, name)
 
     def refused_code(self, asked: Asked, anatomy: Anatomy, head: Any) -> ErrorCode:
-        """Choose the error for a thing of a request. A topic whose id is unknown here stays outside, too."""
+        """Return the error for an element of a request (NONE: admitted). A topic id that is unknown here is refused,
+        too.
+        """
         name = asked.name_of(head.topic_id) if anatomy.by_id else anatomy.name_of(head)
         if name is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -64,23 +67,23 @@ class Right:
 
 
 def on_group(operation: Operation, field: str = "group_id") -> Right:
-    """Make a right on a group."""
+    """Make the right to do `operation` on the group that the request names in `field`."""
     return Right(operation, ResourceType.GROUP, field, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
 def on_transactional_id(operation: Operation, field: str = "transactional_id") -> Right:
-    """Make a right on a transactional id."""
+    """Make the right to do `operation` on the transactional id that the request names in `field`."""
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return Right(operation, ResourceType.TRANSACTIONAL_ID, field, code)
 
 
 def on_topic(operation: Operation) -> Right:
-    """Make a right on a topic."""
+    """Make the right to do `operation` on a topic in the request."""
     return Right(operation, ResourceType.TOPIC, "name", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def needing(*rights: Right, each: Right | None = None, text: Text | None = None) -> Door:
-    """Make a door for clients with all `rights`. It admits the things for which the client has the right `each`."""
+    """Make a door that requires all `rights` for the request, and the right `each` for each of its elements."""
 
     def door(asked: Asked, request: Any) -> Any:
         for right in rights:
@@ -97,7 +100,7 @@ def needing(*rights: Right, each: Right | None = None, text: Text | None = None)
 
 
 def for_cluster(*operations: Operation, refuse: Callable[[Any], Any] | None = None) -> Door:
-    """Make a door for clients that may do one of `operations` to the cluster. `refuse` makes the answer for all
+    """Make a door that requires the right to do one of `operations` on the cluster. `refuse` makes the answer for
     other clients.
     """
 
@@ -117,12 +120,14 @@ def for_cluster(*operations: Operation, refuse: Callable[[Any], Any] | None = No
 def refusing(
     anatomy: Anatomy, request: Any, codes: list[ErrorCode], text: Text | None = None
 ) -> Admitted | None:
-    """Let in the things of a request that have no error code; refuse the others in its answer."""
+    """Let in the elements of a request that have no error code; the answer refuses the others."""
     return Admitted(*anatomy.without(request, codes, text)) if any(codes) else None
 
 
 def then(door: Door, finish: Finish, sentence: str) -> Door:
-    """Make a door that completes each answer with `finish`, which may hide things or add the client's rights."""
+    """Make a door that changes each answer by `finish`, which may hide elements or add the client's rights.
+    `sentence` documents it.
+    """
 
     def both(asked: Asked, request: Any) -> Any:
         admitted = door(asked, request)
@@ -137,14 +142,14 @@ def then(door: Door, finish: Finish, sentence: str) -> Door:
 
 
 def hiding(asked: Asked, resource_type: ResourceType, things: list[Any], field: str) -> list[Any]:
-    """Keep only the things of an answer that the client may DESCRIBE; `field` holds the name of a thing."""
+    """Keep only those elements of an answer that the client may DESCRIBE. `field` holds the name of an element."""
     return [
         each for each in things if asked.would(Operation.DESCRIBE, resource_type, getattr(each, field) or "")
     ]
 
 
 def unless_on_cluster(operation: Operation, door: Door) -> Door:
-    """Make a door for clients who may do this to the cluster; other clients go through `door`."""
+    """Make a door that admits clients with this right on the cluster; other clients must pass `door`."""
 
     def either(asked: Asked, request: Any) -> Any:
         acts = asked.would(operation, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -155,7 +160,7 @@ def unless_on_cluster(operation: Operation, door: Door) -> Door:
 
 
 def _sentence(rights: tuple[Right, ...], each: Right | None) -> str:
-    """Write the rights as the page of rights shows them."""
+    """Describe the required rights in one sentence, for the page of rights."""
     parts = [str(right) for right in rights]
     if each is not None:
         parts.append(str(each).replace(" on the ", " on each "))

@@ -1,8 +1,8 @@
 """Rights to ask about delegation tokens (KIP-48, KIP-373), for brokers and controllers. PURE.
 
 Clients who are authenticated may ask, except clients who logged in by a token. A token for another owner needs
-CREATE_TOKENS on the resource USER of that name. Checks and answers are Kafka's. The doors let everything in, and the
-handlers check, because they know how the client logged in.
+CREATE_TOKENS on the resource USER of that name. Checks and answers are Kafka's. These doors admit everything. The
+handlers check instead, because they know how the client logged in.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ NO_TIME = -1
 RENEWERS_MAX = 20
 RENEWERS_BYTES_MAX = 4_096
 OWNER_BYTES_MAX = 1_024
-"""Longer owners are refused: each node keeps the token whole, and each renewal writes it whole."""
+"""The most bytes of an owner's name; longer ones are refused, because each node stores it and each renewal writes it.
+"""
 Allows = Callable[[Operation, ResourceType, str], bool]
 
 
 def owner_of(request: CreateDelegationTokenRequest, requester: str) -> str:
-    """Return the principal that is to own the token."""
+    """Return the principal that will own the token."""
     if not request.owner_principal_name:
         return requester
     return principal_of(request.owner_principal_type, request.owner_principal_name)
@@ -64,7 +65,7 @@ def owner_of(request: CreateDelegationTokenRequest, requester: str) -> str:
 def create_refused(
     request: CreateDelegationTokenRequest, requester: str, code: ErrorCode, no_time: int = NO_TIME
 ) -> CreateDelegationTokenResponse:
-    """Make the answer without a token."""
+    """Make the answer to a refused CreateDelegationToken. It has no token."""
     kind, _, name = owner_of(request, requester).partition(":")
     requester_kind, _, requester_name = requester.partition(":")
     return CreateDelegationTokenResponse(
@@ -73,16 +74,16 @@ def create_refused(
 
 
 def refuse_token_request(request: Any, code: ErrorCode, requester: str = "User:ANONYMOUS") -> Any:
-    """Make the refusal of a request that changes tokens."""
+    """Make the answer to a refused request about tokens."""
     if isinstance(request, CreateDelegationTokenRequest):
         return create_refused(request, requester, code)
     return refuse(request, code)
 
 
 def token_request_refused(request: Any, requester: str, *, may_ask: bool, allows: Allows) -> Any | None:
-    """Refuse a request that changes tokens; None if it may go on.
+    """Return the refusal of a request that changes tokens; None if the client may make it.
 
-    `may_ask` is true if the client is authenticated, and by no token; `allows` asks the authorizer.
+    `may_ask` is true if the client is authenticated, but not by a token. `allows` asks the authorizer.
     """
     if not may_ask:
         return refuse_token_request(request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, requester)
@@ -97,7 +98,9 @@ def token_request_refused(request: Any, requester: str, *, may_ask: bool, allows
 
 
 def _is_too_large(renewers: list[CreatableRenewers], owner: str, requester: str) -> bool:
-    """True if a token would hold too much; a name that the client has logged in by is never too long."""
+    """True if the renewers or the owner of a token are too long. A name with which the client has logged in is never
+    too long.
+    """
     if len(renewers) > RENEWERS_MAX or (owner != requester and len(owner.encode()) > OWNER_BYTES_MAX):
         return True
     size = sum(len(principal_of(each.principal_type, each.principal_name).encode()) for each in renewers)

@@ -1,4 +1,4 @@
-"""The refusal of questions about users. PURE."""
+"""The answer to requests that describe SCRAM users, for clients without that right. PURE."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 def refuse_describe_users(
     request: DescribeUserScramCredentialsRequest,
 ) -> DescribeUserScramCredentialsResponse:
-    """Answer CLUSTER_AUTHORIZATION_FAILED for the whole, and once for each named user, without name and text."""
+    """Answer CLUSTER_AUTHORIZATION_FAILED for the whole request, and once for each named user, without the user's
+    name.
+    """
     refused = [DescribeUserScramCredentialsResult("", _DENIED, None, []) for _ in request.users or ()]
     return DescribeUserScramCredentialsResponse(0, _DENIED, None, refused)

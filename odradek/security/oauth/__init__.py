@@ -1,1 +1,1 @@
-"""Logins by OAUTHBEARER: the token of an issuer."""
+"""Logins by OAUTHBEARER, with tokens that an issuer has signed."""

@@ -1,7 +1,7 @@
 """The message by which a client logs in by OAUTHBEARER (RFC 7628, section 3.1). PURE.
 
-The message is `n,[a=AUTHORIZATION ID],` and then pairs of a key and a value, each ended by 0x01, and a last 0x01. The pair
-`auth` has the token. Other pairs are SASL extensions (KIP-342), which nobody here reads.
+The message is `n,[a=AUTHORIZATION ID],` and then pairs of a key and a value, each ended by 0x01, and a last 0x01. The
+pair `auth` has the token. Other pairs are SASL extensions (KIP-342), which are ignored here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _BEARER = re.compile(r"(\w+) +([-_.a-zA-Z0-9]+)")
 
 
 class MalformedClientMessage(ValueError):
-    """The message is not one of RFC 7628."""
+    """Raised if bytes are not a client's message as in RFC 7628."""
 
 
 @attrs.frozen
 class ClientMessage:
-    """The token, and the user that the client wants to be (empty: the token's subject)."""
+    """The content of the message: the token, and the user that the client wants to be (empty: the token's subject)."""
 
     token: str = attrs.field(repr=False)
     authorization_id: str = ""

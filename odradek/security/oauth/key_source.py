@@ -1,9 +1,9 @@
-"""The keys of an issuer of tokens (JWKS, RFC 7517): fetched in a worker, and kept while the issuer is not
-reachable. PORTED.
+"""The public keys of a token issuer (JWKS, RFC 7517): fetched in a worker, and kept while the issuer is unreachable.
+PORTED.
 
-One task fetches them at the start, then each `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and early when a token
-names an unknown key. A client with such tokens causes at most one fetch per longest backoff. A fetch that fails
-leaves the keys as they were.
+One task fetches them at the start, then every `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and earlier if a token
+names an unknown key. A client with such tokens causes at most one fetch per longest backoff. If a fetch fails, the
+old keys stay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _IMPORTS: Mapping[str, Callable[[Any], Key]] = {
 
 
 class KeysUnusable(Exception):
-    """The document has no keys for signatures; the text says why in one line."""
+    """Raised if a document has no keys for signatures. The text has the reason in one line."""
 
 
 def decode_keys(data: bytes) -> KeySet:
@@ -57,12 +57,12 @@ def decode_keys(data: bytes) -> KeySet:
 
 
 class KeySource:
-    """The keys of an issuer, as last fetched."""
+    """Fetches the keys of an issuer, and keeps the last ones."""
 
     def __init__(
         self, env: Env, log: Log, settings: KeySourceSettings, fetch: FetchDocument, workers: Workers
     ) -> None:
-        """`workers` serve `fetch` alone: it may block for long, and other work would wait behind it."""
+        """`workers` must serve `fetch` alone, because it may block for long."""
         self._env = env
         self._fetch = fetch
         self._workers = workers
@@ -70,14 +70,14 @@ class KeySource:
         self._settings = settings
         self._wanted = env.event()
         self.keys: KeySet | None = None
-        """None until they were fetched once."""
+        """The issuer's keys; None until they were fetched for the first time."""
 
     def want(self) -> None:
-        """Ask for an early fetch, because a token names an unknown key. The backoff still applies."""
+        """Request an early fetch, because a token names an unknown key. The backoff still applies."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Fetch again and again; it never returns."""
+        """Fetch the keys at the start and again after each interval. This never returns."""
         failures = 0
         while True:
             self._wanted = self._env.event()
@@ -91,8 +91,8 @@ class KeySource:
             await self._rest(failures)
 
     async def _rest(self, failures: int) -> None:
-        """Wait for the backoff; unless the last fetch failed, also for the next refresh or a token with an unknown
-        key.
+        """Wait for the backoff. If the last fetch succeeded, also wait for the next refresh or for a token with an
+        unknown key.
         """
         settings, clock = self._settings, self._env.clock
         backoff_ms = settings.retry_backoff_ms_max

@@ -1,7 +1,7 @@
 """The server's side of one login by OAUTHBEARER (KIP-255). PURE.
 
-A token that is refused gets an answer first, which says `invalid_token`. The client then sends one byte 0x01, and only the
-answer to that ends the login (RFC 7628, section 3.2.3). All refusals of tokens look alike to the client.
+The first answer to a refused token is `invalid_token`. The client then sends one byte 0x01, and only the answer to
+this byte ends the login (RFC 7628, section 3.2.3). The client cannot distinguish reasons for refused tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KVSEP = b"\x01"
 
 
 class BearerLogin:
-    """One login. `on_unknown_key` is called once, when the issuer's keys lack the token's key."""
+    """One login by a token. `on_unknown_key` is called once, if the issuer's known keys lack the token's key."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class BearerLogin:
         now: Callable[[], Moment],
         on_unknown_key: Callable[[], None],
     ) -> None:
-        """`keys` gives the issuer's keys as known (None: none yet); `now` gives the time."""
+        """`keys` returns the known keys of the issuer (None before the first fetch). `now` returns the current time."""
         self._rules = rules
         self._keys = keys
         self._now = now
@@ -40,16 +40,16 @@ class BearerLogin:
         self.claimed_name = ""
         """The name in the token, whether the token is accepted or not."""
         self.bearer: Bearer | None = None
-        """The token's facts, once it was accepted."""
+        """The facts in the token; None until it was accepted."""
         self.seconds_left = 0.0
 
     @property
     def principal_name(self) -> str:
-        """The name in the token; empty until it was accepted."""
+        """The user's name in the token; empty until the token was accepted."""
         return "" if self.bearer is None else self.bearer.principal_name
 
     def answer(self, data: bytes) -> bytes:
-        """Answer the client's message. Raises `BearerLoginFailed` when the login has failed."""
+        """Answer the client's message. Raises `BearerLoginFailed` if the login has failed."""
         if self._refusal:
             raise BearerLoginFailed(self._refusal, INVALID_TOKEN.decode())
         assert self.bearer is None, "the login is over, so it must not get another message"

@@ -1,7 +1,7 @@
-"""A listener's demands on tokens, and the source of their issuer's keys: values of Kafka's configuration keys. PURE.
+"""Settings for tokens at one listener: what a token must have, and where the issuer's keys come from. PURE.
 
-The settings are apart from the code that uses them, because that code loads the library for tokens, which most
-nodes do not need.
+The settings are in a module of their own, because the code that uses them imports a library that most nodes do not
+need.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ __all__ = ["KeySourceSettings", "OauthSettings", "TokenExpectations"]
 
 @attrs.frozen
 class KeySourceSettings:
-    """Kafka's keys behind `sasl.oauthbearer.jwks.endpoint.`; its `retry.backoff.max.ms` is `retry_backoff_ms_max`."""
+    """The values of Kafka's keys `sasl.oauthbearer.jwks.endpoint.*`; `retry_backoff_ms_max` is
+    `retry.backoff.max.ms`.
+    """
 
     address: DocumentAddress
     refresh_ms: int = 3_600_000
@@ -25,12 +27,12 @@ class KeySourceSettings:
 
 @attrs.frozen
 class TokenExpectations:
-    """A listener's demands on a token; the names of Kafka's keys behind `sasl.oauthbearer.`."""
+    """What a listener demands of a token. The attributes are named like Kafka's keys `sasl.oauthbearer.*`."""
 
     expected_audience: frozenset[str] = frozenset()
-    """Empty: any audience, or none."""
+    """The accepted audiences; empty means that any audience, or none, is accepted."""
     expected_issuer: str = ""
-    """Empty: any issuer."""
+    """The accepted issuer; empty means any issuer."""
     clock_skew_seconds: int = 30
     sub_claim_name: str = "sub"
     scope_claim_name: str = "scope"
@@ -38,7 +40,7 @@ class TokenExpectations:
 
 @attrs.frozen
 class OauthSettings:
-    """OAUTHBEARER on one listener."""
+    """The settings of OAUTHBEARER on one listener."""
 
     keys: KeySourceSettings
     expectations: TokenExpectations

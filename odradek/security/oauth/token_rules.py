@@ -1,10 +1,11 @@
-"""Rules for accepting tokens: JSON web tokens (RFC 7519) that the issuer has signed for this cluster. PURE.
+"""The rules by which tokens are accepted: JSON web tokens (RFC 7519) that the issuer has signed for this cluster.
+PURE.
 
-The rules are Kafka's (KIP-768). A key of the issuer has signed the token. It has an expiry, an issue time and a subject.
-Its audience and its issuer are the expected ones, where these are configured. Clocks may differ by a few seconds.
+The rules are Kafka's (KIP-768). A key of the issuer must have signed the token. It must have an expiry, an issue time
+and a subject. If audience and issuer are configured, the token must have them. Clocks may differ by a few seconds.
 
-Only signatures by a private key count (RFC 8725, section 3.1). A token without a signature, or one whose "secret" is the
-public key, is refused whatever it says of itself.
+Only signatures by a private key count (RFC 8725, section 3.1). A token without a signature, or one whose "secret" is
+the public key, is always refused.
 """
 
 from __future__ import annotations
@@ -37,42 +38,42 @@ ALGORITHMS = (
     "EdDSA",
     "Ed25519",
 )
-"""Algorithms that verify with a public key."""
+"""Signature algorithms that are verified with a public key."""
 _KINDS: Mapping[str, type[Key]] = {"RS": RSAKey, "PS": RSAKey, "ES": ECKey, "Ed": OKPKey}
 """The kind of key that each algorithm needs, by its first two letters."""
 TOKEN_PARTS = 3
-"""Header, claims and signature."""
+"""The number of parts of a token: header, claims and signature."""
 CLAIMED_BYTES_MAX = 8192
-"""Longer claims of a refused token are not read for the audit."""
+"""The most bytes of a refused token's claims that are read for the audit log."""
 NAME_BYTES_MAX = 32_000
 SECONDS_MAX = 1 << 53
 """The largest number of seconds that a number in JSON (a float) represents exactly."""
 
 
 class TokenRefused(Exception):
-    """The token is not accepted. The text never has the token in it."""
+    """Raised if a token is not accepted. The text never contains the token."""
 
 
 class UnknownKey(TokenRefused):
-    """The token names a key that the issuer has not published, as far as known; it may be a new key."""
+    """Raised if the issuer's known keys lack the key that a token names; it may be a new key."""
 
 
 @attrs.frozen
 class Bearer:
-    """The facts of an accepted token."""
+    """What an accepted token says about its user."""
 
     principal_name: str
     expires_at: float
-    """In seconds of the wall clock. A session ends then at the latest (KIP-368)."""
+    """The expiry of the token in wall-clock seconds. The session ends at this time at the latest (KIP-368)."""
     scopes: frozenset[str] = frozenset()
 
 
 @attrs.frozen
 class TokenRules(TokenExpectations):
-    """Judges tokens by a listener's expectations."""
+    """Checks tokens by the expectations of a listener."""
 
     def judge(self, token: str, keys: KeySet, now: Moment) -> Bearer:
-        """Verify a token by all times that it may be now, and return its facts. Raises `TokenRefused`."""
+        """Verify a token at every time that `now` may be, and return its facts. Raises `TokenRefused`."""
         try:
             claims: Any = jwt.decode(token, lambda guest: _key_of(guest, keys), algorithms=ALGORITHMS).claims
         except (JoseError, ValueError, TypeError, RecursionError) as error:
@@ -92,7 +93,7 @@ class TokenRules(TokenExpectations):
         return Bearer(name.strip(), expires_at, _scopes_of(claims.get(self.scope_claim_name)))
 
     def claimed_name(self, token: str) -> str:
-        """Read the name in an unchecked token, for the audit; empty if there is none."""
+        """Read the user's name in an unverified token, for the audit log; empty if there is none."""
         parts = token.split(".")
         if len(parts) != TOKEN_PARTS or len(parts[1]) > CLAIMED_BYTES_MAX:
             return ""
@@ -105,7 +106,7 @@ class TokenRules(TokenExpectations):
         return name.strip() if isinstance(name, str) else ""
 
     def _check_times(self, claims: Mapping[str, Any], now: Moment) -> float:
-        """Check the times of a token; returns its expiry in seconds."""
+        """Check the times of a token; return its expiry in wall-clock seconds. Raises `TokenRefused`."""
         expires_at = _seconds(claims, "exp")
         issued_at = _seconds(claims, "iat")
         skew = self.clock_skew_seconds
@@ -129,8 +130,8 @@ class TokenRules(TokenExpectations):
 
 
 def _key_of(token: GuestProtocol, keys: KeySet) -> Key:
-    """Find the key that a token names. A token that names no key is valid only if the issuer has a single key of
-    that kind.
+    """Return the key that a token names. If it names none, the issuer must have a single key of that kind. Raises
+    `TokenRefused`.
     """
     headers = token.headers()
     kind = _KINDS.get(str(headers.get("alg"))[:2])
@@ -149,7 +150,7 @@ def _key_of(token: GuestProtocol, keys: KeySet) -> Key:
 
 
 def _is_storable(name: str) -> bool:
-    """True if the name fits the principal of a record. Half of a surrogate pair, which JSON may escape, does not."""
+    """True if the name can be stored in a record. Half of a surrogate pair, which JSON may contain, cannot."""
     try:
         return len(name.encode()) <= NAME_BYTES_MAX
     except UnicodeEncodeError:
@@ -164,6 +165,6 @@ def _seconds(claims: Mapping[str, Any], name: str) -> float:
 
 
 def _scopes_of(claim: object) -> frozenset[str]:
-    """List the scopes in a text with spaces between, or in a list of texts."""
+    """List the scopes in a claim: a text with spaces in between, or a list of texts."""
     listed = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
     return frozenset(each.strip() for each in listed if isinstance(each, str) and each.strip())

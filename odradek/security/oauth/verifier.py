@@ -1,4 +1,4 @@
-"""OAUTHBEARER on one listener: the keys of its issuer, and logins by tokens that these have signed. PORTED."""
+"""OAUTHBEARER on one listener: the keys of the issuer, and logins by tokens that these keys have signed. PORTED."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Verifier"]
 
 
 class Verifier:
-    """Lets clients in who have a token of the issuer."""
+    """Authenticates clients by tokens of one issuer."""
 
     def __init__(
         self, env: NodeEnv, log: Log, settings: OauthSettings, fetch: FetchDocument, workers: Workers
@@ -26,9 +26,9 @@ class Verifier:
         self._source = KeySource(env, log, settings.keys, fetch, workers)
 
     async def run(self) -> None:
-        """Keep the issuer's keys; it never returns."""
+        """Fetch the issuer's keys and keep them current. This never returns."""
         await self._source.run()
 
     def new_login(self) -> BearerLogin:
-        """Begin the server's side of a login."""
+        """Begin a login: return the server's side of it."""
         return BearerLogin(self._rules, lambda: self._source.keys, self._clock.moment, self._source.want)

@@ -1,1 +1,1 @@
-"""Groups of the consumer protocol alone, with members of both protocols."""
+"""Simulation of one consumer group with members of the consumer and of the classic protocol, without whole nodes."""

@@ -1,7 +1,7 @@
-"""A member of the classic protocol, which may find itself in a consumer group. PURE.
+"""A simulated member with the classic protocol, whose group may be a consumer group (KIP-848). PURE.
 
-It speaks Kafka's embedded consumer protocol with the assignor `range`, eagerly: before it joins again it gives everything up. Where it
-is the leader, it deals out the partitions of each topic in turn.
+It uses Kafka's embedded consumer protocol with the assignor `range` and eager rebalances: it gives up all
+partitions before it joins again. As the group's leader it assigns the partitions of each topic round-robin.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VERSION = b"\x00\x00"
 
 
 class ClassicMember(GroupClient):
-    """A member of the classic protocol."""
+    """Simulated group member with the classic protocol (JoinGroup, SyncGroup, Heartbeat)."""
 
     def __init__(self, clients: ConsumerClients, name: str, instance_id: str | None) -> None:
         super().__init__(clients, name, instance_id)
@@ -61,7 +61,7 @@ class ClassicMember(GroupClient):
         return self._is_in
 
     def identity(self) -> tuple[str | None, int]:
-        # Members of the classic protocol fetch offsets without their names.
+        # Classic members send no member id when they fetch offsets.
         return None, -1
 
     def act(self) -> None:
@@ -85,10 +85,12 @@ class ClassicMember(GroupClient):
             self._leave()
 
     def gave_up(self) -> None:
-        """Do nothing: the member sends its request again by itself."""
+        """Do nothing: the next `act` sends the request again."""
 
     def refused(self, code: ErrorCode) -> None:
-        """Join again; as a new member if this one is unknown. It has given up everything."""
+        """Handle an error: drop all partitions, so that the next `act` joins again. After UNKNOWN_MEMBER_ID it joins
+        as a new member.
+        """
         if code in NOT_HERE:
             return
         if self._is_in:
@@ -160,7 +162,9 @@ class ClassicMember(GroupClient):
 
 
 def _dealt(metadata: dict[str, bytes]) -> list[SyncGroupRequestAssignment]:
-    """Deal out the partitions of each topic among the members that read it."""
+    """Assign the partitions of each topic round-robin to the members that subscribe to it. `metadata` has
+    subscriptions by member id.
+    """
     readers: dict[str, list[str]] = {}
     for member_id in sorted(metadata):
         subscription = decode_bounded(ConsumerProtocolSubscription, 0, metadata[member_id], 2)

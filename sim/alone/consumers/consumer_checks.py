@@ -1,14 +1,18 @@
-"""Checks of consumer groups at every moment of a schedule. PURE.
+"""Safety checks of a consumer group, after every step of a schedule. PURE.
 
-The committed log is folded here record by record (`sim.checks.folds.consumer_fold`), and members are held against the fold.
+A model of the group is built from the committed log, record by record (`sim.checks.folds.consumer_fold`). Members
+are compared with that model.
 
-* Each partition has one owner at most, after each record. What two members have in one epoch is disjoint.
-* Epochs of a group and of its target never fall. The target's epoch is at most the group's. A member's epoch falls only when it leaves.
-* Nobody adopts a partition that another member has adopted, unless the other was removed from the group meanwhile.
-* A commit is in the log only if its member was there: with its present epoch, or with one since which it had the partition.
+* Each partition has one owner at most, after each record. In one epoch, no two members have the same partition.
+* Epochs of a group and of its target never fall. The target's epoch is at most the group's. A member's epoch falls
+  only when it leaves.
+* A member starts to use a partition only if no present member still uses it.
+* A commit is in the log only if its member was in the group. Its epoch is the member's present one, or an older one
+  at which the member already had the partition.
 * The offset of a partition never goes back from one owner to the next.
-* A member that was silent for longer than its session is gone.
-* A coordinator's loaded state is the fold of its log, and so is the state of the coordinator that wrote it.
+* A member that sends no request for its session timeout is removed.
+* The state that a coordinator loads equals the model of its log. So does the state of the coordinator that wrote
+  the log.
 """
 
 from __future__ import annotations
@@ -41,50 +45,54 @@ KNOWN_EPOCH_MIN = 1
 
 
 def topic_id(name: str) -> bytes:
-    """Make the id of a topic: its name, filled up."""
+    """Make a 16-byte topic id from the topic's name."""
     return name.encode().ljust(16)
 
 
 @attrs.frozen
 class Sent:
-    """A commit that a client has sent."""
+    """An offset commit that a simulated client has sent."""
 
     at: TopicPartition
     member_id: str
     epoch: int
     is_late: bool = False
-    """True for a commit of an earlier self, with an offset of no meaning. It may be taken if that self is still known."""
+    """True for a commit with the member id and epoch that the client had earlier. Its offset is arbitrary. The
+    coordinator may accept it if the group still has that member.
+    """
 
 
 @attrs.define(eq=False)
 class Holder:
-    """A client, with the partitions that it has adopted. `stay` is the number of removals of its member id before it joined."""
+    """A client and its partitions. `stay` is how often its member id had been removed from the group when it joined."""
 
     name: str
     member_id: str = ""
     stay: int = 0
     held: dict[TopicPartition, int | None] = attrs.Factory(dict)
-    """Its position in each partition; None until it has fetched its group's offset."""
+    """The client's position in each partition; None until the client has fetched the committed offset."""
 
 
 class ConsumerPromises(Promises):
-    """The committed log of a coordinator's partition, for one group with members of both protocols."""
+    """Checks of the committed log and of the answers of a coordinator, for one group with members of both protocols."""
 
     def __init__(self, min_isr: int, group_id: str) -> None:
         super().__init__(min_isr)
         self._group_id = group_id
         self.sent: dict[str, Sent] = {}
-        """Commits by their metadata, which is unique."""
+        """Sent commits by their metadata string, which is unique."""
         self.holders: list[Holder] = []
         self.removals: dict[str, int] = {}
-        """How often each member id was removed from the group, by either protocol."""
+        """How often each member id was removed from the group."""
         self._read_to = 0
         self._batches: dict[int, int] = {}
-        """The offset behind its batch, for each record's offset."""
+        """For the offset of each record: the end offset of its batch."""
         self._fold = ConsumersFold()
         self._classic: GroupMetadataValue | None = None
         self._offsets: dict[TopicPartition, tuple[tuple[str, int] | None, int]] = {}
-        """The newest offset of each partition, and the ownership that committed it."""
+        """For each partition: the owner of its newest committed offset, as (member id, epoch since which it owns the
+        partition), and that offset.
+        """
         self._written: dict[tuple[int, int], GroupsState] = {}
         self._positions: dict[str, int] = {}
         self.commits = self.loads = self.migrations = self.handed_over = 0
@@ -99,7 +107,7 @@ class ConsumerPromises(Promises):
         return found
 
     def look(self, living: Iterable[Broker]) -> None:
-        """Check the replicas, and read newly committed records, batch by batch."""
+        """Check the replicas, and apply newly committed records to the model of the group, batch by batch."""
         super().look(living)
         while self._read_to in self._seen:
             end = self._batches[self._read_to]
@@ -112,12 +120,12 @@ class ConsumerPromises(Promises):
 
     @property
     def group(self) -> ConsumerFold | None:
-        """Return the group as a consumer group; None while it is a classic one, or is not there."""
+        """The model of the group; None if it is a classic group or does not exist."""
         return self._fold.groups.get(self._group_id)
 
     @property
     def present(self) -> set[str]:
-        """Return the ids of the members of the group, of either kind."""
+        """The ids of the group's present members, with either protocol."""
         found = set() if self.group is None else {*self.group.profiles}
         if self._classic is not None:
             found |= {each.member_id for each in self._classic.members}
@@ -191,8 +199,8 @@ class ConsumerPromises(Promises):
         self._offsets[at] = (stint, value.offset)
 
     def _accepted(self, sent: Sent, offset: int) -> int | None:
-        """Check that the group might take this commit; return since when its member has the partition, None if it does
-        not have it.
+        """Check that the group may accept this commit. Return the epoch since which its member has the partition; None
+        if the member lacks it.
         """
         group = self.group
         if group is None:
@@ -213,16 +221,18 @@ class ConsumerPromises(Promises):
     # -- members --------------------------------------------------------------------------------------------------
 
     def is_member(self, holder: Holder) -> bool:
-        """True if the group has had this client without a break since it joined."""
+        """True if the group has kept this client as a member ever since it joined."""
         return holder.member_id in self.present and self.removals.get(holder.member_id, 0) == holder.stay
 
     def joined(self, node: Broker, holder: Holder, member_id: str) -> int:
-        """Return the stay that begins when a coordinator takes a member."""
+        """Return the value of `Holder.stay` for a client that the coordinator at `node` has just admitted as
+        `member_id`.
+        """
         self.look([node])
         return self.removals.get(member_id, 0)
 
     def adopts(self, holder: Holder, at: TopicPartition) -> None:
-        """Check that a client may take up a partition, and note that it has."""
+        """Check that no present member still uses the partition, and record that this client uses it from now on."""
         if self.is_member(holder):
             for other in self.holders:
                 if other is not holder and at in other.held and self.is_member(other):
@@ -230,7 +240,7 @@ class ConsumerPromises(Promises):
         holder.held[at] = None
 
     def committed(self, node: Broker, commit: str, code: ErrorCode) -> None:
-        """Check a coordinator's answer to a commit."""
+        """Check a coordinator's answer to a commit: a commit that succeeds must be in the committed log."""
         if code:
             return
         self.look([node])
@@ -241,14 +251,14 @@ class ConsumerPromises(Promises):
     # -- states ---------------------------------------------------------------------------------------------------
 
     def wrote(self, host: GroupHost) -> None:
-        """Note a decision: the coordinator's state, and the end of the log."""
+        """Record the coordinator's newest state for the present end of its log. `loaded` compares it later."""
         shard = host.shard
         if shard is not None and not shard.is_loading:
             end_offset = host.broker.log.log_end_offset
             self._written[shard.leader_epoch, end_offset] = shard.newest_state
 
     def loaded(self, host: GroupHost) -> None:
-        """Check the state that a coordinator has loaded from its log."""
+        """Check the state that a coordinator has just loaded against a model built from the records of its log."""
         shard, log = host.shard, host.broker.log
         assert shard is not None
         self.loads += 1
@@ -264,5 +274,5 @@ class ConsumerPromises(Promises):
                 raise SafetyViolation(f"{host.broker.node_id} has {difference}")
 
     def check(self, nodes: Mapping[int, Broker]) -> None:
-        """Check at the end that the replicas are equal and hold all that was acknowledged."""
+        """Check, after the cluster is healed, that all replicas are equal and have every acknowledged record."""
         self._check_replicas(nodes)

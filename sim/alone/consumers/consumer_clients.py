@@ -1,7 +1,9 @@
-"""Members of one group in a schedule: of the consumer protocol, by the product's `MemberMachine`, and of the classic one. PURE.
+"""Simulated members of one group, with the consumer protocol (the product's `MemberMachine`) or the classic protocol.
+PURE.
 
-A member beats, adopts what it is given, commits what it has, stalls, leaves, returns, and changes what it reads. A member of the
-classic protocol gives everything up before it joins again. A commit of an earlier life arrives late now and then.
+A member sends heartbeats, adopts its assignment, commits offsets, stalls, leaves, returns, and changes its
+subscription. A member with the classic protocol gives up all partitions before it joins again. Now and then a
+commit arrives late, with a member id and epoch that are no longer valid.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ NEWEST = 9
 HEARTBEAT_VERSION = 1
 REBALANCE_MS = 1500
 CONFIRMED_SHARE = 0.2
-"""The share of fetches of offsets that wait until their coordinator's leadership is confirmed."""
+"""The share of OffsetFetch requests for which the coordinator first confirms that it still leads."""
 INTERESTS = (
     Interest(("t",)),
     Interest(("t",)),
@@ -46,11 +48,11 @@ NOT_HERE = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
-"""Errors after which a client asks the coordinator again."""
+"""Errors after which a client sends the same request again."""
 
 
 class ConsumerClients(Post):
-    """All clients, and their messages."""
+    """All simulated members of the group, and the messages between them and the coordinators."""
 
     def __init__(
         self,
@@ -60,37 +62,39 @@ class ConsumerClients(Post):
         now_ms: Callable[[], int],
         is_newest: Callable[[GroupHost], bool],
     ) -> None:
-        """`is_newest` is true for the broker that the controller has made the leader last."""
+        """Create the clients. `is_newest(host)` is True if the controller made this broker the leader most recently."""
         super().__init__(random, hosts, promises.wrote)
         self.is_newest = is_newest
         self.promises = promises
         self.heard: dict[str, int] = {}
-        """When a request of each member last arrived anywhere, in milliseconds."""
+        """By member id: the virtual time in ms at which its last request arrived at any coordinator."""
         self.members: list[GroupClient] = []
         self._now_ms = now_ms
         self._commits = 0
 
     def add(self, member: GroupClient) -> None:
-        """Let another client take part."""
+        """Add a member to the schedule."""
         self.members.append(member)
         self.all = self.members
         self.promises.holders.append(member.holder)
 
     def arrives(self, request: GroupRequest) -> None:
-        """Note that a coordinator has heard of a member."""
+        """Record that a member's request has arrived at a coordinator now."""
         if member_id := getattr(request, "member_id", None):
             self.heard[member_id] = self._now_ms()
 
     def next_commit(self, sent: Sent) -> tuple[int, str]:
-        """Give a commit its number. Return the number and the commit's metadata."""
+        """Register a commit for the checks. Return its number, which serves as the offset, and its unique metadata
+        string.
+        """
         self._commits += 1
         name = f"c{self._commits}"
         self.promises.sent[name] = sent
         return self._commits, name
 
     def become_steady(self) -> None:
-        """Let all members stay from now on; those that have stalled go on soon. Of two with one instance id, the later one
-        ends.
+        """Stop all stalls, departures and subscription changes. If two members have one instance id, the later one
+        stops for good.
         """
         taken: set[str] = set()
         for member in self.members:
@@ -104,7 +108,7 @@ class ConsumerClients(Post):
 
 
 class GroupClient(Client, ABC):
-    """A member of either protocol: what it has, and what it commits."""
+    """Simulated group member with either protocol. `holder` has its partitions."""
 
     def __init__(self, clients: ConsumerClients, name: str, instance_id: str | None) -> None:
         super().__init__(name)
@@ -113,42 +117,42 @@ class GroupClient(Client, ABC):
         self.holder = Holder(name)
         self.is_steady = False
         self.is_replaced = False
-        """True once another client has its instance id for good."""
+        """True once another client has taken over its instance id."""
         self.stalls = 0
         self.former: tuple[str, int] | None = None
-        """A member id and epoch that it had before."""
+        """An earlier (member id, epoch) of this client, for commits that arrive late."""
 
     @property
     @abstractmethod
     def epoch(self) -> int:
-        """Return the epoch or generation with which it commits; -1 outside of the group."""
+        """The member epoch or generation for its commits; -1 while it is not in the group."""
 
     @property
     @abstractmethod
     def is_settled(self) -> bool:
-        """True if it has an assignment, and nothing to do."""
+        """True if the member has an assignment and no step of a rebalance is left for it."""
 
     @property
     @abstractmethod
     def topics(self) -> frozenset[str]:
-        """Return the topics that it reads."""
+        """The topics to which the member subscribes."""
 
     @abstractmethod
     def refused(self, code: ErrorCode) -> None:
-        """React to the refusal of a commit or a fetch."""
+        """Called when a coordinator answers a request with an error."""
 
     def is_away(self) -> bool:
-        """True if it does nothing this time, because it stalls or was replaced."""
+        """True if the member does nothing in this step, because it stalls or was replaced."""
         if self.stalls:
             self.stalls = min(self.stalls - 1, 2) if self.is_steady else self.stalls - 1
         return self.is_replaced or self.stalls > 0
 
     def note_stay(self, host: GroupHost, member_id: str) -> int:
-        """Return the stay that an answer of this coordinator begins."""
+        """Return the value of `Holder.stay` for a member that the coordinator at `host` has just admitted."""
         return self.clients.promises.joined(host.broker, self.holder, member_id)
 
     def replace_held(self, target: Mapping[TopicPartition, object]) -> None:
-        """Give up the partitions outside the target, then adopt its new partitions."""
+        """Give up all partitions that are not in `target`, then adopt those of `target` that are new."""
         held = self.holder.held
         for at in [at for at in held if at not in target]:
             del held[at]
@@ -159,7 +163,9 @@ class GroupClient(Client, ABC):
     # -- offsets ----------------------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Read on: fetch the offsets of new partitions, or commit."""
+        """Fetch the committed offsets of new partitions if there are any; otherwise commit a position that has
+        advanced.
+        """
         held = self.holder.held
         if not held or self.epoch <= 0:
             return
@@ -187,13 +193,14 @@ class GroupClient(Client, ABC):
                     found = answer.offsets.get((at.topic, at.partition))
                     self.holder.held[at] = 0 if found is None else found.offset
 
-        # A deposed coordinator may answer an unconfirmed read with old offsets. A client of the schedule drops these.
+        # A deposed coordinator may answer with old offsets if it does not confirm its leadership. The client ignores
+        # such answers.
         is_confirmed = self.clients.random.random() < CONFIRMED_SHARE
         request = FetchOffsets(GROUP, *self.identity(), is_confirmed=is_confirmed)
         self.clients.send(self, request, NEWEST, checked, answered)
 
     def identity(self) -> tuple[str | None, int]:
-        """Return the member id and the epoch for a fetch of offsets."""
+        """Return the member id and the epoch that an OffsetFetch request names."""
         return self.holder.member_id, self.epoch
 
     def _commit(self, slots: list[TopicPartition]) -> None:
@@ -207,7 +214,7 @@ class GroupClient(Client, ABC):
         self._send_commit(commits, self.holder.member_id, self.epoch)
 
     def commit_late(self) -> None:
-        """Commit as the client's former self would, whose request was late."""
+        """Send a commit with an earlier member id and epoch, as if a request of that time arrived only now."""
         assert self.former is not None
         known = [*sorted(self.holder.held), TopicPartition("t", self.clients.random.randrange(4))]
         at = self.clients.random.choice(known)
@@ -234,7 +241,7 @@ class GroupClient(Client, ABC):
 
 
 class ConsumerMember(GroupClient):
-    """A member of the consumer protocol."""
+    """Simulated group member with the consumer protocol (KIP-848)."""
 
     def __init__(self, clients: ConsumerClients, name: str, instance_id: str | None) -> None:
         super().__init__(clients, name, instance_id)
@@ -243,7 +250,7 @@ class ConsumerMember(GroupClient):
         self._new_machine()
 
     def _new_machine(self) -> None:
-        """Begin another process: it has another member id."""
+        """Start a new client process, with a new member id."""
         self._lives += 1
         life = self._lives
         self.machine = MemberMachine(
@@ -297,7 +304,7 @@ class ConsumerMember(GroupClient):
         elif chance < 0.98:
             self._leave()
         else:
-            # It dies without a word, and another process takes its place.
+            # The client's process dies without a LeaveGroup, and a new one replaces it.
             self.former = (self.holder.member_id, self.epoch)
             self._new_machine()
 

@@ -1,4 +1,4 @@
-"""A broker with topics that grow, as the coordinator of consumer groups sees it. PURE."""
+"""The environment of a simulated coordinator of consumer groups: a broker whose metadata has topics that grow. PURE."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ONE_REPLICA = PartitionImage(1, 0, 0, (1,), (1,))
 
 
 class ConsumerHost(GroupHost):
-    """A group coordinator, and the metadata that its broker has seen."""
+    """A group coordinator, and the topics in its broker's metadata."""
 
     def __init__(self, broker: Broker, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
         super().__init__(broker, settings, now_ms)
         self._seen: dict[str, int] = {}
 
     def see(self, counts: Mapping[str, int]) -> None:
-        """Learn the topics of the cluster: names with the number of their partitions."""
+        """Update the coordinator's metadata to these topics. `counts` has the number of partitions by topic name."""
         if counts == self._seen:
             return
         changed = [name for name in sorted(counts) if counts[name] != self._seen.get(name)]

@@ -1,8 +1,8 @@
-"""Groups of the consumer protocol over a coordinator alone, from a seed, with members of both protocols. PURE.
+"""Schedules for a group coordinator with the consumer protocol, drawn from a seed; members use both protocols. PURE.
 
-The partition, its brokers and their troubles are those of `sim.alone.groups.groups_alone`. Topics grow and are made. Workers
-find the topics of patterns and compute targets, at their own pace. In the end all are healed: each partition that somebody
-reads must have exactly one owner then.
+The partition, its brokers and their faults are those of `sim.alone.groups.groups_alone`. Topics are created and get
+more partitions. Workers match patterns of topics and compute target assignments, at their own pace. At the end all
+faults are healed. Then each partition to which a member subscribes must have exactly one owner.
 """
 
 from __future__ import annotations
@@ -59,26 +59,28 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 @attrs.frozen
 class ConsumersPlan:
-    """The parts of a schedule: the partition's plan, with the clients' steps; how many members of each kind."""
+    """Parameters of a schedule: the plan of the partition and its step weights, and the number of members of each
+    kind.
+    """
 
     partition: ReplicationPlan
     consumers: int = 3
     classic: int = 0
     static: int = 0
-    """Members of the consumer protocol that are static."""
+    """How many members of the consumer protocol have a `group.instance.id`."""
     interval_ms: int = 0
-    """`group.consumer.assignment.interval.ms`."""
+    """The value of `group.consumer.assignment.interval.ms`."""
     late: int = 0
-    """Steps for which the members of the consumer protocol wait, so that the group begins as a classic one."""
+    """How many steps the members of the consumer protocol wait first, so that the group begins as a classic group."""
     policy: str = "bidirectional"
     inline_units: int = 300
-    """The size of targets that decisions compute; workers compute larger ones."""
+    """`INLINE_UNITS_MAX` of `target_runs`: larger target assignments are computed by a worker."""
     part_units: int = 600
-    """The size of the parts in which the others are written."""
+    """`PART_UNITS` of `target_runs`: the part size in which larger target assignments are written."""
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ConsumersPlan:
-        """Draw a swarm: each kind of step is rare, common or absent, each by itself."""
+        """Draw a plan in which each kind of step is rare, common or absent, independently (swarm testing)."""
         return cls(
             draw_partition(random, steps, _WEIGHTS),
             random.choice((2, 3, 3, 4)),
@@ -93,7 +95,9 @@ class ConsumersPlan:
 
 
 def run(seed: int, plan: ConsumersPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule; returns its figures. Raises `SafetyViolation`, `Liveness`, and the errors of all parts."""
+    """Run one schedule and return its counts by name. Raises `SafetyViolation`, `Liveness`, and the product's
+    exceptions.
+    """
     random = Random(f"{seed}/consumers")
     plan = ConsumersPlan.draw(random) if plan is None else plan
     with turned({f"{RUNS}.INLINE_UNITS_MAX": plan.inline_units, f"{RUNS}.PART_UNITS": plan.part_units}):
@@ -101,7 +105,7 @@ def run(seed: int, plan: ConsumersPlan | None = None) -> Mapping[str, int]:
 
 
 class _Run(CoordinatorRun[ConsumerHost]):
-    """One schedule: brokers with coordinators, and their clients."""
+    """A schedule at work: brokers with group coordinators, and their clients."""
 
     def __init__(self, plan: ConsumersPlan, random: Random) -> None:
         self._consumers_plan = plan
@@ -115,7 +119,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
         )
         self._counts = {"t": 4}
         self._loaded_ms: dict[int, tuple[object, int]] = {}
-        """Each broker's present coordinator, and when it was first seen to be loaded."""
+        """By broker id: its present coordinator shard, and the time in ms when the schedule first saw it loaded."""
         super().__init__(plan.partition, random)
         assert isinstance(self._promises, ConsumerPromises)
         self._consumer_promises = self._promises
@@ -171,19 +175,19 @@ class _Run(CoordinatorRun[ConsumerHost]):
             host.run_woken()
 
     def _forget(self) -> None:
-        """Lose a message, or end a client's wait."""
+        """Lose a random message, or let a random client stop waiting for its answer."""
         if self.random.random() < 0.5:
             self._clients.lose_one()
         else:
             self._clients.time_out()
 
     def _topics(self) -> None:
-        """Make a topic, or let one grow."""
+        """Create a topic, or add a partition to it."""
         name = self.random.choice(("t", "u"))
         self._counts[name] = min(self._counts.get(name, 1) + 1, PARTITIONS_MAX)
 
     def _see(self) -> None:
-        """Give a broker the newest topics."""
+        """Update the metadata of a random broker to the present topics."""
         if self._hosts:
             self.random.choice(list(self._hosts.values())).see(self._counts)
 
@@ -204,7 +208,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
             self._check_sessions(host)
 
     def _check_sessions(self, host: ConsumerHost) -> None:
-        """Check that no coordinator keeps a member that was silent for longer than its session."""
+        """Check that a coordinator has removed every member that was silent for longer than its session timeout."""
         shard, since = self._loaded_ms.get(host.broker.node_id, (None, 0))
         present = host.shard
         if present is None or present is not shard or present.is_loading:
@@ -220,7 +224,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Heal the replicas first, then the group."""
+        """Heal the replicas. Then step until the group has settled; raise `Liveness` if it does not."""
         super()._heal()
         self._clients.become_steady()
         for round_number in range(SETTLE_ROUNDS_MAX):
@@ -245,7 +249,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
             self._replicate()
 
     def _is_settled(self) -> bool:
-        """True if each partition that a member reads has one owner, and nobody has anything to do."""
+        """True if each partition to which a member subscribes has one owner, and no member has a step left."""
         members = [each for each in self._clients.members if not each.is_replaced]
         topics = frozenset().union(*(each.topics for each in members))
         wanted = sorted((name, index) for name in topics for index in range(self._counts.get(name, 0)))

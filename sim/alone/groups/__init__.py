@@ -1,1 +1,1 @@
-"""A group coordinator alone: its machine, its log and the partition below, under a schedule."""
+"""Simulation of a group coordinator on a replicated partition, without whole nodes."""

@@ -1,15 +1,18 @@
-"""Checks of a group coordinator at every moment of a schedule, and at its end. PURE.
+"""Safety checks of a group coordinator, after every step of a schedule and at its end. PURE.
 
-The partition's replicas are held to the rules of `sim.alone.replication_checks`. Besides, the committed log is read
-here record by record, and answers are held against it at the moment when a coordinator gives them.
+The replicas of the partition must obey the rules of `sim.alone.replication_checks`. In addition, this module reads
+the committed log record by record. It compares each answer with that log when the coordinator gives the answer.
 
-* An offset whose commit was acknowledged is committed in the log. Each later fetch, of this or a later coordinator,
-  answers with it or with a newer one. A tombstone has its reason.
-* A coordinator that does not know yet that it is deposed answers fetches, as in Apache Kafka. Such an answer is held
-  to records of its own epoch and before.
-* An offset follows the record of the generation in whose name it was committed, and precedes the next one.
-* In a generation each partition has one owner, who received the assignment in the log. Generations never fall.
-* A coordinator's loaded state equals the log, and the state of the coordinator that wrote the log.
+* An offset whose commit was acknowledged is committed in the log. Each later OffsetFetch, by this or a later
+  coordinator, returns that offset or a newer one. A tombstone is written only after the retention time or a request
+  to delete.
+* A coordinator that does not know yet that it is deposed answers fetches, as in Apache Kafka. Such an answer is
+  compared only with records up to its own epoch.
+* An offset of a generation stands in the log after the record of that generation, and before that of the next.
+* In a generation each partition has one owner. Each member receives the assignment that the log has. Generations
+  never fall.
+* The state that a coordinator loads equals a replay of the log, and the state of the coordinator that wrote the
+  log.
 """
 
 from __future__ import annotations
@@ -37,12 +40,14 @@ from sim.history import SafetyViolation
 __all__ = ["Floor", "GroupPromises", "OffsetAt", "Sent", "partitions_of"]
 
 OffsetAt = tuple[str, str, int]
-"""Group, topic, partition."""
+"""(group id, topic name, partition number) of an offset."""
 
 
 @attrs.frozen
 class Sent:
-    """A commit that a client has sent. Outside of a group the generation is -1, and the member id is empty."""
+    """An offset commit that a client has sent. For a client that is in no group, the generation is -1 and the member
+    id is empty.
+    """
 
     key: OffsetAt
     member_id: str
@@ -51,10 +56,11 @@ class Sent:
 
 @attrs.frozen
 class Floor:
-    """The positions in the log of the newest acknowledged commits, which a fetch from now on must find.
+    """The log offsets of the newest acknowledged commits and tombstones; a fetch that starts now must see these or
+    newer ones.
 
-    They are sorted by the leader epoch that wrote them, so that a deposed coordinator answers only for commits that
-    it can know.
+    For each key the offsets are grouped by the leader epoch of the record. A deposed coordinator must know only
+    those up to its own epoch.
     """
 
     commits: Mapping[OffsetAt, Mapping[int, int]]
@@ -62,43 +68,43 @@ class Floor:
 
 
 def _newest(positions: Mapping[int, int], epoch: int) -> int:
-    """Find the newest of these positions that were written in `epoch` or before; -1: there is none."""
+    """Return the highest position that was written in leader epoch `epoch` or before; -1 if there is none."""
     return max((position for written, position in positions.items() if written <= epoch), default=-1)
 
 
 def partitions_of(assignment: bytes) -> tuple[int, ...]:
-    """Parse the partitions in an assignment as the clients of a schedule write it."""
+    """Parse an assignment as simulated clients write it: partition numbers with commas between them."""
     return tuple(int(each) for each in assignment.split(b",") if each)
 
 
 class GroupPromises(Promises):
-    """The committed log of a coordinator's partition, and the promises made from it."""
+    """Checks of a group coordinator's committed log and of its answers."""
 
     def __init__(self, min_isr: int, retention_ms: int, wall_ms: Callable[[], int]) -> None:
         super().__init__(min_isr)
         self._wall_ms = wall_ms
         self._retention_ms = retention_ms
         self.sent: dict[str, Sent] = {}
-        """Commits by their metadata, which is unique."""
+        """Sent commits by their metadata string, which is unique."""
         self.forgiven: dict[str, None] = {}
-        """Groups with deleted offsets."""
+        """Groups from which an operator has deleted offsets. Their tombstones need no other reason."""
         self._read_to = 0
         self._positions: dict[str, int] = {}
-        """Where each commit is in the committed log."""
+        """By a commit's metadata string: the offset of its record in the committed log."""
         self._epochs: dict[int, int] = {}
-        """The leader epoch in which each record of the committed log was written."""
+        """By the offset of a committed record: the leader epoch in which it was written."""
         self._tombstones: dict[OffsetAt, dict[int, int]] = {}
-        """By leader epoch: the place of the newest tombstone of an offset."""
+        """For each key, by leader epoch: the log offset of the newest tombstone."""
         self._values: dict[OffsetAt, OffsetCommitValue] = {}
         self._groups: dict[str, GroupMetadataValue] = {}
         self._owned: dict[tuple[str, int], list[dict[str, bytes]]] = {}
-        """Group and generation: the partitions of each member by each of its records. A static member is known by
-        its instance.
+        """For each (group id, generation): the assignments by member, one entry per record of the group. A static
+        member is named by its instance id.
         """
         self._acknowledged: dict[OffsetAt, dict[int, int]] = {}
-        """By leader epoch: the place of the newest acknowledged commit."""
+        """For each key, by leader epoch: the log offset of the newest acknowledged commit."""
         self._written: dict[tuple[int, int], GroupsState] = {}
-        """The state of the coordinator of this epoch when the log ended there."""
+        """By (leader epoch, log end offset): the state of that epoch's coordinator when its log ended there."""
         self.loads = 0
         self.commits = 0
 
@@ -129,7 +135,7 @@ class GroupPromises(Promises):
                 self._read_commit(at, offset, value)
         elif isinstance(key, GroupMetadataKey):
             if value is None:
-                # A group that is made again begins with the first generation.
+                # A group that is created again starts with generation 1.
                 self._groups.pop(key.group, None)
             else:
                 assert isinstance(value, GroupMetadataValue)
@@ -184,14 +190,14 @@ class GroupPromises(Promises):
     # -- answers --------------------------------------------------------------------------------------------------
 
     def floor(self) -> Floor:
-        """Record the offsets that a fetch from now on must find."""
+        """Return a copy of the offsets that an OffsetFetch sent now must see."""
         return Floor(
             {key: dict(positions) for key, positions in self._acknowledged.items()},
             {key: dict(positions) for key, positions in self._tombstones.items()},
         )
 
     def committed(self, node: Broker, commit: str, code: ErrorCode) -> None:
-        """Check a coordinator's answer to a commit."""
+        """Check a coordinator's answer to a commit: a commit that succeeds must be in the committed log."""
         if code:
             return
         self.look([node])
@@ -204,7 +210,9 @@ class GroupPromises(Promises):
         acknowledged[epoch] = max(position, acknowledged.get(epoch, -1))
 
     def fetched(self, node: Broker, group_id: str, floor: Floor, answer: FetchedOffsets) -> None:
-        """Check a coordinator's answer to a fetch of offsets."""
+        """Check a coordinator's answer to OffsetFetch: it has every committed offset of `floor`, or a newer committed
+        one.
+        """
         if answer.code:
             return
         self.look([node])
@@ -226,7 +234,7 @@ class GroupPromises(Promises):
                     raise SafetyViolation(f"{key} was committed at {least}, and is not found")
 
     def synced(self, node: Broker, group_id: str, generation: int, name: str, assignment: bytes) -> None:
-        """Check the assignment that a coordinator sends to a member."""
+        """Check that an assignment which a coordinator sends to a member stands in the committed log."""
         self.look([node])
         if not any(each.get(name) == assignment for each in self._owned.get((group_id, generation), [])):
             raise SafetyViolation(
@@ -236,7 +244,7 @@ class GroupPromises(Promises):
     # -- states ---------------------------------------------------------------------------------------------------
 
     def wrote(self, host: GroupHost) -> None:
-        """Note a decision: the coordinator's state, and the end of the log."""
+        """Record the coordinator's state for the present end of its log, and check the epoch of the last record."""
         shard = host.shard
         if shard is not None and not shard.is_loading:
             runtime = shard._runtime
@@ -252,7 +260,9 @@ class GroupPromises(Promises):
                     )
 
     def loaded(self, host: GroupHost) -> None:
-        """Check the state that a coordinator has loaded from its log."""
+        """Check the state that a coordinator has just loaded against a replay of its log, and against the writer's
+        state.
+        """
         shard, log = host.shard, host.broker.log
         assert shard is not None
         assert shard._runtime is not None
@@ -274,12 +284,12 @@ class GroupPromises(Promises):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def check(self, nodes: Mapping[int, Broker]) -> None:
-        """Check at the end that the replicas are equal and hold all that was acknowledged."""
+        """Check, after the cluster is healed, that all replicas are equal and have every acknowledged record."""
         self._check_replicas(nodes)
 
 
 def _replay(found: Mapping[int, LoggedRecord]) -> dict[object, object]:
-    """Replay the records, one after the other; returns the state."""
+    """Replay the records in order. Return the newest value by key: of a group, or of an offset."""
     state: dict[object, object] = {}
     for record in found.values():
         key, value = decoded(record.data)
@@ -297,7 +307,7 @@ def _replay(found: Mapping[int, LoggedRecord]) -> dict[object, object]:
 
 
 def _plain(state: GroupsState) -> dict[object, object]:
-    """Convert a state to the shape of `_replay`. A group without offsets may or may not have an empty map of them."""
+    """Convert a coordinator's state to the form that `_replay` returns, so that the two can be compared."""
     plain: dict[object, object] = {}
     for group, metadata in state.metadata.items():
         plain[group] = metadata

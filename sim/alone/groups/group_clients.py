@@ -1,8 +1,9 @@
-"""The clients of a schedule of groups: members that join, commit, stall and leave, and consumers without a group. PURE.
+"""Simulated clients of a group coordinator: members that join, commit, stall and leave, and consumers outside of any
+group. PURE.
 
-A client has one request under way. Requests and answers arrive late, in any order, or never; a client then asks
-again. It sends to any broker as the coordinator, mostly to the right one. Answers are shown to the checks when a
-coordinator gives them, whether or not they arrive.
+A client has at most one request in flight. Requests and answers arrive late, in any order, or never; after a loss
+the client sends again. Most requests go to the right coordinator, some to another broker. The checks see each
+answer when a coordinator gives it, even if it is lost later.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["LONERS_GROUP", "MEMBERS_GROUP", "SESSION_MS", "Clients"]
 TOPIC = "t"
 PARTITIONS = (0, 1, 2, 3)
 SUBSCRIPTION = b"\x00\x00" + b"\x00\x00\x00\x01" + b"\x00\x01t" + b"\xff\xff\xff\xff"
-"""A `ConsumerProtocolSubscription`, version 0, of this one topic."""
+"""`ConsumerProtocolSubscription`, version 0, to topic `t` only."""
 SESSION_MS = 2000
 REBALANCE_MS = 1500
 MEMBERS_GROUP = "members"
@@ -43,7 +44,7 @@ JOIN_VERSION, NEWEST = 9, 9
 
 
 class Clients(Post):
-    """All clients, and the messages between them and the coordinators. `hosts` are those of the living brokers."""
+    """All simulated clients, and the messages between them and the coordinators. `hosts` has only the living brokers."""
 
     def __init__(
         self, random: Random, promises: GroupPromises, hosts: Mapping[int, GroupHost], static: int
@@ -58,7 +59,7 @@ class Clients(Post):
         self.all = [*members, _Loner(self, "l0"), _Loner(self, "l1")]
 
     def revive(self) -> None:
-        """Bring back, near the end, all members that stalled or left, and let them stay."""
+        """Stop all stalls and departures, so that each member joins and stays."""
         for member in self.members:
             member.is_steady = True
 
@@ -68,12 +69,12 @@ class Clients(Post):
         there = [each for each in self.members if not each.is_fenced]
         return all(each.is_in for each in there) and len({each.generation for each in there}) <= 1
 
-    # -- what all clients do --------------------------------------------------------------------------------------
+    # -- shared by all clients ------------------------------------------------------------------------------------
 
     def commit(
         self, client: _Client, group_id: str, partitions: tuple[int, ...], member_id: str, generation: int
     ) -> None:
-        """Commit offsets of these partitions."""
+        """Send a commit of these partitions, with new offsets that are unique in the schedule."""
         commits = []
         for partition in partitions:
             self._commits += 1
@@ -89,7 +90,7 @@ class Clients(Post):
         self.send(client, request, NEWEST, checked, client.committed)
 
     def fetch(self, client: _Client, group_id: str) -> None:
-        """Fetch the offsets of a group."""
+        """Send an OffsetFetch for all offsets of a group."""
         floor = self.promises.floor()
 
         def checked(host: GroupHost, answer: FetchedOffsets) -> None:
@@ -98,7 +99,9 @@ class Clients(Post):
         self.send(client, FetchOffsets(group_id), NEWEST, checked, lambda answer: None)
 
     def read_at_last(self, host: GroupHost, group_id: str) -> None:
-        """Ask a coordinator for all offsets of a group, and wait for nothing."""
+        """Fetch all offsets of a group from this coordinator, and check the answer. Raises `SafetyViolation` if it is
+        late or an error.
+        """
         answers: list[Any] = []
         floor = self.promises.floor()
 
@@ -112,7 +115,7 @@ class Clients(Post):
         self.promises.fetched(host.broker, group_id, floor, answers[0])
 
     def delete_offset(self) -> None:
-        """Let an operator delete an offset of the consumers without a group."""
+        """Let an operator delete a committed offset of the group without members."""
         operator = self.all[-1]
         if not operator.waits:
             self.promises.forgiven[LONERS_GROUP] = None
@@ -121,7 +124,7 @@ class Clients(Post):
 
 
 class _Client(Client):
-    """A client with at most one request under way; its requests are numbered."""
+    """A simulated client with at most one request in flight."""
 
     instance_id: str | None = None
 
@@ -130,11 +133,11 @@ class _Client(Client):
         self.clients = clients
 
     def committed(self, codes: list[ErrorCode]) -> None:
-        """Take the answer to a commit."""
+        """Called with the answer to a commit: an error code for each partition."""
 
 
 class _Loner(_Client):
-    """A consumer that assigns itself partitions and commits without a group's members."""
+    """A consumer that assigns partitions to itself: it commits offsets without being a member of a group."""
 
     def act(self) -> None:
         clients = self.clients
@@ -145,7 +148,9 @@ class _Loner(_Client):
 
 
 class _Member(_Client):
-    """A member of the group: joins, syncs, then beats, commits and fetches; stalls or leaves now and then."""
+    """A member of the group, with the classic protocol. It joins, syncs, then sends heartbeats, commits and fetches;
+    sometimes it stalls or leaves.
+    """
 
     def __init__(self, clients: Clients, name: str, instance_id: str | None) -> None:
         super().__init__(clients, name)
@@ -154,13 +159,13 @@ class _Member(_Client):
         self.generation = -1
         self.owned: tuple[int, ...] = ()
         self.is_in = False
-        """Whether it has its assignment of this generation."""
+        """True if it has received the assignment of its present generation."""
         self.is_fenced = False
         self.is_steady = False
         self._is_joined = False
         self._assignments: list[SyncGroupRequestAssignment] = []
         self._former: tuple[str, int] | None = None
-        """A member id and generation that it had before."""
+        """An earlier (member id, generation), for commits that arrive late."""
         self._stalls = 0
 
     def act(self) -> None:
@@ -184,7 +189,7 @@ class _Member(_Client):
             elif chance < 0.85:
                 self.clients.fetch(self, MEMBERS_GROUP)
             elif chance < 0.9 and self._former is not None:
-                # The member commits as if it did not know of its new generation.
+                # This commit names an earlier generation, as if the request had been sent then.
                 self.clients.commit(self, MEMBERS_GROUP, (0,), *self._former)
             elif not self.is_steady and chance > 0.96:
                 self._leave()
@@ -192,7 +197,9 @@ class _Member(_Client):
                 self._stalls = 20
 
     def _fall_out(self, code: ErrorCode) -> None:
-        """Join again, after an error; as a new member if this one is unknown."""
+        """Handle an error so that the next `act` joins again. After UNKNOWN_MEMBER_ID the client joins as a new
+        member.
+        """
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             return
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

@@ -1,6 +1,6 @@
-"""A broker as its group coordinator sees it, for schedules of groups alone. PURE.
+"""The environment of a simulated group coordinator: the part of its broker that it uses. PURE.
 
-The coordinator, its shard and its machine are the product's (`odradek.data_plane.groups.coordinator`).
+The coordinator, its shard and its state machine are the product's (`odradek.data_plane.groups.coordinator`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["GroupHost"]
 
 
 class GroupHost(ByHand):
-    """A group coordinator, and the part of its broker that it uses. For one life of the broker."""
+    """A group coordinator and the part of its broker that it uses, for one process run of the broker."""
 
     def __init__(self, broker: Broker, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
         super().__init__(broker, now_ms)
@@ -36,5 +36,5 @@ class GroupHost(ByHand):
 
     @property
     def shard(self) -> Shard | None:
-        """The coordinator of the one partition, while this broker leads it."""
+        """The coordinator's shard for the only partition; None while this broker does not lead it."""
         return self.coordinator.shards.get(0)

@@ -1,12 +1,13 @@
-"""A group coordinator alone, from a seed: its machine and its log over a partition of three replicas. PURE.
+"""Schedules for a group coordinator, drawn from a seed: its state machine and its log on a partition with three
+replicas. PURE.
 
-The partition below is that of `sim.alone.replication_alone`: replicas on simulated disks with small segments, late
-fetches, deaths, losses of power, elections, truncation. Each broker has a `GroupCoordinator`, whose shard begins and
-ends as leadership comes and goes. It loads its log while all else goes on. Clients join, sync, commit, fetch, stall
-and leave, dynamic members and static ones; sessions and offsets expire (`group_clients.py`).
+The partition is that of `sim.alone.replication_alone`: replicas on simulated disks with small segments, late
+fetches, crashes, power losses, elections, truncation. Each broker has a `GroupCoordinator`. It starts a shard and
+loads the log when its broker becomes the leader. Dynamic and static members join, sync, commit, fetch, stall and
+leave. Sessions and offsets expire (`group_clients.py`).
 
-`group_checks.py` checks every answer. In the end all are healed. Then all members must join one generation, and a
-coordinator must find all acknowledged commits.
+`group_checks.py` checks every answer. At the end all faults are healed. Then all members must join one generation,
+and a coordinator must return all acknowledged commits.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 @attrs.frozen
 class GroupsPlan:
-    """The parts of a schedule: the partition's plan, with the clients' steps; static members; how long offsets live."""
+    """Parameters of a schedule: the plan of the partition and its step weights, the number of static members, the
+    retention of offsets in ms.
+    """
 
     partition: ReplicationPlan
     static: int = 0
@@ -68,13 +71,13 @@ class GroupsPlan:
 
 
 def run(seed: int, plan: GroupsPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule; returns its figures. Raises `SafetyViolation`, and the errors of all parts."""
+    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the product's exceptions."""
     random = Random(f"{seed}/groups")
     return _Run(GroupsPlan.draw(random) if plan is None else plan, random).run()
 
 
 class _Run(CoordinatorRun[GroupHost]):
-    """One schedule: brokers with coordinators, and their clients."""
+    """A schedule at work: brokers with group coordinators, and their clients."""
 
     def __init__(self, plan: GroupsPlan, random: Random) -> None:
         self._groups_plan = plan
@@ -114,7 +117,7 @@ class _Run(CoordinatorRun[GroupHost]):
         self._clients.deliver_one()
 
     def _forget(self) -> None:
-        """Lose a message, or end a client's wait."""
+        """Lose a random message, or let a random client stop waiting for its answer."""
         if self.random.random() < 0.5:
             self._clients.lose_one()
         else:
@@ -139,7 +142,7 @@ class _Run(CoordinatorRun[GroupHost]):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Heal the replicas first, then the group."""
+        """Heal the replicas. Then step until all members are in one generation; raise `SafetyViolation` if that fails."""
         super()._heal()
         self._clients.revive()
         for round_number in range(SETTLE_ROUNDS_MAX):
@@ -167,12 +170,12 @@ class _Run(CoordinatorRun[GroupHost]):
         return self._hosts[self._controller.state.leader]
 
     def _leads(self) -> bool:
-        """True if the coordinator has loaded its log."""
+        """True if the leader's coordinator has loaded its log."""
         shard = self._leader().shard
         return shard is not None and not shard.is_loading
 
     def _replicate_all(self) -> None:
-        """Let all replicas fetch all records, and read them once more, after the last request."""
+        """Let all replicas fetch all records, then fetch and check the offsets of both groups."""
         for _ in range(20):
             self._replicate()
         for group_id in (MEMBERS_GROUP, LONERS_GROUP):

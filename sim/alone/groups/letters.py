@@ -1,6 +1,7 @@
-"""Messages between clients and coordinators in a schedule: late, in any order, lost or given up. PURE.
+"""Simulated messages between clients and coordinators: late, out of order, lost, or no longer awaited. PURE.
 
-A client has one request under way. Answers are shown to the checks when a coordinator gives them, whether or not they arrive.
+A client has at most one request in flight. The checks see each answer when a coordinator gives it, even if it is
+lost later.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ __all__ = ["Client", "GroupRequest", "Post"]
 
 A = TypeVar("A")
 RIGHT_SHARE = 0.95
-"""The share of requests that go to a broker that leads, as far as it knows."""
+"""The share of requests that go to a broker which leads the partition by its own knowledge."""
 
 
 class GroupRequest(Protocol):
-    """A request to the coordinator of a group."""
+    """A request to a group coordinator."""
 
     @property
     def group_id(self) -> str: ...
 
 
 class Client:
-    """A client with at most one request under way; its requests are numbered."""
+    """A simulated client with at most one request in flight. `number` counts its requests, so that late answers are
+    recognised.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,15 +40,15 @@ class Client:
         self.number = 0
 
     def act(self) -> None:
-        """Take the next step."""
+        """Take the next step of the client's own choice, for example send a request."""
 
     def gave_up(self) -> None:
-        """Called when the answer to the request under way is waited for no longer."""
+        """Called when the client stops waiting for the answer to its request."""
 
 
 @attrs.define(eq=False)
 class _Letter:
-    """A request on its way to a coordinator, or its answer on the way back."""
+    """A request on its way to a coordinator, or an answer on its way back."""
 
     client: Client
     number: int
@@ -54,7 +57,7 @@ class _Letter:
 
 @attrs.define(eq=False)
 class _Reply(Generic[A]):
-    """`odradek.data_plane.groups.classic_group.Reply`."""
+    """The coordinator's handle for an answer: `odradek.data_plane.groups.classic_group.Reply`."""
 
     post: Post
     client: Client
@@ -70,7 +73,9 @@ class _Reply(Generic[A]):
 
 
 class Post:
-    """All messages of a schedule. `hosts` are those of the living brokers; `decided` is called after each decision."""
+    """The simulated network between clients and coordinators. `hosts` has only the living brokers; `decided` is called
+    after each request.
+    """
 
     def __init__(
         self, random: Random, hosts: Mapping[int, GroupHost], decided: Callable[[GroupHost], None]
@@ -82,11 +87,11 @@ class Post:
         self._letters: list[_Letter] = []
 
     def is_of_this_life(self, host: GroupHost) -> bool:
-        """True if the broker still lives the life of this host."""
+        """True if the broker's process is still the one for which `host` was made."""
         return self._hosts.get(host.broker.node_id) is host
 
     def act(self) -> None:
-        """Let a client take its next step."""
+        """Let a random client take a step, unless it waits for an answer."""
         client = self.random.choice(self.all)
         if not client.waits:
             client.act()
@@ -99,7 +104,9 @@ class Post:
         checked: Callable[[GroupHost, A], None],
         answered: Callable[[A], None],
     ) -> None:
-        """Send a request to the broker that the client takes for the coordinator."""
+        """Send a request to a random broker, mostly to a leader. `checked` sees the answer when it is given,
+        `answered` when it arrives.
+        """
         client.waits = True
         client.number += 1
         number = client.number
@@ -120,10 +127,10 @@ class Post:
         self._letters.append(_Letter(client, number, deliver))
 
     def arrives(self, request: GroupRequest) -> None:
-        """Called when a request arrives at a broker that lives."""
+        """Called when a request arrives at a living broker."""
 
     def send_back(self, reply: _Reply[A], response: A) -> None:
-        """Send an answer."""
+        """Put an answer on its way to the client."""
 
         def deliver() -> None:
             if reply.client.number == reply.number and reply.client.waits:
@@ -133,28 +140,28 @@ class Post:
         self._letters.append(_Letter(reply.client, reply.number, deliver))
 
     def deliver_one(self) -> None:
-        """Deliver a message: mostly the oldest."""
+        """Deliver one message: in three of four cases the oldest, else a random one."""
         if self._letters:
             at = self.random.choice((0, 0, 0, self.random.randrange(len(self._letters))))
             self._letters.pop(at).deliver()
 
     def deliver_oldest(self) -> None:
-        """Deliver the oldest message."""
+        """Deliver the oldest message, if there is any."""
         if self._letters:
             self._letters.pop(0).deliver()
 
     def lose_one(self) -> None:
-        """Lose a message; the client will ask again."""
+        """Lose a random message; its client stops waiting and will send again."""
         if self._letters:
             letter = self._letters.pop(self.random.randrange(len(self._letters)))
             self._give_up(letter.client)
 
     def time_out(self) -> None:
-        """Let some client give up its request, which may still be performed."""
+        """Let a random client stop waiting for its answer; the request may still be executed."""
         self._give_up(self.random.choice(self.all))
 
     def give_up_all(self) -> None:
-        """Let all waiting clients ask again."""
+        """Let all waiting clients stop waiting, so that they send again."""
         for client in self.all:
             self._give_up(client)
 

@@ -1,1 +1,1 @@
-"""The metadata quorum's driver alone: replicas at work on simulated disks, under a schedule."""
+"""Simulation of the metadata quorum's driver: replicas on simulated disks, without whole nodes."""

@@ -1,19 +1,21 @@
-"""The quorum's driver alone, from a seed: voters that move to other addresses, and a copied directory. PURE.
+"""Schedules for the metadata quorum, drawn from a seed: voters that change their addresses, or a copied voter
+directory. PURE.
 
-`run(seed)` draws three voters or five, and one of three troubles:
+`run(seed)` draws three or five voters, and one of three cases:
 
-* all move at once: each restarts at a new address, with corrected bootstrap servers; the log still names the old ones;
+* all move at once: each restarts at a new address, with corrected bootstrap servers; the log still names the old
+  ones;
 * they move one by one, while the others run;
 * a copy of a voter's directory runs at an address of its own, beside the original.
 
-Behind an old address there is nothing, a node of another cluster, or another voter. Messages are late, lost or
-doubled, and replicas die at any await. In the end all is healed. Then one voter must lead, and the log must
-name the new address of every voter. At last all restart with useless bootstrap servers, so that they must find
-each other by the log alone.
+An old address then has no listener, or belongs to a node of another cluster, or to another voter. Messages are
+late, lost or duplicated, and replicas crash at any await. At the end all faults are healed. Then one voter must
+lead, and the log must name the new address of every voter. Finally all restart with useless bootstrap servers, so
+that only the log names the addresses of the others.
 
-**At every step, an epoch has one leader, and no offset has two committed batches.** The copy is a process like the others
-here. A cut between the two is left out: a copy that never hears of its original looks like a voter that has moved. So the
-original is never away for as long as a fetch timeout.
+**At every step, an epoch has one leader, and no offset has two committed batches.** These checks treat the copy
+like any voter. The network never separates the copy from its original: otherwise the copy would look like a voter
+that has moved. For the same reason the original is never down for as long as the fetch timeout.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ NOWHERE = ("nowhere",)
 
 @attrs.frozen
 class MovePlan:
-    """The parts of a schedule."""
+    """Parameters of a schedule. `trouble` is "all" (all voters move at once), "one by one" or "copy"."""
 
     trouble: str
     voters: int = 3
@@ -55,11 +57,11 @@ class MovePlan:
 
     @classmethod
     def draw(cls, random: Random) -> MovePlan:
-        """Draw one kind of trouble, and better or worse weather."""
+        """Draw one of the three cases, and the quality of the network."""
         trouble = random.choice(("all", "one by one", "copy"))
         network = NetworkPlan(
             random.choice(((0.0005, 0.002), (0.001, 0.03))),
-            # A message that takes as long as a fetch timeout is a cut.
+            # A message that takes as long as the fetch timeout would separate the copy from its original.
             0.0 if trouble == "copy" else random.choice((0.0, 0.1)),
             random.choice((0.0, 0.02, 0.1)),
             random.choice((0.0, 0.05)),
@@ -74,7 +76,7 @@ class MovePlan:
 
 
 class _Stranger:
-    """A node of another cluster, at an address that was a voter's."""
+    """A node of another cluster, at the former address of a voter."""
 
     node_id = -1
     life = 0
@@ -84,18 +86,18 @@ class _Stranger:
         self.name = name
 
     def receive(self, message: Message, version: int, respond: Callable[[Message], None]) -> None:
-        """Refuse any request of a voter, as a node of another cluster does."""
+        """Answer every request with INCONSISTENT_CLUSTER_ID, as a node of another cluster does."""
         respond(refuse(message, ErrorCode.INCONSISTENT_CLUSTER_ID))
 
 
 def run(seed: int, plan: MovePlan | None = None) -> Mapping[str, int]:
-    """Run one schedule and return its counts. Raises `SafetyViolation`, and any exception of a part."""
+    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the product's exceptions."""
     random = Random(f"{seed}/moved")
     return _Run(MovePlan.draw(random) if plan is None else plan, random).run()
 
 
 class _Run:
-    """One schedule."""
+    """A schedule at work."""
 
     def __init__(self, plan: MovePlan, random: Random) -> None:
         self._plan = plan
@@ -115,9 +117,9 @@ class _Run:
         self._dies = 0.0
         self._original: Node | None = None
         self._leaders: dict[int, str] = {}
-        """Epoch: the machine that led it."""
+        """By epoch: the name of the machine that leads it."""
         self._committed: dict[int, LoggedBatch] = {}
-        """Committed batches by their last offsets."""
+        """Committed batches by their last offset."""
         self._moves = 0
         self._deaths = 0
 
@@ -125,7 +127,7 @@ class _Run:
         return Node(node_id, self._steps, self._network, Random(f"{self._random.random()}"), NodePlan())
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule. Return its outcome."""
+        """Run the schedule, and return its counts by name."""
         try:
             return self._run()
         finally:
@@ -155,7 +157,7 @@ class _Run:
             "steps": self._steps.count,
         }
 
-    # -- lives ----------------------------------------------------------------------------------------------------
+    # -- process runs ---------------------------------------------------------------------------------------------
 
     def _begin_life(self, node: Node) -> None:
         node.start()
@@ -170,7 +172,7 @@ class _Run:
         self._deaths += 1
         node.die("all" if self._random.random() < 0.5 else "synced")
         if node is self._original:
-            # A longer absence would look like a move.
+            # If the original stays down longer, its copy looks like a voter that has moved.
             self._steps.at(self._steps.now + ORIGINAL_AWAY_SECONDS, lambda: self._revive(node))
 
     def _revive(self, node: Node) -> None:
@@ -180,7 +182,7 @@ class _Run:
     # -- troubles -------------------------------------------------------------------------------------------------
 
     def _move(self, node: Node) -> None:
-        """Give a dead voter another address; somebody else may have the old one."""
+        """Give a stopped voter a new address. The old one is left unused, or goes to a foreign node or another voter."""
         network, old = self._network, node.host
         self._moves += 1
         del network.nodes[old]
@@ -208,7 +210,9 @@ class _Run:
             self._begin_life(node)
 
     def _copy(self) -> None:
-        """Start a copy of a voter's directory at an address that is among all bootstrap servers."""
+        """Start a copy of a voter's directory at another address; all bootstrap servers include it. Restart the
+        voters.
+        """
         original = self._original = self._random.choice(self._voters)
         double = self._node(original.node_id)
         double.name = double.host = "copy"
@@ -241,8 +245,8 @@ class _Run:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """End the copy, and restart all others with the right bootstrap servers. One must lead, and all entries
-        must be new.
+        """Remove the copy, and restart all voters with correct bootstrap servers. Check that a leader is elected and
+        the log names all new addresses.
         """
         self._dies = 0.0
         self._network.plan = NetworkPlan()
@@ -257,7 +261,7 @@ class _Run:
         self._come_together("healed")
 
     def _break_bootstrap_servers(self) -> None:
-        """Restart all nodes without bootstrap servers, so that only the log names the addresses of the others."""
+        """Restart all nodes with useless bootstrap servers, so that only the log names the addresses of the others."""
         for node in self._nodes:
             self._kill(node)
             node.bootstrap = NOWHERE
@@ -286,7 +290,7 @@ class _Run:
             for service in services
         )
 
-    # -- what must hold -------------------------------------------------------------------------------------------
+    # -- checks ---------------------------------------------------------------------------------------------------
 
     def _look(self, process: Process) -> None:
         if not process.lives:

@@ -1,14 +1,14 @@
-"""The quorum's driver alone, from a seed: replicas of the metadata log at work on simulated disks. PURE.
+"""Schedules for the metadata quorum, drawn from a seed: replicas of the metadata log on simulated disks. PURE.
 
-`run(seed)` draws voters, observers, the sizes of segments and snapshots, and their troubles. Each replica runs the
+`run(seed)` draws voters, observers, the sizes of segments and snapshots, and the faults. Each replica runs the
 product's `MetadataService`: driver, core, metadata log, snapshots, publisher and controller. Only sockets and the
-scheduler are missing. The seed draws the next task among those that may run (`stepping.py`). Messages are late, lost
-or doubled (`quorum_network.py`). Replicas die at any await or in the middle of a call to the disk. They lose power,
-their syncs fail, their disks are full or hang. Voters are added and removed. Clients register brokers, since a
-registration stays in the image.
+scheduler are simulated. The seed draws which runnable task is stepped next (`stepping.py`). Messages are late, lost
+or duplicated (`quorum_network.py`). Replicas crash at any await or within a disk call. They lose power, their syncs
+fail, their disks are full or hang. Voters are added and removed. Clients register brokers, because each
+registration is visible in the metadata image.
 
-`quorum_checks.py` checks each step. In the end all is healed. Then a leader must be elected, and every replica must
-have the image that a replay of the committed log gives.
+`quorum_checks.py` checks each step. At the end all faults are healed. Then a leader must be elected, and every
+replica must have the image that a replay of the committed log gives.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ POINTS = (
 
 @attrs.frozen
 class QuorumPlan:
-    """The parts of a schedule. `weights` are the weights of its events, `gap_seconds` the longest time between two
-    events.
+    """Parameters of a schedule. `weights` has the weight of each kind of event; `gap_seconds` is the longest time
+    between two events.
     """
 
     voters: int = 3
@@ -74,7 +74,7 @@ class QuorumPlan:
     gap_seconds: float = 0.2
     weights: Mapping[str, float] = attrs.Factory(dict)
     death_probability: float = 0.0
-    """The probability that a process dies before a step of one of its tasks."""
+    """The probability that a process is killed before a step of one of its tasks."""
     node: NodePlan = attrs.Factory(NodePlan)
     network: NetworkPlan = attrs.Factory(NetworkPlan)
 
@@ -129,13 +129,13 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 
 def run(seed: int, plan: QuorumPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule; returns its figures. Raises `SafetyViolation`, and the errors of all parts."""
+    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the product's exceptions."""
     random = Random(f"{seed}/quorum")
     return _Run(QuorumPlan.draw(random) if plan is None else plan, random).run()
 
 
 class _Run:
-    """One schedule: replicas that live and die."""
+    """A schedule at work: replicas that crash and restart."""
 
     def __init__(self, plan: QuorumPlan, random: Random) -> None:
         self._plan = plan
@@ -166,7 +166,7 @@ class _Run:
         self.deaths = 0
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule; returns its figures."""
+        """Run the schedule, and return its counts by name."""
         try:
             return self._run()
         finally:
@@ -191,7 +191,7 @@ class _Run:
             "steps": self._steps.count,
         }
 
-    # -- lives ----------------------------------------------------------------------------------------------------
+    # -- process runs ---------------------------------------------------------------------------------------------
 
     def _begin_life(self, node: Node) -> None:
         self._promises.look_at_snapshots(node)
@@ -204,7 +204,7 @@ class _Run:
         node.service.subscribe(lambda image, delta: self._promises.published(node, image))
 
     def _may_die(self, process: Process) -> None:
-        """Kill the process by chance, before any step of any of its tasks."""
+        """Kill the process with the plan's probability. Called before each step of its tasks."""
         if self._dies and self._random.random() < self._dies:
             self._kill(self._of_process[process], power=self._random.random() < 0.5)
 
@@ -223,7 +223,7 @@ class _Run:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _register(self) -> None:
-        """Let a client register a broker with any node that takes itself for the active controller."""
+        """Register one to four brokers at a random node that considers itself the active controller."""
         active = [node for node in self._nodes.values() if node.service and node.service.is_active]
         if not active:
             return
@@ -257,13 +257,13 @@ class _Run:
             self._kill(node, power=False)
 
     def _power(self) -> None:
-        """Cut the power of one machine, or of all of them at once."""
+        """Cut the power of one random machine (80 %), or of all machines."""
         for node in [self._some()] if self._random.random() < 0.8 else list(self._nodes.values()):
             if node is not None and node.lives:
                 self._kill(node, power=True)
 
     def _cut_power(self) -> None:
-        """Cut the power in the middle of one of the next calls to a disk."""
+        """Cut a machine's power within one of its next 12 disk calls."""
         node = self._some()
         if node is not None:
             node.disk.crash_at(node.disk.operation_count + self._random.randint(1, 12))
@@ -274,7 +274,7 @@ class _Run:
             node.fail_sync()
 
     def _fill(self) -> None:
-        """Fill a disk nearly, until its operator makes room."""
+        """Fill a disk almost completely for up to 3 s."""
         node = self._some()
         if node is not None:
             life, disk = node.life, node.disk
@@ -293,7 +293,7 @@ class _Run:
             node.hangs_until = self._steps.now + self._random.choice((0.1, 0.6, 2.0))
 
     def _isolate(self) -> None:
-        """Isolate some nodes: they reach only each other."""
+        """Cut one or two random nodes off from the others; they still reach each other."""
         count = self._random.choice((1, 1, 2))
         ids = list(self._nodes)
         self._network.cut_off = tuple(self._random.sample(ids, min(count, len(ids))))
@@ -314,7 +314,7 @@ class _Run:
         return self._random.choice(leading) if leading else None
 
     def _add(self) -> None:
-        """Let an operator add a voter."""
+        """Send an AddRaftVoter request for a random node to the leader."""
         leader, node_id = self._leader(), self._random.choice(list(self._nodes))
         if leader is not None:
             listener = VoterListener(LISTENER, host_of(node_id), PORT)
@@ -323,7 +323,7 @@ class _Run:
             leader.receive(request, 1, lambda response: None)
 
     def _remove(self) -> None:
-        """Let an operator remove a voter, perhaps the leader."""
+        """Send a RemoveRaftVoter request for a random node, which may be the leader, to the leader."""
         leader, node_id = self._leader(), self._random.choice(list(self._nodes))
         if leader is not None:
             request = RemoveRaftVoterRequest(CLUSTER_ID, node_id, key_of(node_id).directory_id)
@@ -338,7 +338,9 @@ class _Run:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Start and reconnect all nodes; then one must lead, and all must have its image."""
+        """Remove all faults and start all nodes. Raise `SafetyViolation` unless one node leads within 30 s and all
+        agree.
+        """
         self._dies = 0.0
         self._network.cut_off = ()
         self._network.plan = NetworkPlan()
@@ -364,8 +366,7 @@ class _Run:
         end = self._promises.committed_end
         return all(
             each.quorum.log.log_end_offset == each.quorum.decisions.high_watermark == end
-            # The active controller's image belongs to its last decision, because control records are no
-            # decisions.
+            # The active controller's image ends at its last decision. Control records after that are no decisions.
             and (each.is_active or each.committed_image.offset == end - 1)
             for each in services
             if each is not None
@@ -379,7 +380,9 @@ class _Run:
 
 
 def _registration(broker_id: int) -> BrokerRegistrationRequest:
-    """Make the simplest decision that leaves a trace: a registration of a broker that never sends anything again."""
+    """Make a registration request for a broker that sends nothing afterwards. It is the simplest decision visible in
+    the image.
+    """
     return BrokerRegistrationRequest(
         broker_id,
         CLUSTER_ID,

@@ -1,15 +1,15 @@
-"""Checks of the quorum's driver after each step of a schedule, and at its end. PURE.
+"""Safety checks of the metadata quorum, after each step of a schedule and at its end. PURE.
 
-The bytes on the disks are compared with each other and with the nodes' messages (`quorum_platter.py`). The product's
-own objects only give their beliefs: role, epoch, high watermark, voters, image.
+The bytes on the disks are compared with each other and with the nodes' messages (`quorum_platter.py`). The
+product's own objects are read only for the state that a node assumes: role, epoch, high watermark, voters, image.
 
 * Raft, figure 3: an epoch has one leader, leaders only append, logs match, and leaders have all committed records.
   Different records are never applied at one offset.
-* A vote is on the platter before it is sent. A Fetch names an offset below which the platter has all.
-* A leader's committed records are on the platters of a majority of its voters. A step may commit and then change the
-  voters. So the voters before the step may count instead.
+* A vote is synced to disk before it is sent. A Fetch names an offset up to which the whole log is synced.
+* A leader's committed records are synced at a majority of its voters. One step may commit and then change the
+  voters, so a majority of the voters before the step suffices too.
 * The voters in force are those of the newest voters record in the log, or else of the snapshot before it.
-* The image of each node is a replay of the committed records, and so is each snapshot. It has all acknowledged
+* The image of each node is a replay of the committed records, and so is each snapshot. It contains all acknowledged
   registrations.
 """
 
@@ -40,18 +40,18 @@ __all__ = ["Promises", "whole_log"]
 
 @attrs.define
 class _Seen:
-    """Observations of one life of a node."""
+    """The last state seen of a node, during one run of its process."""
 
     life: int = -1
     high_watermark: int = -1
     leads: int = -1
-    """The epoch that it leads."""
+    """The epoch that it leads; -1 if it leads none."""
     log_end: LoggedBatch | None = None
     """The last batch of its log while it leads."""
     flushed: int = -1
     epoch: int = -1
     voters: VoterSet | None = None
-    """The voters in force at the last look."""
+    """The voters in force at the previous check."""
     images: int = 0
 
 
@@ -61,10 +61,10 @@ def _must(holds: bool, promise: str) -> None:
 
 
 def whole_log(node: Node) -> list[LoggedBatch]:
-    """Read the batches of a node's log, without gaps.
+    """Read the batches of a node's log from its disk, up to the first gap.
 
-    A loss of power may take unsynced bytes of one segment, and leave the next one. The next start ends the log
-    before such a hole. So a node that has not opened its log since has the batches before the hole.
+    A power loss may remove unsynced bytes of one segment but keep the next segment. The next start truncates the
+    log at this gap. Raises `SafetyViolation` if a node with an open log has a gap.
     """
     batches = node.platter.log()
     for at, (before, after) in enumerate(pairwise(batches), 1):
@@ -76,35 +76,39 @@ def whole_log(node: Node) -> list[LoggedBatch]:
 
 
 class Promises:
-    """The promises of replicas so far, against which each new state is checked. All methods raise `SafetyViolation`."""
+    """Observations of all replicas so far, against which each new state is checked. All methods raise
+    `SafetyViolation`.
+    """
 
     def __init__(self, nodes: Mapping[int, Node], first_voters: VoterSet) -> None:
         self._nodes = nodes
         self._first_voters = first_voters
         self._seen = {node_id: _Seen() for node_id in nodes}
         self._voted: dict[tuple[int, int], int] = {}
-        """(node, epoch): the candidate that it voted for."""
+        """By (node id, epoch): the candidate for which the node voted."""
         self.leaders: dict[int, int] = {}
-        """Epoch: its leader."""
+        """By epoch: the id of its leader."""
         self.committed: list[LoggedBatch] = []
         self.committed_end = 0
         self._committed_in: dict[int, int] = {}
-        """Last offset of a committed batch: the epoch of the leader that committed it."""
+        """By the last offset of a committed batch: the epoch of the leader that committed it."""
         self._by_last: dict[int, LoggedBatch] = {}
         self._voters = [(0, first_voters)]
-        """(end offset, voters in force there) of all that is committed."""
+        """(end offset, voters in force from there) for each change of voters in the committed log."""
         self._builder = ImageBuilder(MetadataImage.empty(CLUSTER_ID))
         self._images = {0: MetadataImage.empty(CLUSTER_ID)}
-        """Images of the committed records, by end offset; only at the ends of batches."""
+        """By end offset of a committed batch: the metadata image of the log up to there."""
         self.acknowledged: list[int] = []
-        """Brokers whose registration was acknowledged."""
+        """Ids of the brokers whose registration was acknowledged."""
         self._told: list[tuple[Node, int, int]] = []
-        """(voter, its life, broker) for each acknowledgement in this step."""
+        """Registrations of brokers that were acknowledged in the present step: (node, number of its process run,
+        broker id).
+        """
 
     # -- messages -------------------------------------------------------------------------------------------------
 
     def sends(self, node: Node, request: Fetch | Vote) -> None:
-        """Check a request that a node has decided to send."""
+        """Check a request that a node is about to send."""
         if isinstance(request, Fetch):
             _must(
                 node.platter.promised_to(request.offset, request.last_epoch),
@@ -114,7 +118,7 @@ class Promises:
             self._vote(node, request.epoch, node.node_id)
 
     def answers(self, node: Node, request: Any, response: Any) -> None:
-        """Check an answer that leaves a node."""
+        """Check an answer that a node sends: a vote it grants must be synced to disk."""
         if isinstance(response, VoteResponse) and isinstance(request, VoteRequest) and response.topics:
             asked = request.topics[0].partitions[0]
             if response.topics[0].partitions[0].vote_granted and not asked.pre_vote:
@@ -131,7 +135,7 @@ class Promises:
     # -- after each step ------------------------------------------------------------------------------------------
 
     def look(self, node: Node) -> None:
-        """Check all that a step of this node may have changed."""
+        """Check everything that a step of this node may have changed."""
         service = node.service
         if service is None or not service.quorum.is_open:
             return
@@ -158,7 +162,7 @@ class Promises:
                 self.acknowledged.append(broker_id)
 
     def acknowledge(self, node: Node, broker_id: int) -> None:
-        """Note a node's answer that this broker is registered. A node that dies in the same step has sent nothing."""
+        """Record that a node acknowledged this broker's registration. It counts only if the node survives the step."""
         self._told.append((node, node.life, broker_id))
 
     def _image(self) -> MetadataImage:
@@ -183,9 +187,11 @@ class Promises:
             seen.log_end = node.platter.find(end_offset - 1)
 
     def _look_for_all_committed(self, node: Node) -> None:
-        """Check leader completeness: records committed in an epoch are in the logs of the leaders of all later ones.
+        """Check leader completeness: a new leader's log has all records that were committed in earlier epochs (Raft,
+        section 5.4).
 
-        A candidate may get its votes late, and lead an epoch that is over. It commits nothing.
+        A candidate may receive its votes late, and lead an epoch that is already over. Such a leader can commit
+        nothing, so records of later epochs do not count.
         """
         assert node.log is not None
         assert node.service is not None
@@ -226,9 +232,9 @@ class Promises:
             _must(False, f"{node.node_id} commits up to {high_watermark}, which nobody has committed")
 
     def _given_ahead_of_disk(self, node: Node, offset: int) -> LoggedBatch | None:
-        """Find the batch that a leader with a late disk sent to its followers before its own file got it.
+        """Find a batch at `offset` that a leader sent to its followers before it wrote the batch to its own file.
 
-        None where this node follows, or where fewer than a majority of the voters have one and the same batch.
+        Returns None if this node does not lead, or if no batch is synced at a majority of the voters.
         """
         assert node.service is not None
         core = node.service.quorum.core
@@ -242,7 +248,9 @@ class Promises:
         return next(held, None)
 
     def _commit(self, node: Node, batch: LoggedBatch, seen: _Seen) -> None:
-        """Check a batch that is seen committed for the first time."""
+        """Check a batch when it is first seen committed: a majority must have synced it. Then apply it to the expected
+        image.
+        """
         _must(batch.base_offset == self.committed_end, f"{batch} is committed behind {self.committed_end}")
         assert node.service is not None
         voters = node.service.quorum.core.voters
@@ -267,7 +275,7 @@ class Promises:
         self._images[self.committed_end] = self._builder.build()[0]
 
     def _holding(self, batch: LoggedBatch, voters: VoterSet) -> list[int]:
-        """List the voters that have this batch on their platters, in the log or in a snapshot."""
+        """List the ids of the voters that have synced this batch, in the log or in a snapshot."""
         return [
             each
             for each in voters.node_ids
@@ -276,16 +284,14 @@ class Promises:
         ]
 
     def _look_below(self, node: Node, high_watermark: int) -> None:
-        """Check that this log's batches below its high watermark are the committed ones."""
+        """Check that the batches of this node's log below its high watermark equal the committed ones."""
         for batch in node.platter.log():
             if batch.last_offset < min(high_watermark, self.committed_end):
                 known = self._by_last.get(batch.last_offset)
                 _must(known == batch, f"{node.node_id} has {batch} in its log, and {known} was committed")
 
     def _look_at_flushed(self, node: Node, seen: _Seen) -> None:
-        """Check that all flushed records are on the platter; and the core's voters against its log, where the two
-        agree.
-        """
+        """Check that all records which the core counts as flushed are synced to disk. Also check the voters in force."""
         assert node.service is not None
         assert node.log is not None
         core = node.service.quorum.core
@@ -298,12 +304,14 @@ class Promises:
         self.look_at_voters(node)
 
     def look_at_voters(self, node: Node) -> None:
-        """Check that the voters in force are those of the newest voters record."""
+        """Check that the voters in force are those of the newest voters record on disk, if core and disk agree on the
+        log end.
+        """
         assert node.service is not None
         assert node.log is not None
         core = node.service.quorum.core
         if core.log.end_offset != node.log.log_end_offset:
-            return  # the core's state is not on the disk yet
+            return  # the log on disk does not yet match the core's state
         batches = node.platter.log()
         if batches and batches[-1].last_offset + 1 != core.log.end_offset:
             return
@@ -328,10 +336,10 @@ class Promises:
     def _voters_at(self, end_offset: int) -> VoterSet:
         return next(voters for end, voters in reversed(self._voters) if end <= end_offset)
 
-    # -- now and then ---------------------------------------------------------------------------------------------
+    # -- occasional checks ----------------------------------------------------------------------------------------
 
     def published(self, node: Node, image: MetadataImage) -> None:
-        """Check an image that a node shows its users."""
+        """Check an image that a node publishes to its subscribers."""
         known = self._images.get(image.offset + 1)
         if known is not None:
             _must(
@@ -340,7 +348,7 @@ class Promises:
             )
 
     def look_at_logs(self) -> None:
-        """Check log matching: two logs with the same entry agree in all entries before it."""
+        """Check log matching: if two logs share an entry, all earlier entries are equal too (Raft, figure 3)."""
         logs = [whole_log(node) for node in self._nodes.values()]
         for at, first in enumerate(logs):
             for second in logs[at + 1 :]:
@@ -355,7 +363,7 @@ class Promises:
                     _must(not is_shared or same == batch, f"log matching: {batch}, {same}")
 
     def look_at_snapshots(self, node: Node) -> None:
-        """Check that each snapshot is the state at its end."""
+        """Check that each snapshot on disk equals the expected image at its end offset."""
         for (end, _), data in node.platter.snapshots(durable=True).items():
             known = self._images.get(end)
             if end == 0 or known is None or not data:
@@ -373,7 +381,7 @@ class Promises:
                     )
 
     def check(self) -> None:
-        """Check that all nodes agree at the end, when all is healed."""
+        """Check, after all faults are healed, that all nodes have the same log, voters and image."""
         self.look_at_logs()
         for node in self._nodes.values():
             assert node.service is not None

@@ -1,8 +1,9 @@
-"""Messages between the replicas of a schedule of the quorum: late, lost, doubled, or overtaken. PORTED.
+"""Simulated network between the replicas of the metadata quorum: messages are late, lost, duplicated, or reordered.
+PORTED.
 
-A message is an object of `odradek.wire.messages`, and no byte of it is encoded. Between two replicas there is one
-connection at a time, which keeps the order. When it breaks, all questions on it fail, but messages under way may
-still arrive.
+A message is an object of `odradek.wire.messages`, which is not encoded. Between two replicas there is one
+connection at a time, which keeps the order. When the connection breaks, all its open requests fail, but messages
+that were already sent may still arrive.
 """
 
 from __future__ import annotations
@@ -29,46 +30,48 @@ TINY_SECONDS = 1e-6
 
 
 class Machine(Protocol):
-    """A replica, as far as messages are concerned."""
+    """The part of a replica that the network uses."""
 
     @property
     def name(self) -> str:
-        """The name of the machine: a copy of a replica has the same id on another one."""
+        """The name of the machine. A copy of a replica runs on another machine, but with the same `node_id`."""
 
     @property
     def node_id(self) -> int: ...
 
     @property
     def life(self) -> int:
-        """The number of its process."""
+        """The number of its process run, counted from 1."""
 
     @property
     def lives(self) -> bool: ...
 
     @property
     def has_power(self) -> bool:
-        """True if its kernel refuses messages while no process runs."""
+        """True while the machine has power: then its kernel refuses connections when no process listens."""
 
     @property
     def is_listening(self) -> bool: ...
 
     def receive(self, message: Any, version: int, respond: Callable[[Any], None]) -> None:
-        """Receive a request."""
+        """Handle a request; `respond` is called with its answer, at once or later."""
 
 
 @attrs.frozen
 class NetworkPlan:
-    """The fate of messages: their delay in seconds (shortest, longest), and the shares that are lost or doubled."""
+    """How messages travel: their delay in seconds (shortest, longest), and the probabilities of delay, loss and
+    duplication.
+    """
 
     seconds: tuple[float, float] = (0.001, 0.02)
     late_probability: float = 0.0
-    """How often a message takes up to a second."""
+    """The probability that a message takes up to one second."""
     lost_probability: float = 0.0
     twice_probability: float = 0.0
 
 
 class Nowhere:
-    """The machine behind an address at which nobody listens: its kernel refuses."""
+    """The machine behind an address without a listener: it refuses connections."""
 
     name = "nowhere"
     node_id = -1
@@ -82,21 +85,21 @@ class Nowhere:
 
 @attrs.define(eq=False)
 class _Connection:
-    """A connection from one life of a node to another node."""
+    """A connection from one process run of a node to another node."""
 
     sender: Machine
     life: int
     receiver: Machine
     questions: dict[_Question, None] = attrs.Factory(dict)
     there_at: float = 0.0
-    """When the newest question arrives."""
+    """The time in seconds at which its last request arrives. Later requests arrive after that."""
     back_at: float = 0.0
     is_broken: bool = False
 
 
 @attrs.define(eq=False)
 class _Question:
-    """A request on its way, or answered."""
+    """A request, with its answer or error as soon as there is one."""
 
     connection: _Connection
     message: Any
@@ -106,7 +109,7 @@ class _Question:
 
 
 class Network:
-    """All messages under way. `nodes` has the nodes by the host name at which they are reached."""
+    """The simulated network. `nodes` has the nodes by host name."""
 
     def __init__(self, steps: Steps, random: Random, plan: NetworkPlan) -> None:
         self.steps = steps
@@ -114,16 +117,16 @@ class Network:
         self.plan = plan
         self.nodes: dict[str, Machine] = {}
         self.cut_off: tuple[int, ...] = ()
-        """Nodes that hear only each other."""
+        """Ids of nodes that reach only each other."""
         self._nowhere = Nowhere()
         self._connections: dict[tuple[str, str], _Connection] = {}
         self.on_answer: Callable[[int, Any, Any], None] = lambda node_id, request, response: None
-        """Called with the answer of a node as it leaves it."""
+        """Called with (node id, request, response) when a node sends an answer."""
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def ask(self, sender: Machine, host: str, message: Any) -> _Question:
-        """Send a request."""
+        """Send a request; its answer or error will be set on the returned object."""
         receiver = self.nodes.get(host, self._nowhere)
         key = (sender.name, receiver.name)
         connection = self._connections.get(key)
@@ -155,20 +158,20 @@ class Network:
         return self._is_cut(here, there) or self._random.random() < self.plan.lost_probability
 
     def end(self, connection: _Connection, error: type[ConnectionLost] = ConnectionLost) -> None:
-        """Break a connection: its questions fail."""
+        """Break a connection: its open requests fail with `error`."""
         connection.is_broken = True
         questions, connection.questions = connection.questions, {}
         for question in questions:
             self._fail(question, error("closed"))
 
     def break_some(self) -> None:
-        """Break a connection. Its messages may arrive later than those of the next connection."""
+        """Break a random connection. Its messages may still arrive, even after those of the next connection."""
         known = [each for each in self._connections.values() if not each.is_broken]
         if known:
             self.end(self._random.choice(known))
 
     def node_died(self, node: Machine, *, power: bool) -> None:
-        """End the connections of a dead process; a machine that has lost power is silent."""
+        """Break the connections to a killed process. If the machine has lost power, they stay open."""
         for connection in list(self._connections.values()):
             if connection.receiver is node and not power:
                 self.steps.at(self.steps.now + self._delay(), partial(self.end, connection))
@@ -224,31 +227,31 @@ class Network:
         question.done.set()
 
     def drop(self, question: _Question) -> None:
-        """Forget a question whose answer is no longer awaited."""
+        """Stop waiting for the answer to a request."""
         question.connection.questions.pop(question, None)
 
 
 class Channels:
-    """`odradek.metadata_quorum.ports.PeerChannels` of one life of a node."""
+    """`odradek.metadata_quorum.ports.PeerChannels` for one process run of a node."""
 
     def __init__(self, network: Network, node: Machine) -> None:
         self._network = network
         self._node = node
 
     def channel(self, host: str, port: int, *, address: str | None = None) -> _Channel:
-        """Return the channel to this host."""
+        """Return a channel to this host; `port` and `address` are ignored."""
         return _Channel(self._network, self._node, host)
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
-        """Return the one address that a host has: its name."""
+        """Return the host's only address: its name."""
         return (host,)
 
     def close(self) -> None:
-        """Do nothing: a schedule has only deaths."""
+        """Do nothing: a schedule kills its processes instead of closing them."""
 
 
 class _Channel:
-    """`odradek.metadata_quorum.ports.PeerChannel`."""
+    """`odradek.metadata_quorum.ports.PeerChannel` to one host."""
 
     def __init__(self, network: Network, node: Machine, host: str) -> None:
         self._network = network
@@ -257,7 +260,9 @@ class _Channel:
         self._clock = StepClock(network.steps)
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
-        """Send a request and await its answer (`PeerChannel.request`)."""
+        """Send a request and return its answer (`PeerChannel.request`). Raises `KafkaError` REQUEST_TIMED_OUT after
+        `deadline`.
+        """
         network = self._network
         question = network.ask(self._node, self._host, message)
         with self._clock.timeout_at(deadline):

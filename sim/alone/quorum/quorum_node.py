@@ -1,7 +1,7 @@
-"""One replica in a schedule of the quorum: its disk, and its tasks while it is alive. PORTED.
+"""A simulated replica of the metadata quorum: its disk, and its tasks while its process runs. PORTED.
 
 All parts are the product's: `MetadataService` with its driver, core, publisher, snapshots and controller, and the
-metadata log on a simulated disk. This module has their world (`odradek.serving.node_env.NodeEnv`).
+metadata log on a simulated disk. This module has their environment (`odradek.serving.node_env.NodeEnv`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RAFT = RaftConfig(
 
 @attrs.frozen
 class NodePlan:
-    """The settings that all replicas of a schedule share."""
+    """Settings that all replicas of a schedule share."""
 
     segment_bytes: int = 1 << 20
     snapshot_bytes: int = 1 << 20
@@ -63,30 +63,30 @@ class NodePlan:
     disk_seconds: tuple[float, float] = (0.0, 0.005)
     fetch_bytes_max: int = 1 << 20
     points: frozenset[str] = frozenset()
-    """The points of `Env.buggify` that are live."""
+    """The points of `Env.buggify` that may fire."""
     fire_probability: float = 0.1
 
 
 class _Quiet:
-    """A logger that keeps the events of warnings and errors."""
+    """Logger that keeps only the event names of warnings and errors."""
 
     def __init__(self, notes: list[str]) -> None:
         self._notes = notes
 
     def info(self, event: str, /, **fields: Any) -> None:
-        """Drop a line."""
+        """Drop the line."""
 
     debug = info
 
     def warning(self, event: str, /, **fields: Any) -> None:
-        """Keep the event."""
+        """Keep the event's name."""
         self._notes.append(event)
 
     error = exception = warning
 
 
 class _Still:
-    """`odradek.env.ports.Meter` without clients that pay: there are no quotas here."""
+    """`odradek.env.ports.Meter` that always measures zero: schedules have no quotas."""
 
     def cpu_seconds(self) -> float:
         return 0.0
@@ -98,7 +98,7 @@ class _Still:
 
 
 class _Env:
-    """`odradek.serving.node_env.NodeEnv` of one life."""
+    """`odradek.serving.node_env.NodeEnv` for one process run."""
 
     def __init__(self, node: Node, steps: Steps, random: Random) -> None:
         self._node = node
@@ -139,7 +139,9 @@ class _Env:
 
 
 class _Tasks(Process):
-    """The tasks of one life. Messages that the core sends pass here first, at the moment of their decision."""
+    """The tasks of one process run. Each Fetch or Vote of the core is passed to `node.on_send` when the core decides
+    to send it.
+    """
 
     node: Node
 
@@ -153,16 +155,18 @@ class _Tasks(Process):
 
 
 class Node:
-    """A replica. `service` while it lives and has opened its log."""
+    """A replica. `service` is set while its process runs, after the log was opened."""
 
     def __init__(self, node_id: int, steps: Steps, network: Network, random: Random, plan: NodePlan) -> None:
         self.node_id = node_id
         self.name = self.host = host_of(node_id)
-        """Its machine, and the host name under which others reach it. The name may change while it is dead."""
+        """The machine's name, and the host name for connections to it. The host name may change while the process is
+        down.
+        """
         self.bootstrap: tuple[str, ...] | None = None
-        """The hosts of its bootstrap servers in its next life; None: all that the network has."""
+        """The host names of the bootstrap servers at its next start; None: all hosts of the network."""
         self.notes: list[str] = []
-        """Warnings and errors of its log."""
+        """Event names of the warnings and errors that it has logged."""
         self.plan = plan
         self.steps = steps
         self._random = random
@@ -175,9 +179,9 @@ class Node:
         self.log: MetadataLog | None = None
         self.has_power = True
         self.hangs_until = 0.0
-        """Virtual time before which no work at the disk ends."""
+        """The virtual time in seconds before which no disk call finishes."""
         self.expects_failure = False
-        """Whether a call to the disk has failed, or will: the process may end with that error."""
+        """True if a disk call has failed or will fail, so that a `DiskError` may end the process."""
         self.on_send: Callable[[Node, Fetch | Vote], None] = lambda node, request: None
         self.on_death: Callable[[Node], None] = lambda node: None
         self.on_open: Callable[[Node], None] = lambda node: None
@@ -196,12 +200,12 @@ class Node:
         return self.service is not None and self.service.quorum.is_open
 
     def disk_seconds(self) -> float:
-        """Draw the seconds of the next work at the disk."""
+        """Draw how long the next disk call takes, in seconds."""
         seconds = self._random.uniform(*self.plan.disk_seconds)
         return max(seconds, self.hangs_until - self.steps.now)
 
     def format(self, voters: VoterSet | None) -> None:
-        """Format the disk's directory, as an operator would. `voters` are given if the node is one of them."""
+        """Format the data directory as an operator would. `voters` is given if the node is one of the first voters."""
         root = self.disk.open_dir(ROOT, create=True)
         directory_id = key_of(self.node_id).directory_id
         format_storage(
@@ -216,10 +220,10 @@ class Node:
             ),
         )
 
-    # -- lives ----------------------------------------------------------------------------------------------------
+    # -- process runs ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin a new life with the present contents of the disk."""
+        """Start a process on the present contents of the disk."""
         assert self.process is None
         self.life += 1
         self.has_power = True
@@ -264,13 +268,17 @@ class Node:
         await service.join(process, Channels(self._network, self))
 
     def _failed(self, error: Exception) -> None:
-        """End the process, since a task has failed. The kernel has dropped the pages of a failed sync."""
+        """Called when a task raises: end the process. Fail the run unless it is a `DiskError` that the schedule
+        expects.
+        """
         if not self.expects_failure or not isinstance(error, DiskError):
             raise SafetyViolation(f"{self.node_id} ends with {type(error).__name__}: {error}") from error
         self.die(self._random.choice(("random", "synced")))
 
     def die(self, keep: Keep) -> None:
-        """End the process alone (`all`); else the machine loses power, and unsynced bytes may be gone."""
+        """End the process. With `keep` "all" the disk keeps all bytes; otherwise the machine loses power and perhaps
+        unsynced bytes.
+        """
         process, self.process = self.process, None
         assert process is not None
         power = keep != "all"
@@ -285,17 +293,17 @@ class Node:
         self.on_death(self)
 
     def fail_sync(self) -> None:
-        """Let the next sync of a file fail; the process may end with that."""
+        """Let the next sync of a file fail; the process may end with that error."""
         self.expects_failure = True
         self.disk.fail_next(errno.EIO, operation="sync", path_part=".")
 
     def receive(self, message: Message, version: int, respond: Callable[[Message], None]) -> None:
-        """Receive a request."""
+        """Pass a request to the product's quorum; `respond` is called with its answer."""
         assert self.service is not None
         self.call(self.service.quorum.receive, message, version, respond)
 
     def call(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call into the process from outside of its tasks; power may fail meanwhile."""
+        """Call a function of the process from outside its tasks. A power cut within the call ends the process."""
         try:
             function(*args)
         except PowerCut:
@@ -309,10 +317,10 @@ def host_of(node_id: int) -> str:
 
 
 def key_of(node_id: int) -> ReplicaKey:
-    """Return the key of the replica on a node's only disk."""
+    """Return the replica key (node id, directory id) of a node."""
     return ReplicaKey(node_id, b"directory %06d" % node_id)
 
 
 def voter_of(node_id: int) -> Voter:
-    """Describe a node as a voter."""
+    """Return a node's entry for a voter set."""
     return Voter(key_of(node_id), ((LISTENER, host_of(node_id), PORT),))

@@ -1,6 +1,8 @@
-"""The disk of a replica of the quorum, as its processes see it and as a loss of power would leave it. PURE.
+"""Reader of a replica's simulated disk, for the checks: the files as processes see them, or as a power loss would
+leave them. PURE.
 
-It reads the bytes without the product's own code. It reads a batch only once, unless the log is cut.
+It parses the bytes without the product's own code. Batches that were parsed once are cached until a file is
+truncated.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ LOG_SUFFIX = ".log"
 
 @attrs.frozen
 class LoggedBatch:
-    """A sound batch in a segment. Two batches with the same checksum, offsets and epoch count as the same."""
+    """A batch with a correct checksum in a segment. Batches are equal if their checksums, offsets and epochs are."""
 
     base_offset: int
     last_offset: int
@@ -33,11 +35,11 @@ class LoggedBatch:
     is_control: bool = attrs.field(eq=False)
     data: bytes = attrs.field(eq=False, repr=False)
     end: int = attrs.field(eq=False)
-    """Where it ends in its file."""
+    """The position in its file where the batch ends, in bytes."""
 
 
 class QuorumPlatter:
-    """The directory of the metadata log on a simulated disk."""
+    """Reader of the metadata log's directory on a simulated disk."""
 
     def __init__(self, disk: SimDisk, path: str) -> None:
         self._disk = disk
@@ -50,7 +52,7 @@ class QuorumPlatter:
             self._known.clear()
 
     def forget(self) -> None:
-        """Forget all, since the disk has crashed."""
+        """Drop all cached batches, since the disk has crashed."""
         self._known.clear()
 
     def _folder(self) -> Folder | None:
@@ -67,7 +69,7 @@ class QuorumPlatter:
     # -- the log --------------------------------------------------------------------------------------------------
 
     def _batches(self, inode: Inode, *, durable: bool) -> list[LoggedBatch]:
-        """Read the sound batches at the beginning of a file."""
+        """Read the valid batches of a file, up to the first that is damaged or incomplete."""
         if durable and inode.durable_rest:
             return list(_sound(bytes(inode.data[: inode.durable_size]) + inode.durable_rest, 0))
         known = self._known.setdefault(inode, [])
@@ -79,7 +81,9 @@ class QuorumPlatter:
         return [each for each in known if each.end <= inode.durable_size]
 
     def find(self, offset: int, *, durable: bool = False) -> LoggedBatch | None:
-        """Find the batch that holds this offset."""
+        """Return the batch that contains this offset, or None. With `durable` only bytes that survive a power loss
+        count.
+        """
         files = self._files(durable=durable)
         name = max((each for each in files if _is_segment(each) and int(each[:20]) <= offset), default=None)
         if name is None:
@@ -89,7 +93,7 @@ class QuorumPlatter:
         return batches[at] if at < len(batches) and batches[at].base_offset <= offset else None
 
     def log(self) -> list[LoggedBatch]:
-        """Read all batches, as processes see them."""
+        """Read all batches of the log, as processes see them."""
         files = self._files(durable=False)
         names = sorted(name for name in files if _is_segment(name))
         found: list[LoggedBatch] = []
@@ -99,10 +103,10 @@ class QuorumPlatter:
             found += self._batches(files[name], durable=False)
         return found
 
-    # -- beside the log -------------------------------------------------------------------------------------------
+    # -- snapshots and votes --------------------------------------------------------------------------------------
 
     def snapshots(self, *, durable: bool = False) -> dict[tuple[int, int], bytes]:
-        """Read snapshots by their end offset and epoch."""
+        """Read all snapshots, by (end offset, epoch)."""
         found = {}
         for name, inode in self._files(durable=durable).items():
             end = parse_snapshot_name(name)
@@ -112,7 +116,7 @@ class QuorumPlatter:
         return found
 
     def has_snapshot(self, offset: int) -> bool:
-        """True if a durable snapshot covers this offset."""
+        """True if a snapshot that survives a power loss covers this offset."""
         return any(end > offset for end, _ in self._snapshot_ends())
 
     def _snapshot_ends(self) -> Iterator[tuple[int, int]]:
@@ -122,9 +126,9 @@ class QuorumPlatter:
                 yield end
 
     def promised_to(self, offset: int, epoch: int) -> bool:
-        """True if a loss of power leaves all below `offset`, whose last record is of this epoch.
+        """True if the log up to `offset` would survive a power loss, and its last record has this epoch.
 
-        A request that was decided just before a snapshot was installed is covered by it.
+        A durable snapshot beyond `offset` counts too.
         """
         if offset == 0 or (offset, epoch) in list(self._snapshot_ends()) or self.has_snapshot(offset):
             return True
@@ -132,7 +136,7 @@ class QuorumPlatter:
         return found is not None and found.last_offset == offset - 1 and found.epoch == epoch
 
     def vote(self) -> tuple[int, int]:
-        """Read the epoch and the vote that a loss of power leaves; -1: no vote."""
+        """Read the durable (epoch, id of the candidate it voted for). The id is -1 if there is no vote."""
         inode = self._files(durable=True).get("quorum-state")
         if inode is None:
             return 0, -1

@@ -1,13 +1,14 @@
-"""Tasks that a schedule steps one by one, on virtual time: ports of `odradek.env.ports` without an event loop. PORTED.
+"""A scheduler on virtual time that steps tasks one by one in an order drawn from a seed. PORTED.
 
 Theory of operation
 -------------------
-PORTED code awaits only the ports. Here each such await yields a `_Wait`, and `Steps` sends the coroutine on when the
-wait is over. `Steps.run_until` picks any task that may run, as the seed draws it. When there is none, time goes on to
-the next timer. A *process* owns tasks. It may be killed before any step of any of its tasks: at any await.
+PORTED code awaits only the ports of `odradek.env.ports`. Here each such
+await yields a `_Wait`, and `Steps` resumes the coroutine when the wait is over. `Steps.run_until` steps the
+runnable tasks in random order. When no task is runnable, virtual time advances to the next timer. A *process* owns
+tasks. It may be killed before any step of its tasks, which means at any await.
 
-A timeout cuts a wait short as trio does: the wait under way, or the next one. A call of a worker cannot be cut
-short. The tasks of a killed process receive `Dead`; errors that they raise then are ignored.
+A timeout cancels a wait as in trio: the present wait, or the next one. A call to a worker cannot be cancelled.
+`Dead` is raised in the tasks of a killed process; errors that they raise after that are ignored.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ __all__ = ["Dead", "Process", "StepClock", "StepEvent", "StepWorkers", "Steps"]
 T = TypeVar("T")
 
 STEPS_IN_A_MOMENT_MAX = 20_000
-"""Steps of tasks while virtual time stands still."""
+"""How many steps tasks may take without any advance of virtual time; more count as an endless loop."""
 START_MS = 1_750_000_000_000
 
 
 class Dead(BaseException):
-    """The process has died."""
+    """Raised in the tasks of a process that was killed."""
 
 
 class _Cut(BaseException):
-    """The deadline of a timeout has passed."""
+    """Raised in a task when the deadline of one of its timeouts has passed."""
 
     def __init__(self, timeout: _Timeout) -> None:
         self.timeout = timeout
 
 
 class _Wait:
-    """One wait of a task. `begin` is called when the task waits; the awaited thing calls `Steps.ready`."""
+    """A wait of a task. `begin` is called when the task starts to wait; `Steps.ready` ends the wait."""
 
     __slots__ = ()
     can_be_cut = True
@@ -54,11 +55,11 @@ class _Wait:
         raise NotImplementedError
 
     def leave(self, task: Task) -> None:
-        """Do nothing: a later wake finds that the task has stopped waiting."""
+        """Called when the wait is cancelled. Does nothing here, since a late wake-up is ignored."""
 
 
 class Task:
-    """A coroutine of a process, the wait of it, and the timeouts around it, the outermost first."""
+    """A coroutine of a process, with its present wait and the timeouts around it, outermost first."""
 
     __slots__ = ("coroutine", "cut", "process", "timeouts", "wait")
 
@@ -68,10 +69,10 @@ class Task:
         self.wait: _Wait | None = None
         self.timeouts: list[_Timeout] = []
         self.cut: _Cut | None = None
-        """Thrown at its next step."""
+        """The exception to raise in the coroutine at its next step."""
 
     def due(self) -> _Cut | None:
-        """Find the outermost timeout whose deadline has passed, as an exception."""
+        """Return an exception for the outermost timeout whose deadline has passed; None if there is none."""
         for timeout in self.timeouts:
             if timeout.is_due:
                 return _Cut(timeout)
@@ -79,7 +80,7 @@ class Task:
 
 
 class Steps:
-    """All tasks and timers of a schedule. `before` and `after` are called around each step of a process's task."""
+    """The scheduler: all tasks and timers. `before` and `after` are called around each step, with the task's process."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -89,30 +90,30 @@ class Steps:
         self.count = 0
         self.running: Task | None = None
         self._in_moment = 0
-        """The number of steps since virtual time last moved."""
+        """How many steps were taken since virtual time last advanced."""
         self._ready: list[Task] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._entered = 0
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Call `action` at this virtual time; a time that has passed means now."""
+        """Call `action` at this virtual time in seconds; at once if the time has passed."""
         self._entered += 1
         heapq.heappush(self._timers, (max(time, self.now), self._entered, action))
 
     def ready(self, task: Task) -> None:
-        """Let the task run when its turn comes."""
+        """Mark the task runnable."""
         task.wait = None
         self._ready.append(task)
 
     def cut(self, task: Task) -> None:
-        """End the wait of a task whose deadline has passed, if the wait may be cut short."""
+        """Cancel the present wait of a task whose deadline has passed, if that wait can be cancelled."""
         if task.wait is not None and task.wait.can_be_cut:
             task.wait.leave(task)
             task.cut = task.due()
             self.ready(task)
 
     def run_until(self, end: float) -> None:
-        """Step all tasks and let time go on, up to `end`."""
+        """Run tasks and timers until virtual time `end`, in seconds."""
         while True:
             while self._ready:
                 ready = self._ready
@@ -137,7 +138,7 @@ class Steps:
             self.after(process)
 
     def _advance(self, task: Task, process: Process) -> None:
-        """Send a task on to its next wait."""
+        """Run a task until its next wait. The process handles an exception that the task raises."""
         self.running = task
         cut, task.cut = task.cut, None
         try:
@@ -158,7 +159,7 @@ class Steps:
             process.on_power_cut()
         except SafetyViolation:
             raise
-        except Exception as error:  # noqa: BLE001 - the process ends with it; the schedule judges the reason
+        except Exception as error:  # noqa: BLE001 - ends the process; the schedule decides if it was expected
             process.tasks.pop(task, None)
             process.on_failure(error)
         finally:
@@ -166,7 +167,7 @@ class Steps:
 
 
 class Process:
-    """A process: its tasks. It is a `TaskGroup` of the ports."""
+    """A simulated process: the `TaskGroup` of its tasks."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
@@ -178,7 +179,7 @@ class Process:
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
     ) -> None:
-        """Start a task that ends with the process."""
+        """Start a task; it is killed with the process."""
         if self.lives:
             coroutine = function(*args)
             assert isinstance(coroutine, Coroutine)
@@ -187,7 +188,7 @@ class Process:
             self.steps.ready(task)
 
     def kill(self) -> None:
-        """End all tasks where they are. The caller has made the ports fail before."""
+        """End all tasks at their present await. The caller has ensured before that their ports fail."""
         self.lives = False
         tasks, self.tasks = self.tasks, {}
         for task in tasks:
@@ -195,12 +196,12 @@ class Process:
 
 
 def _end(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Throw `Dead` into a coroutine. Exceptions and waits of its clean-up have no effect."""
+    """Raise `Dead` in a coroutine and close it. What its clean-up raises or awaits has no effect."""
     try:
         coroutine.throw(Dead())
     except (Dead, StopIteration, PowerCut):
         return
-    except Exception:  # noqa: BLE001 - the ports of the dead fail
+    except Exception:  # noqa: BLE001 - the ports of a killed process raise
         return
     coroutine.close()
 
@@ -209,7 +210,7 @@ def _end(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class _Turn(_Wait):
-    """A step at which other tasks may run."""
+    """A wait for a later step at the same time, so that other tasks may run."""
 
     __slots__ = ("_steps",)
 
@@ -221,7 +222,7 @@ class _Turn(_Wait):
 
 
 class _Until(_Wait):
-    """A moment to come."""
+    """A wait until a given virtual time."""
 
     __slots__ = ("_steps", "_time", "can_be_cut")
 
@@ -239,7 +240,7 @@ class _Until(_Wait):
 
 
 class StepEvent(_Wait):
-    """`odradek.env.ports.Event`."""
+    """`odradek.env.ports.Event` on the scheduler `Steps`."""
 
     __slots__ = ("_is_set", "_steps", "_tasks")
 
@@ -268,7 +269,7 @@ class StepEvent(_Wait):
 
 
 class _Timeout:
-    """`odradek.env.ports.Scope`."""
+    """`odradek.env.ports.Scope`: a timeout of the running task."""
 
     def __init__(self, steps: Steps, deadline: float) -> None:
         self._steps = steps
@@ -304,7 +305,7 @@ class _Timeout:
 
 
 class StepClock:
-    """`odradek.env.ports.Clock`: all nodes have the schedule's time."""
+    """`odradek.env.ports.Clock` with the schedule's time, equal for all nodes."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -324,7 +325,9 @@ class StepClock:
 
 
 class StepWorkers:
-    """`odradek.env.ports.Workers`: a function acts at once, at the end, or within its delay, which `seconds` draws."""
+    """`odradek.env.ports.Workers`. A call lasts as many seconds as `seconds()` draws; the function runs at its start,
+    middle or end.
+    """
 
     def __init__(self, steps: Steps, random: Random, seconds: Callable[[], float]) -> None:
         self._steps = steps
@@ -338,7 +341,7 @@ class StepWorkers:
         failure: Exception | None = None
         try:
             result = function(*args)
-        except Exception as error:  # noqa: BLE001 - it comes to the caller with the function's end
+        except Exception as error:  # noqa: BLE001 - raised to the caller when the call ends
             failure = error
         await _Until(steps, began + seconds, can_be_cut=False)
         if failure is not None:

@@ -1,1 +1,1 @@
-"""Transaction coordinators alone."""
+"""Simulation of a transaction coordinator on a replicated partition, without whole nodes."""

@@ -1,4 +1,6 @@
-"""The outcomes that producers were given for their transactions, against the partitions in the end. PURE."""
+"""The transactions of simulated producers, with the outcomes that they learned, and a final check against the
+partitions. PURE.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ __all__ = ["Attempt", "Ledger", "Outcome"]
 
 
 class Outcome(Enum):
-    """The knowledge of a producer about its transaction."""
+    """What a producer knows about the outcome of its transaction."""
 
     NONE = "nothing"
     TRIED = "a commit was asked for"
@@ -25,13 +27,13 @@ class Outcome(Enum):
 
 @attrs.define(eq=False)
 class Attempt:
-    """A transaction of one producer, with the values that its partitions have acknowledged."""
+    """A transaction of one producer. `values` has those that the partitions have acknowledged."""
 
     name: str
     outcome: Outcome = Outcome.NONE
     values: list[bytes] = attrs.Factory(list)
     sent: list[bytes] = attrs.Factory(list)
-    """All values, acknowledged or not."""
+    """All values that were sent, acknowledged or not."""
 
 
 class Ledger:
@@ -46,11 +48,13 @@ class Ledger:
         return attempt
 
     def told(self, outcome: Outcome) -> int:
-        """Count transactions with this outcome."""
+        """Count the transactions whose producer knows this outcome."""
         return sum(attempt.outcome is outcome for attempt in self.attempts)
 
     def check(self, partitions: Sequence[Written]) -> None:
-        """Check that every transaction is there whole or not at all, by its outcome. Raises `SafetyViolation`."""
+        """Check that each transaction is completely in the partitions or not at all, in line with its outcome. Raises
+        `SafetyViolation`.
+        """
         for each in partitions:
             if each.open:
                 raise SafetyViolation(f"transactions of {each.open} are open in the end")

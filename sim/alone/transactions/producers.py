@@ -1,8 +1,9 @@
-"""Transactional producers of both protocols, as programs that go on when the schedule says. PORTED.
+"""Simulated transactional producers, which the schedule steps; they use the older or the newer transaction protocol.
+PORTED.
 
-A producer without an answer asks again, as clients do. A request that it has given up may still arrive, because since
-KIP-890, part 2, every transaction has its own epoch. A producer of the older protocol sends no EndTxn again, since a
-late one would end its next transaction (docs/delivery.md says so).
+A producer without an answer sends its request again. The first request may still arrive, which is safe since
+KIP-890, part 2: there each transaction has its own epoch. A producer of the older protocol never repeats EndTxn,
+since a late one would end its next transaction (docs/delivery.md).
 """
 
 from __future__ import annotations
@@ -50,28 +51,28 @@ TRIES_MAX = 60
 
 @attrs.define(eq=False)
 class Called:
-    """A request to the coordinator: on its way, at the coordinator, or answered."""
+    """A request to a coordinator: on its way, at the coordinator, or answered."""
 
     node_id: int
     request: Any
     answer: Any = None
     is_over: bool = False
     may_come_late: bool = True
-    """Whether it may arrive once its sender has given it up."""
+    """True if it may still arrive after its sender has stopped waiting."""
 
     def complete(self, response: Any) -> None:
-        """Take the coordinator's answer (`Reply`)."""
+        """Called with the coordinator's answer (`Reply`)."""
         if not self.is_over:
             self.answer, self.is_over = response, True
 
 
 class _Over(Exception):
-    """The producer has been replaced, or can do no more."""
+    """Raised when a producer was fenced, or can no longer continue."""
 
 
 @attrs.define(eq=False)
 class Surroundings:
-    """The schedule as its producers see it."""
+    """The parts of the schedule that producers use."""
 
     random: Random
     hosts: Mapping[int, TransactionHost]
@@ -79,13 +80,13 @@ class Surroundings:
     ledger: Ledger
     now_ms: Callable[[], int]
     calls: list[Called] = attrs.Factory(list)
-    """Requests to coordinators that have not arrived."""
+    """Requests to coordinators that have not arrived yet."""
     is_calm: bool = False
-    """True in the end: producers begin nothing more."""
+    """True at the end of the schedule: producers start no further transaction."""
 
 
 class Producers:
-    """Two transactional ids, of which each may have several producers at a time."""
+    """All simulated producers, with two transactional ids. Several producers may use the same id at a time."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
@@ -93,7 +94,7 @@ class Producers:
         self._number = 0
 
     def begin(self) -> None:
-        """Start a producer; another with the same transactional id may still be at work."""
+        """Start a producer. Another producer with the same transactional id may still be running."""
         self._number += 1
         name = self._around.random.choice(("id-0", "id-1"))
         producer = _Producer(
@@ -105,7 +106,7 @@ class Producers:
         self._programs.append(producer.run())
 
     def go_on(self) -> None:
-        """Run one program to its next wait."""
+        """Run one random producer until its next wait."""
         if self._programs:
             self._step(self._around.random.choice(self._programs))
 
@@ -120,7 +121,7 @@ class Producers:
             self._programs.remove(program)
 
     def kill_one(self) -> None:
-        """Kill a program, whatever it has open."""
+        """Kill a random producer, even in the middle of a transaction."""
         if self._programs:
             program = self._around.random.choice(self._programs)
             self._programs.remove(program)
@@ -136,7 +137,7 @@ class Producers:
 
 
 class _Producer:
-    """One program: InitProducerId, then a transaction after the other."""
+    """A simulated producer: it sends InitProducerId, then executes one transaction after another."""
 
     def __init__(self, around: Surroundings, transactional_id: str, name: str, version: int) -> None:
         self._around = around
@@ -159,14 +160,14 @@ class _Producer:
     # -- the coordinator
 
     async def _ask(self, request: Any, *, may_come_late: bool = True) -> Any:
-        """Ask the coordinator; returns NETWORK_EXCEPTION without an answer in time."""
+        """Send a request to the coordinator and return its answer, or NETWORK_EXCEPTION if none arrives."""
         around = self._around
         if not around.hosts:
             await Pause()
             return ErrorCode.NETWORK_EXCEPTION
         leading = [node_id for node_id, host in around.hosts.items() if host.shard is not None]
-        # Mostly the broker that leads; at times a former leader that the producer does not know to be
-        # deposed.
+        # Mostly to the leader; sometimes to another broker, such as a deposed leader whose successor the producer
+        # does not know.
         somebody = self._random.random() < 0.1 or not leading
         node_id = self._random.choice(list(around.hosts) if somebody else leading)
         called = Called(node_id, request, may_come_late=may_come_late)
@@ -176,7 +177,7 @@ class _Producer:
         return ErrorCode.NETWORK_EXCEPTION if called.answer is None else called.answer
 
     async def _asked(self, request: Any, *, may_come_late: bool = True) -> Any:
-        """Ask again and again while the error may pass."""
+        """Send a request until its answer is no retriable error. Raises `_Over` after `TRIES_MAX` attempts."""
         for _ in range(TRIES_MAX):
             answer = await self._ask(request, may_come_late=may_come_late)
             if _code(answer) not in RETRIABLE:
@@ -225,12 +226,11 @@ class _Producer:
         elif code is ErrorCode.PRODUCER_FENCED or (code is ErrorCode.NETWORK_EXCEPTION and commits):
             raise _Over
         if code is not ErrorCode.NONE or not is_whole:
-            # A request of the transaction may still be on its way, so the next one needs another epoch
-            # (KIP-360).
+            # A request of this transaction may still be in flight, so the next one needs another epoch (KIP-360).
             await self._initialize()
 
     async def _write(self, attempt: Attempt, partition: WrittenPartition, value: bytes) -> bool:
-        """Write a value to a partition; false if the transaction has to be aborted."""
+        """Write a value to a partition. Returns False if the transaction must be aborted."""
         pair = frozenset(((TOPIC, partition.index),))
         if self._version < NEWER:
             request = AddPartitions(self._id, self._producer_id, self._epoch, pair, self._version)
@@ -251,7 +251,8 @@ class _Producer:
         batch = bytes(builder.build())
         attempt.sent.append(value)
         for _ in range(TRIES_MAX):
-            # A request without an answer is sent again; the first one may be appended later, or both.
+            # A request without an answer is sent again; the partition may then append the first one, the second one,
+            # or both.
             copies = self._random.choice((1, 1, 1, 2))
             codes = [await self._produce(partition, batch, sequence) for _ in range(copies)]
             if ErrorCode.NONE in codes:
@@ -262,8 +263,8 @@ class _Producer:
         return False
 
     async def _produce(self, partition: WrittenPartition, batch: bytes, sequence: int) -> ErrorCode:
-        """Send a batch to the partition's leader, which first verifies the transaction (KIP-890); returns its
-        answer.
+        """Send a batch to the partition's leader, which first verifies the transaction (KIP-890). Return the leader's
+        error code.
         """
         await Pause()
         if partition.leader < 0:
@@ -299,5 +300,5 @@ def _code(answer: Any) -> ErrorCode:
 
 
 def ask_of(called: Called, wall_ms: int) -> Ask:
-    """Make the request as its coordinator receives it."""
+    """Make the coordinator's view of a request."""
     return Ask(called.request, 0, called, wall_ms)

@@ -1,7 +1,8 @@
-"""A broker as its transaction coordinator sees it, for schedules that test transactions alone. PORTED.
+"""The environment of a simulated transaction coordinator: the part of its broker that it uses. PORTED.
 
-The coordinator, its machine, its log and its markers are the product's (`odradek.data_plane.transactions`). Requests to the
-partitions of a transaction are letters: the schedule says when one arrives, and whether its sender still waits then.
+The coordinator, its state machine, its log and its markers are the product's (`odradek.data_plane.transactions`).
+Its requests to partition leaders are `Letter`s. The schedule decides when each one arrives, and whether its sender
+still waits.
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ SETTINGS = TransactionSettings(
 
 @attrs.define(eq=False)
 class Letter:
-    """A request on its way, or its answer on the way back."""
+    """A request of a coordinator to a partition leader, or the answer on its way back."""
 
     to: int
-    """The broker that was taken for the leader."""
+    """The id of the broker that the sender considers the leader."""
     request: Any
     answer: Any = None
     is_awaited: bool = True
-    """False once the sender has given it up. It may arrive all the same."""
+    """False once the sender has stopped waiting. The request may still arrive."""
     is_over: bool = False
-    """True once the sender has its answer, or knows that there will be none."""
+    """True once the sender has an answer, or knows that none will come."""
 
 
 class Post:
-    """All letters of a schedule that have not arrived."""
+    """All requests to partition leaders that have not arrived yet."""
 
     def __init__(self) -> None:
         self.letters: list[Letter] = []
@@ -67,13 +68,13 @@ class Post:
 
 
 class _Peers:
-    """`odradek.data_plane.transactions.peers.BrokerPeers` by letters."""
+    """`odradek.data_plane.transactions.peers.BrokerPeers` that sends requests as `Letter`s."""
 
     def __init__(self, post: Post) -> None:
         self._post = post
 
     def coordinator_of(self, partition: int) -> int | None:
-        """Return None: leaders of partitions are no brokers here."""
+        """Return None: the leaders of the written partitions have no coordinator here."""
         return None
 
     async def ask(self, broker_id: int, request: Any) -> tuple[ErrorCode, Any]:
@@ -86,11 +87,11 @@ class _Peers:
         )
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing: there are no connections."""
 
 
 class Ids:
-    """The source of producer ids, which always has another one."""
+    """A source of producer ids that never runs out."""
 
     def __init__(self) -> None:
         self._next_id = 1000
@@ -101,9 +102,7 @@ class Ids:
 
 
 class TransactionHost(ByHand):
-    """A transaction coordinator, and the part of its broker that it uses (`TransactionHost`). For one life of the
-    broker.
-    """
+    """A transaction coordinator and the part of its broker that it uses, for one process run of the broker."""
 
     request_timeout_ms = 5_000
 
@@ -140,11 +139,11 @@ class TransactionHost(ByHand):
         )
 
     def learn(self) -> None:
-        """Learn the present leaders of the partitions that transactions write."""
+        """Update the broker's metadata to the present leaders of the partitions that transactions write."""
         self.newest.image = self._image()
 
     def run_woken(self) -> None:
-        """Run the actions that are due after this turn."""
+        """Run the actions that were deferred to the end of this turn."""
         while self.woken:
             woken, self.woken = self.woken, []
             for action in woken:
@@ -152,7 +151,7 @@ class TransactionHost(ByHand):
 
     @property
     def shard(self) -> TransactionShard | None:
-        """The coordinator of the one partition, while this broker leads it."""
+        """The coordinator's shard for the only partition; None while this broker does not lead it."""
         return self.coordinator.shards.get(0)
 
     def work(self, random: Random) -> None:

@@ -1,17 +1,17 @@
-"""A transaction coordinator alone, from a seed: its machine, its log and its markers over a partition of three replicas.
+"""Schedules for a transaction coordinator, drawn from a seed: its state machine, log and markers on a partition with
+three replicas. PURE.
 
-PURE.
+The coordinator's partition is that of `sim.alone.replication_alone`: late fetches, crashes, power losses,
+elections, truncation. Each broker has a `TransactionCoordinator`. It starts a shard and loads the log when its
+broker becomes the leader. Producers of both transaction protocols write to two data partitions, whose leaders
+change or are missing for a while. These leaders verify transactions with the coordinator and receive its markers.
+Requests and markers arrive late, even after their senders have stopped waiting. Producers crash, and others take
+over their transactional ids. An intruder uses the same producer ids with another transactional id.
 
-The partition below is that of `sim.alone.replication_alone`: late fetches, deaths, losses of power, elections,
-truncation. Each broker has a `TransactionCoordinator`, whose shard begins and ends as leadership comes and goes.
-Producers of both protocols write two partitions, whose leaders move, or are missing for a while. They verify
-transactions with the coordinator, and take its markers. Requests and markers come late, or once their senders have
-given them up. Producers die, and successors take over their transactional ids while they are at work. A stranger uses
-their producer ids beside a transactional id of its own.
-
-In the end all are healed, and time goes by until abandoned transactions are aborted. Then every transaction is there
-whole or not at all, by its producer's outcome, and once. Nothing is open (`ledger.py`). At every moment a producer's
-markers have rising coordinator epochs, and a partition's new leader knows all that its predecessor knew.
+At the end all faults are healed, and time advances until abandoned transactions are aborted. Then each transaction
+is in the partitions completely or not at all, according to its producer's outcome, and each value once. No
+transaction is open (`ledger.py`). At every step the markers of a producer have non-decreasing coordinator epochs. A
+new leader of a data partition has the same producer state as the leader before.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 @attrs.frozen
 class TransactionsPlan:
-    """The parts of a schedule: the partition's plan, with the producers' steps."""
+    """Parameters of a schedule: the plan of the coordinator's partition, and the weights of the producers' steps."""
 
     partition: ReplicationPlan
 
@@ -93,20 +93,22 @@ class TransactionsPlan:
 
 
 class _StateLog(Promises):
-    """The promises of the coordinator's log: equal replicas. Equal records may be there twice."""
+    """Checks of the coordinator's log: the replicas are equal. Unlike producers' records, equal records may occur
+    twice.
+    """
 
     def check(self, nodes: Mapping[int, Broker]) -> None:
         self._check_replicas(nodes)
 
 
 def run(seed: int, plan: TransactionsPlan | None = None) -> Mapping[str, int]:
-    """Run one schedule; returns its figures. Raises `SafetyViolation`, and the errors of all parts."""
+    """Run one schedule and return its counts by name. Raises `SafetyViolation`, and the product's exceptions."""
     random = Random(f"{seed}/transactions")
     return _Run(TransactionsPlan.draw(random) if plan is None else plan, random).run()
 
 
 class _Run(CoordinatorRun[TransactionHost]):
-    """One schedule: brokers with coordinators, producers, and the partitions that they write."""
+    """A schedule at work: brokers with transaction coordinators, producers, and the partitions that they write."""
 
     def __init__(self, plan: TransactionsPlan, random: Random) -> None:
         self._partitions = [WrittenPartition(index) for index in range(PARTITIONS)]
@@ -114,13 +116,13 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._ids = Ids()
         self._ledger = Ledger()
         self._given: list[Called] = []
-        """Requests that coordinators have received and may not have answered."""
+        """Requests that have reached a coordinator and may not be answered yet."""
         super().__init__(plan.partition, random)
         self._around = Surroundings(random, self._hosts, self._partitions, self._ledger, lambda: self.now_ms)
         self._transactional = Producers(self._around)
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule; returns its figures."""
+        """Run the schedule, and return its counts by name."""
         self._transactional.begin()
         try:
             return super().run()
@@ -146,7 +148,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         return TransactionHost(node, self._partitions, self._post, self._ids, lambda: self.now_ms)
 
     def _bury(self) -> None:
-        """Remove coordinators of dead brokers, and end the requests that they had."""
+        """Remove the hosts of brokers whose processes have ended, and end the requests that they had received."""
         super()._bury()
         for called in self._given:
             if called.node_id not in self._hosts:
@@ -156,10 +158,12 @@ class _Run(CoordinatorRun[TransactionHost]):
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def _produce(self) -> None:
-        """Do nothing: only the coordinator writes its log."""
+        """Do nothing: only the coordinator appends to its log."""
 
     def _fetch(self) -> None:
-        """Let all followers fetch, and mostly deliver that: the schedule is about the coordinator."""
+        """Let a random follower fetch. In 70 % of cases let all fetch and deliver the answers, so that appends commit
+        quickly.
+        """
         super()._fetch()
         if self.random.random() < 0.7:
             for node in self._living():
@@ -172,7 +176,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._transactional.go_on()
 
     def _flow(self) -> None:
-        """Move everything under way by a step."""
+        """Step every producer and every coordinator, and deliver all requests that are on their way."""
         self._transactional.go_on_all()
         for _ in range(len(self._around.calls)):
             self._call()
@@ -192,7 +196,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._transactional.kill_one()
 
     def _call(self) -> None:
-        """Deliver a request to its coordinator."""
+        """Deliver a random producer's request to its coordinator."""
         calls = self._around.calls
         if not calls:
             return
@@ -210,7 +214,7 @@ class _Run(CoordinatorRun[TransactionHost]):
             self._fetch()
 
     def _letter(self) -> None:
-        """Deliver a coordinator's request to the leader of a partition."""
+        """Deliver a random request of a coordinator to the leader of a data partition."""
         letters = self._post.letters
         if letters:
             self._deliver(letters.pop(self.random.randrange(len(letters))))
@@ -263,7 +267,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         )
 
     def _forget(self) -> None:
-        """End a sender's wait: its request may still arrive, or is lost."""
+        """Let a random sender stop waiting. Its request may still arrive, or is lost."""
         waiting = [each for each in self._post.letters if each.is_awaited]
         calls = [each for each in self._around.calls if not each.is_over]
         if waiting and self.random.random() < 0.5:
@@ -278,12 +282,12 @@ class _Run(CoordinatorRun[TransactionHost]):
                 self._around.calls.remove(called)
 
     def _move(self) -> None:
-        """Move a partition to another leader, or to none for a while."""
+        """Give a random data partition another leader, or none for a while."""
         partition = self.random.choice(self._partitions)
         partition.move(self.random.choice((NOBODY, 11, 12, 13)))
 
     def _hear(self) -> None:
-        """Update a broker's knowledge of the partitions' leaders."""
+        """Update the metadata of a random broker to the present leaders of the data partitions."""
         if self._hosts:
             self.random.choice(list(self._hosts.values())).learn()
 
@@ -299,7 +303,7 @@ class _Run(CoordinatorRun[TransactionHost]):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Heal the replicas first; then all transactions must end."""
+        """Heal the replicas. Then step until all transactions have ended, and check their outcomes."""
         super()._heal()
         self._around.is_calm = True
         for partition in self._partitions:

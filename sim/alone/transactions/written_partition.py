@@ -1,7 +1,9 @@
-"""A partition that transactions write, with the product's rules over batches in memory. PURE.
+"""A data partition of the transaction schedules: the product's rules for transactional batches, on batches in memory.
+PURE.
 
-Its leader moves. A new leader's knowledge comes from the batches, and it has to verify transactions anew. Markers are
-messages, so some come late. Each marker is checked: the coordinator epochs of a producer never fall.
+Its leader changes. A new leader builds its producer state from the batches, and has to verify open transactions
+again. Markers are messages, so some arrive late. Each marker is checked: the coordinator epochs of a producer never
+decrease.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ STRANGER = "id-stranger"
 
 @attrs.frozen
 class Written:
-    """The view of a read_committed reader of a partition: values in order, and producers with an open transaction."""
+    """A partition's contents for a read_committed consumer: committed and aborted values in order, and ids of
+    producers with an open transaction.
+    """
 
     committed: tuple[bytes, ...]
     aborted: tuple[bytes, ...]
@@ -43,7 +47,7 @@ class Written:
 
 
 class WrittenPartition:
-    """Batches, and their leader's knowledge of the producers."""
+    """A data partition: its batches, and its leader's state of the producers."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -52,12 +56,14 @@ class WrittenPartition:
         self._batches: list[tuple[int, BatchHeader, bytes]] = []
         self._end = 0
         self._epochs: dict[int, int] = {}
-        """The coordinator epoch of each producer's last marker."""
+        """By producer id: the coordinator epoch of its last marker."""
         self.markers = 0
         self._lead_anew()
 
     def move(self, leader: int) -> None:
-        """Move the lead to another broker, or to none."""
+        """Give the partition another leader, or none (`NOBODY`). Check that its producer state equals that of the
+        leader before.
+        """
         self.leader = leader
         before = self._state
         self._lead_anew()
@@ -75,7 +81,7 @@ class WrittenPartition:
         self._lazy.take(self._state)
 
     def _check_producers(self) -> None:
-        """Hold the leader's knowledge against a fold of the batches. Raises `SafetyViolation`."""
+        """Check the leader's producer state against a model built from the batches. Raises `SafetyViolation`."""
         fold = ProducersFold()
         for base_offset, header, batch in self._batches:
             fold.take(header._replace(base_offset=base_offset), batch)
@@ -102,13 +108,13 @@ class WrittenPartition:
                 f"partition {self.index} knows {known} of its producers, and its batches say {there}"
             )
 
-    # -- a stranger
+    # -- an intruder
 
     def intrude(self, random: Random, now_ms: int) -> None:
-        """Write under a producer id that is known here, but with another transactional id.
+        """Try to write with a producer id that is in use here, but with another transactional id.
 
-        Raises `SafetyViolation` if the leader accepts the batch at once: the coordinator of that transactional
-        id would refuse.
+        Raises `SafetyViolation` if the leader accepts the batch at once: the intruder's coordinator would refuse
+        it.
         """
         known = list(self._state.entries.items())
         if self.leader == NOBODY or not known:
@@ -125,7 +131,7 @@ class WrittenPartition:
                 f"partition {self.index} takes batches of {STRANGER} into the transaction of producer {producer_id}"
             )
         if random.random() < 0.5:
-            # In the other cases, the coordinator never answers.
+            # Otherwise the intruder's coordinator never answers.
             self._lazy.refuse_verification(producer_id, guard.name)
 
     # -- appends
@@ -133,7 +139,7 @@ class WrittenPartition:
     def begin_verification(
         self, transactional_id: str, producer_id: int, epoch: int, sequence: int, adds: bool, now_ms: int
     ) -> VerificationGuard:
-        """Begin a verification as the log does. Raises `KafkaError`."""
+        """Begin to verify a producer's transaction, as the product's log does. Raises `KafkaError`."""
         name = name_of(transactional_id)
         return self._lazy.verify(producer_id, name, epoch, sequence, adds, now_ms, True)
 
@@ -153,7 +159,7 @@ class WrittenPartition:
         self._state.forget_ended(self._end)
 
     def write_marker(self, marker: WritableTxnMarker) -> ErrorCode:
-        """Write a marker as the handler of WriteTxnMarkers does."""
+        """Write a transaction marker, as the WriteTxnMarkers handler does. Return its error code."""
         batch = build_marker(
             marker.producer_id,
             marker.producer_epoch,
@@ -175,13 +181,13 @@ class WrittenPartition:
         return ErrorCode.NONE
 
     def open_producers(self) -> list[int]:
-        """List the producers with a transaction open here."""
+        """List the ids of producers that have an open transaction in this partition."""
         return sorted(self._state.ongoing.values())
 
     # -- the end
 
     def read(self) -> Written:
-        """Read all records here."""
+        """Read all values of this partition."""
         committed: list[bytes] = []
         aborted: list[bytes] = []
         is_open: dict[int, list[bytes]] = {}

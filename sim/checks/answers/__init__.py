@@ -1,1 +1,1 @@
-"""Answers to clients, held against the world at the moment when they are given."""
+"""Checks of answers to clients against the state of the whole cluster, at the moment when each answer is sent."""

@@ -1,11 +1,11 @@
-"""Answers to Produce with acks=all: when one leaves its broker, enough replicas have the records. PURE.
+"""Check of Produce with acks=all: when the answer leaves the broker, enough replicas have the records. PURE.
 
-1. All replicas in sync have them (`held_records`).
+1. All replicas in the ISR have them (`held_records`).
 2. At least `min.insync.replicas` replicas have them: as many as were in sync when the leader acknowledged.
-3. A leader that has too few in sync from the question to the answer acknowledges nothing (KIP-966).
+3. A leader that has too few in-sync replicas from the request to the answer acknowledges nothing (KIP-966).
 
-The leader may decide at any moment between question and answer. So the third rule speaks only of leaders whose in-sync
-replicas are the same at both. It compares with the lower `min.insync.replicas` of the two moments.
+The leader may acknowledge at any moment between request and answer. So rule 3 applies only if its ISR is the same
+at both. The lower `min.insync.replicas` of the two moments counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALL = -1
 
 @attrs.frozen
 class _Asked:
-    """A leader when it was asked to append a batch."""
+    """The state of a leader when it received a batch to append."""
 
     partition: Partition
     key: TopicIdPartition
@@ -52,7 +52,9 @@ class AcknowledgedRecords:
         self.seen = 0
 
     def asked(self, exchange: Exchange) -> bool:
-        """Note the leaders that are asked."""
+        """Record the leader of each partition in the request. Returns False unless it has acks=all and a leader was
+        found.
+        """
         request = exchange.request
         if request.acks != ALL:
             return False
@@ -78,7 +80,7 @@ class AcknowledgedRecords:
         return bool(memo)
 
     def answered(self, exchange: Exchange, answer: object) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the records that the answer acknowledges. Raises `SafetyViolation`."""
         assert isinstance(answer, ProduceResponse)
         found, memo = exchange.memo
         if self._processes.at(exchange.conn.peer) != found:
@@ -96,7 +98,7 @@ class AcknowledgedRecords:
         self._held.check(asked.key, end_offset, f"acks=all: {name}: {who} acknowledges all below")
         image = self._held.newest.partition(asked.key)
         least = min(asked.min_isr, partition.effective_min_isr)
-        # Where enough are in sync, the first rule has just found the records there.
+        # If the ISR is large enough, the first rule has just found the records there.
         is_short = image is not None and len(image.isr) < least
         if (
             image is not None
@@ -124,7 +126,7 @@ class AcknowledgedRecords:
 
 
 def _batches(request: ProduceRequest) -> Iterator[tuple[bytes | str, int, int]]:
-    """Yield topic, partition and number of records of each batch."""
+    """Yield (topic name or id, partition, number of records) for each batch of the request."""
     for topic in request.topic_data:
         for part in topic.partition_data:
             records = part.records

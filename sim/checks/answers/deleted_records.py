@@ -1,8 +1,9 @@
-"""Answers to DeleteRecords, against the logs of all replicas that may lead next (KIP-107). PURE.
+"""Check of DeleteRecords: all replicas that may lead next have deleted the records too (KIP-107). PURE.
 
-The replicas of all brokers that live, and the eligible ones, begin at or behind the low watermark of the answer. This
-must hold after a restart, too: by their checkpoints, or by their first segments. The leader decides by its own image. So a broker counts if that image had
-it as active when the question was sent, and no newer one shows it otherwise.
+The replicas of active brokers, and the replicas in the ELR, must begin at the low watermark of the answer or later.
+This must hold after a restart too, by their checkpoints or first segments. The leader decides by its own metadata
+image. So a broker counts as active if that image had it so, and no newer image has fenced it or shows a new
+registration.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class DeletedRecords:
         self.seen = 0
 
     def asked(self, exchange: Exchange) -> bool:
-        """Note the image of the broker that is asked."""
+        """Record the broker that receives the request, and its metadata image. Returns False if there is no broker."""
         found = self._processes.at(exchange.conn.peer)
         if found is None or found[1].broker is None:
             return False
@@ -38,7 +39,7 @@ class DeletedRecords:
         return True
 
     def answered(self, exchange: Exchange, answer: object) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the offsets that a leader has confirmed in its answer. Raises `SafetyViolation`."""
         assert isinstance(answer, DeleteRecordsResponse)
         found, image = exchange.memo
         if self._processes.at(exchange.conn.peer) != found:
@@ -76,7 +77,7 @@ class DeletedRecords:
                 )
 
     def _is_sound(self, broker_id: int) -> bool:
-        """True if this broker's process is the registered one, and so has lost no checkpoint since."""
+        """True if this broker's present process is registered, so that its checkpoints are complete."""
         image = self._newest.image
         known = None if image is None else image.brokers.get(broker_id)
         living = self._replicas.living(broker_id)

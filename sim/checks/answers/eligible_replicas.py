@@ -1,11 +1,11 @@
-"""Replicas that may lead a partition, against what was committed in it (KIP-966). PURE.
+"""Check of replicas that may become leader: they have all records that were committed (KIP-966). PURE.
 
-Each member of the ISR and each eligible replica has all below every high watermark that a leader had. Where both sets are
-empty, the same holds for the last known ones that no fault has robbed: they were in sync when they left. Dead processes
-count as well: what they may lead with is in their page caches.
+Each replica in the ISR or ELR has all records below every high watermark that a leader had. If both sets are empty,
+the same holds for the last known ELR, except replicas that a fault has made lose bytes. Stopped processes count as
+well: their page caches hold what they may lead with.
 
-The check waits while a leader knows a newer state of its partition than all images here. The winner of an
-unclean election has all records, too, because the fault model leaves one replica with all of them.
+The check waits while a leader has a newer partition epoch than all images here. The winner of an unclean election
+has all records too, because the fault model always leaves one replica with all of them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ __all__ = ["EligibleReplicas"]
 
 
 class EligibleReplicas:
-    """The highest high watermark that a leader of each partition had."""
+    """The check of replicas that may become leader. Keeps the highest high watermark that a leader of each partition
+    had.
+    """
 
     def __init__(self, newest: NewestMetadata, replicas: ReplicaBytes) -> None:
         self._newest = newest
         self._replicas = replicas
         self._committed: dict[TopicIdPartition, int] = {}
         self._changed: dict[TopicIdPartition, None] = {}
-        """Partitions whose metadata has changed since the last look."""
+        """Partitions whose metadata has changed since the last check."""
         self.eligible_seen = self.last_known_seen = 0
         newest.on_change.append(self._on_change)
 
@@ -38,7 +40,7 @@ class EligibleReplicas:
         self._changed[key] = None
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Check the partitions that have changed. Raises `SafetyViolation`."""
+        """Check the partitions whose metadata has changed. Raises `SafetyViolation`."""
         ahead: dict[TopicIdPartition, int] = {}
         for each in hosted:
             partition = each.partition
@@ -62,7 +64,7 @@ class EligibleReplicas:
                     self._check(key, image)
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Check all partitions."""
+        """Check all partitions. Raises `SafetyViolation`."""
         image = self._newest.image
         for topic_id, topic in ({} if image is None else image.topics_by_id).items():
             for index in topic.partitions:

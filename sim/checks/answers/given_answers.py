@@ -1,6 +1,7 @@
-"""All checks of answers, put together: the APIs that each listens to, and the state that they share. PURE.
+"""All checks of answers: which API each one listens to, and the state that they share. PURE.
 
-They begin when the run says so: in runs that break the fault model on purpose, promises may be broken as well.
+They start when `begin` is called. Runs that break the fault model on purpose leave it out, since guarantees may be
+broken there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["GivenAnswers"]
 
 
 class GivenAnswers:
-    """The listeners to answers, and the check of replicas that may lead."""
+    """All checks of answers, and the check of replicas that may become leader."""
 
     def __init__(self, processes: Processes) -> None:
         self.newest = NewestMetadata(processes)
@@ -41,7 +42,7 @@ class GivenAnswers:
         self._has_begun = False
 
     def begin(self, tap: Wiretap, served: ServedRecords, atlas: FaultAtlas) -> None:
-        """Listen from now on. `atlas` has the rot of the run."""
+        """Start the checks. `atlas` has the replicas whose bytes the run has damaged."""
         self._has_begun = True
         self.replicas.atlas = atlas
         self.replicas.watch_losses()
@@ -55,12 +56,12 @@ class GivenAnswers:
         tap.listen(ApiKey.WRITE_TXN_MARKERS, self.markers)
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Check the replicas that may lead. Raises `SafetyViolation`."""
+        """Check the replicas that may become leader, of partitions that have changed. Raises `SafetyViolation`."""
         if self._has_begun:
             self.eligible.look(hosted)
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Check all replicas that may lead."""
+        """Check the replicas that may become leader, of all partitions. Raises `SafetyViolation`."""
         if self._has_begun:
             self.eligible.look_at_all(hosted)
 

@@ -1,13 +1,13 @@
-"""Records that a broker reports as committed, against the logs of all replicas in sync. PURE.
+"""Check of committed records: when a broker reports records as committed, all in-sync replicas have them. PURE.
 
-A client that hears of a committed record may rely on it. So the record is then in the page cache of every
-replica in the ISR, also of a dead process. It is on the platter as far as `flush.messages` demands. The ISR is
-that of the newest metadata that any node has. A replica that has joined since the decision has the record as
-well, because it joins when it has all committed records. Replicas that a fault has robbed are left out
-(`replica_bytes`). Unclean elections change nothing: the fault model leaves one replica that has all
-(`sim.storm.storm`), and that one has to win.
+A client may rely on a record that was reported as committed. So the record must then be in the page cache of every
+replica in the ISR, even if its process is down. It must be synced as far as `flush.messages` demands. The ISR is
+taken from the newest metadata that any node has. A replica that joined the ISR after the commit has the record as
+well, because it joins only with all committed records. Replicas that a fault has made lose bytes are left out
+(`replica_bytes`). Unclean elections make no exception: the fault model leaves one replica with all records
+(`sim.storm.storm`), which must win.
 
-A partition's state is judged once for each offset and each change of its metadata.
+Each partition is checked once for each offset and each change of its metadata.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sim.history import SafetyViolation
 __all__ = ["HeldRecords"]
 
 CONFIGS_SETTLE_SECONDS = 30.0
-"""The time after which all brokers in sync know of a changed configuration."""
+"""The time in seconds after which all in-sync brokers have applied a changed configuration."""
 
 
 class HeldRecords:
-    """The records that were checked already, by partition."""
+    """The check of committed records, with the offset up to which each partition was already checked."""
 
     def __init__(self, processes: Processes, newest: NewestMetadata, replicas: ReplicaBytes) -> None:
         self._processes = processes
@@ -37,7 +37,7 @@ class HeldRecords:
         self.judged = 0
 
     def check(self, key: TopicIdPartition, end_offset: int, told: str) -> None:
-        """Check that all in sync have all below `end_offset`, which a broker reports as committed.
+        """Check that all in-sync replicas have all records below `end_offset`, which a broker reports as committed.
 
         `told` is the beginning of the error's text. Raises `SafetyViolation`.
         """
@@ -58,7 +58,7 @@ class HeldRecords:
             self._judged[key] = partition, end_offset
 
     def _short(self, key: TopicIdPartition, partition: PartitionImage, end_offset: int) -> str | None:
-        """Describe a replica in sync that lacks records below this offset; None if there is none."""
+        """Describe an in-sync replica that lacks records below this offset; None if there is none."""
         for broker_id in partition.isr:
             if self.replicas.end_offset(broker_id, key) >= end_offset:
                 continue
@@ -68,8 +68,8 @@ class HeldRecords:
         return self._unsynced(key, partition, end_offset)
 
     def _unsynced(self, key: TopicIdPartition, partition: PartitionImage, end_offset: int) -> str | None:
-        """Describe an in-sync replica that has not synced as many records as `flush.messages` demands; None if
-        there is none.
+        """Describe an in-sync replica that has synced fewer records than `flush.messages` demands; None if there is
+        none.
         """
         if self._processes.world.now - self.newest.configs_changed_at < CONFIGS_SETTLE_SECONDS:
             return None
@@ -86,7 +86,7 @@ class HeldRecords:
         return None
 
     def holders(self, key: TopicIdPartition, end_offset: int) -> int:
-        """Count the replicas that have all below this offset, or had it before a fault."""
+        """Count the replicas that have all records below this offset, or had them before a fault."""
         partition = self.newest.partition(key)
         return sum(
             self.replicas.end_offset(broker_id, key) >= end_offset or self.replicas.has_lost(broker_id, key)

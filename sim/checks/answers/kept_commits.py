@@ -1,7 +1,7 @@
-"""Answers to OffsetCommit and TxnOffsetCommit, against the log of the coordinator that gives them. PURE.
+"""Check of OffsetCommit and TxnOffsetCommit: an acknowledged commit is in the coordinator's log. PURE.
 
-A commit that is answered was appended since the request was sent, for that group and partition, with that offset. In
-a transaction it has the producer's id and epoch. It lies below the high watermark, and all in-sync replicas have it.
+Its record was appended after the request was sent, for the same group and partition and with the same offset. In a
+transaction it has the producer's id and epoch. It is below the high watermark, and all in-sync replicas have it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["KeptCommits"]
 _UNREADABLE = (KafkaError, ProtocolError, CorruptBatch)
 
 TOPIC_IDS_SINCE = 10
-"""The version of OffsetCommit from which on topics have ids in place of names."""
+"""The version of OffsetCommit from which topics have ids instead of names."""
 
 Written = dict[tuple[str, int], list[tuple[int, int]]]
-"""Log offset and committed offset of each record about a topic's partition."""
+"""By (topic, partition): (log offset of the record, committed offset) of each commit."""
 
 
 class KeptCommits:
@@ -44,7 +44,9 @@ class KeptCommits:
         self.seen = 0
 
     def asked(self, exchange: Exchange) -> bool:
-        """Note where the coordinator's log ends."""
+        """Record where the log of the group's coordinator ends. Returns False if this broker coordinates no such
+        group.
+        """
         found = self._processes.at(exchange.conn.peer)
         broker = None if found is None else found[1].broker
         if found is None or broker is None:
@@ -56,7 +58,7 @@ class KeptCommits:
         return tail is not None
 
     def answered(self, exchange: Exchange, answer: object) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the offsets that the answer acknowledges. Raises `SafetyViolation`."""
         assert isinstance(answer, (OffsetCommitResponse, TxnOffsetCommitResponse))
         found, shard, tail = exchange.memo
         if self._processes.at(exchange.conn.peer) != found or not shard.partition.is_leader:
@@ -102,7 +104,9 @@ class KeptCommits:
     def _end_of(
         where: str, key: tuple[str, int], offsets: Mapping[tuple[str, int], int], written: Written
     ) -> int:
-        """Find the offset behind the first record that keeps this commit. 0 for a topic that is gone since."""
+        """Return the offset after the first record of this commit; 0 if its topic has been deleted. Raises
+        `SafetyViolation`.
+        """
         if key not in offsets:
             return 0
         found = [at for at, offset in written.get(key, ()) if offset == offsets[key]]
@@ -120,7 +124,7 @@ def _name(topic: OffsetCommitResponseTopic | TxnOffsetCommitResponseTopic, names
 
 
 def _written(tail: Tail, exchange: Exchange) -> Written | None:
-    """Read the offsets that the group has committed since; None where the log was cut or cleaned."""
+    """Read the offsets that the group has committed since the request; None if the log was truncated or cleaned since."""
     batches = tail.appended()
     if batches is None:
         return None
@@ -143,7 +147,7 @@ def _written(tail: Tail, exchange: Exchange) -> Written | None:
 
 
 def _is_of(exchange: Exchange, header: BatchHeader) -> bool:
-    """True if this request may have written the batch."""
+    """True if the batch may have been written by this request."""
     if exchange.api != ApiKey.TXN_OFFSET_COMMIT:
         return not header.attributes & TRANSACTIONAL_MASK
     request = exchange.request

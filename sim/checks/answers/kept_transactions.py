@@ -1,13 +1,13 @@
-"""Answers of transaction coordinators, against their logs. PURE.
+"""Check of transaction coordinators: each state that an answer reports is in the coordinator's log. PURE.
 
-| answer | its log has, below the high watermark and with all in sync |
+| answer | record below the high watermark, at all in-sync replicas |
 | --- | --- |
 | InitProducerId | the id and the epoch |
 | AddPartitionsToTxn, AddOffsetsToTxn | an open transaction with the partitions |
 | EndTxn | that outcome |
 
-A request may repeat an earlier one. So a record from before the request is enough where the coordinator knew of it when
-the request was sent. Questions that only verify a partition change nothing.
+A request may repeat an earlier one. So an older record is enough if the coordinator had it when the request was
+sent. Requests that only verify a partition change nothing.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _UNREADABLE = (KafkaError, ProtocolError, CorruptBatch)
 _COMMITTED = (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
 _ABORTED = (TransactionStatus.PREPARE_ABORT, TransactionStatus.COMPLETE_ABORT)
 BATCHES_SINCE = 4
-"""The version from which on AddPartitionsToTxn has several transactions."""
+"""The version from which AddPartitionsToTxn may have several transactions."""
 
 
 @attrs.frozen
 class _Asked:
-    """A coordinator when it was asked about a transactional id."""
+    """The state of a coordinator when it received a request with a transactional id."""
 
     shard: TransactionShard
     tail: Tail
@@ -60,7 +60,7 @@ class _Asked:
 
 
 class KeptTransactions:
-    """The check of requests that transaction coordinators decide."""
+    """The check of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn."""
 
     def __init__(self, processes: Processes, held: HeldRecords) -> None:
         self._processes = processes
@@ -68,7 +68,7 @@ class KeptTransactions:
         self.seen = 0
 
     def asked(self, exchange: Exchange) -> bool:
-        """Note the coordinators' logs and what they know."""
+        """Record the coordinators' log ends and their present transactions. Returns False if no coordinator was found."""
         found = self._processes.at(exchange.conn.peer)
         if found is None or found[1].broker is None:
             return False
@@ -81,7 +81,7 @@ class KeptTransactions:
         return bool(memo)
 
     def answered(self, exchange: Exchange, answer: object) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the change that the answer acknowledges. Raises `SafetyViolation`."""
         found, memo = exchange.memo
         if self._processes.at(exchange.conn.peer) != found:
             return
@@ -102,7 +102,7 @@ class KeptTransactions:
         self, where: str, asked: _Asked, wanted: _Wanted, written: list[tuple[int, TransactionLogValue]]
     ) -> None:
         if asked.known is not None and wanted.was_known(asked.known):
-            return  # a record since then may hold it, too, for another request: the answer need not wait for that one
+            return  # A later record may have this state too, for another request; the answer need not wait for that record.
         at = next((offset for offset, value in written if wanted.is_kept_by(value)), None)
         if at is None:
             raise SafetyViolation(f"{where} has answered {wanted.told}, and its log has no such record")
@@ -119,7 +119,7 @@ class KeptTransactions:
 
 @attrs.frozen
 class _Wanted:
-    """The state that an answer promises. Empty fields do not matter."""
+    """The transaction state that an answer reports. Empty fields are not checked."""
 
     told: str
     producer_id: int
@@ -128,7 +128,7 @@ class _Wanted:
     partitions: frozenset[tuple[str, int]] = frozenset()
 
     def is_kept_by(self, value: TransactionLogValue) -> bool:
-        """True if this record keeps the promise."""
+        """True if this log record has the reported state."""
         ids = (value.producer_id, value.previous_producer_id, value.next_producer_id)
         epochs = (value.producer_epoch, value.next_producer_epoch)
         there = {
@@ -144,7 +144,7 @@ class _Wanted:
         )
 
     def was_known(self, known: Transaction) -> bool:
-        """True if the coordinator already knew the promised state."""
+        """True if the coordinator already had the reported state."""
         ids = (known.producer_id, known.previous_producer_id, known.next_producer_id)
         epochs = (known.producer_epoch, known.next_producer_epoch)
         return (
@@ -177,12 +177,12 @@ def _ask(node: Node, transactional_id: str) -> _Asked | None:
     if shard is None or runtime is None or shard.is_stopped:
         return None
     tail = Tail.of(shard.partition.log)
-    # The newest state, which need not be committed: its records lie before the tail.
+    # The newest state, committed or not: its records precede the recorded log end.
     return None if tail is None else _Asked(shard, tail, runtime.state.transactions.get(transactional_id))
 
 
 def _promised(exchange: Exchange, answer: object, node: Node) -> Iterator[tuple[str, _Wanted]]:
-    """Yield the transactional ids about which an answer promises something, and the promise."""
+    """Yield (transactional id, reported state) for each part of an answer that reports success."""
     request = exchange.request
     if isinstance(answer, InitProducerIdResponse):
         if not answer.error_code:
@@ -238,7 +238,9 @@ def _opened(producer_id: int, partitions: set[tuple[str, int]]) -> _Wanted:
 
 
 def _written(tail: Tail, transactional_id: str) -> list[tuple[int, TransactionLogValue]] | None:
-    """Read the states of a transactional id that were appended since; None where the log was cut or cleaned."""
+    """Read the states of a transactional id that were appended since the request; None if the log was truncated or
+    cleaned since.
+    """
     batches = tail.appended()
     if batches is None:
         return None

@@ -1,4 +1,4 @@
-"""The batches and records that were appended to a log since a moment, read from the bytes of its segments. PURE."""
+"""Reader of the batches that were appended to a log after a given moment, from the bytes of its segments. PURE."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tail:
 
     @classmethod
     def of(cls, log: PartitionLog) -> Tail | None:
-        """Note the present end; None for a log that is closed or offline."""
+        """Record the present end of the log; None if the log is closed or offline."""
         if log.offline or log.is_closed:
             return None
         file = log.segments[-1].file
@@ -38,7 +38,9 @@ class Tail:
         return cls(log, log.truncations, file, len(file.content))
 
     def appended(self) -> list[tuple[BatchHeader, bytes]] | None:
-        """List the batches behind it. None where the log was cut, closed or cleaned since, or a disk has damaged it."""
+        """List (header, bytes) of each batch after the recorded end. None if the log was truncated, closed, cleaned or
+        damaged since.
+        """
         log = self.log
         if log.offline or log.is_closed or log.truncations != self.truncations:
             return None
@@ -62,9 +64,10 @@ def transaction_states(
     batches: Sequence[tuple[BatchHeader, bytes]],
     transactional_id: str | None = None,
 ) -> Iterator[tuple[int, str, TransactionLogValue]]:
-    """Yield offset, transactional id and state of each record of a coordinator of transactions; tombstones are left out.
+    """Yield (offset, transactional id, state) for each record of a transaction coordinator, without tombstones.
 
-    With a `transactional_id`, only its states are decoded. Raises `KafkaError`, `ProtocolError` and `CorruptBatch` for bytes that cannot be read.
+    With `transactional_id`, only the states of that id are decoded. Raises `KafkaError`, `ProtocolError` and
+    `CorruptBatch` for bytes that cannot be read.
     """
     for header, batch in batches:
         if header.is_control:

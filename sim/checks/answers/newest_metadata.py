@@ -1,7 +1,7 @@
 """The newest committed metadata that any node has, and the last changes in it. PURE.
 
-All images are of one log, so the image with the highest offset has everything that others have. A node may answer
-from an image that was not seen here yet, so `refresh` asks all nodes.
+All images are states of the same metadata log, so the image with the highest offset is the newest. A node may
+answer by an image that was not recorded here yet, so `refresh` reads those of all nodes.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ __all__ = ["NewestMetadata"]
 
 
 class NewestMetadata:
-    """The newest image. `see` is shown each image that a node publishes."""
+    """The newest metadata image. `see` is called with each image that a node publishes."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self.image: MetadataImage | None = None
         self.configs_changed_at = float("-inf")
-        """When some configuration was changed last, by virtual time."""
+        """The virtual time in seconds at which any configuration last changed."""
         self._fenced_at: dict[int, int] = {}
-        """The offset of the image that last showed this broker as fenced or registered anew."""
+        """By broker id: the offset of the last image that showed the broker as fenced or newly registered."""
         self.on_change: list[Callable[[TopicIdPartition, PartitionImage], None]] = []
         """Called with each partition that is new or has changed."""
 
     def refresh(self) -> None:
-        """Take over the image of each living node, if it is newer."""
+        """Read the images of all living nodes, and adopt the newest."""
         for _, node in self._processes.living():
             if node.metadata is not None:
                 self.see(node.metadata.committed_image, None)
 
     def see(self, image: MetadataImage, delta: MetadataDelta | None) -> None:
-        """Take over an image, if it is newer. `delta` has all changes since the node's last one; None: not known."""
+        """Adopt an image if it is newer. `delta` has the changes since the node's previous image; None if these are
+        unknown.
+        """
         before = self.image
         if before is not None and image.offset <= before.offset:
             return
@@ -71,17 +73,17 @@ class NewestMetadata:
                 listener(TopicIdPartition(topic_id, index), partition)
 
     def partition(self, key: TopicIdPartition) -> PartitionImage | None:
-        """Find a partition that is not deleted."""
+        """Return the newest image of a partition; None if it is deleted."""
         topic = None if self.image is None else self.image.topics_by_id.get(key.topic_id)
         return None if topic is None else topic.partitions.get(key.partition)
 
     def name(self, key: TopicIdPartition) -> str | None:
-        """Return `topic-number`, as directories have it; None for a deleted topic."""
+        """Return `topic-partition`, as log directories are named; None for a deleted topic."""
         topic = None if self.image is None else self.image.topics_by_id.get(key.topic_id)
         return None if topic is None else f"{topic.name}-{key.partition}"
 
     def was_active_since(self, broker_id: int, offset: int) -> bool:
-        """True if no image behind `offset` shows this broker as fenced or registered anew."""
+        """True if no image after `offset` shows this broker as fenced or newly registered."""
         return (
             self.image is not None
             and broker_id in self.image.brokers

@@ -1,9 +1,9 @@
-"""The first and end offsets of all brokers' replicas by their bytes, also of dead processes, and the losses by
+"""The start and end offsets of all replicas, read from their bytes on disk even if the process is down; and losses by
 faults. PURE.
 
-A machine that loses its power loses what it had not synced, and one whose device is replaced loses everything. Its
-broker stays in sync or eligible until it registers again, and lacks records meanwhile, because of a fault
-(`was_robbed`). A replica that has had rot is never checked.
+A machine that loses power loses unsynced bytes; a machine whose disk is replaced loses all. Its broker stays in the
+ISR or ELR until it registers again, although it lacks records by then (`was_robbed`). A replica with damaged bytes
+is never checked.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ NOWHERE = -1
 
 @attrs.frozen
 class _Loss:
-    """A replica that has lost bytes. `broker_epoch` is the newest with which its broker can have been registered."""
+    """A replica that has lost bytes by a fault. `broker_epoch` is the newest epoch that its broker may have had
+    before.
+    """
 
     broker_epoch: int
     takes_synced: bool
-    """True if synced bytes are gone, too."""
+    """True if it has lost synced bytes too."""
 
 
 class ReplicaBytes:
-    """The replicas by broker id and partition."""
+    """Start and end offsets, and losses, by broker id and partition."""
 
     def __init__(self, processes: Processes, newest: NewestMetadata) -> None:
         self._processes = processes
@@ -50,20 +52,22 @@ class ReplicaBytes:
         self._durable = StoredLogs(is_durable=True)
         self._losses: dict[tuple[int, str], _Loss] = {}
         self.atlas = FaultAtlas()
-        """The rot of the run: the storm's."""
+        """The replicas whose bytes the storm has damaged."""
         self.all_is_synced = processes.cluster.shape.syncs_all
-        """True if all brokers sync before they acknowledge: then only synced bytes count."""
+        """True if all brokers sync before they acknowledge, so that only lost synced bytes count."""
         newest.on_change.append(self._forgive)
 
     def watch_losses(self) -> None:
-        """Note from now on the losses of page caches and devices."""
+        """Record from now on which replicas lose bytes with a page cache or a disk."""
         for broker_id, member in self._brokers.items():
             self._watch_disk(broker_id, member, self._processes.world.machine(member.name).disk)
 
-    # --- ends and starts
+    # -- ends and starts
 
     def end_offset(self, broker_id: int, key: TopicIdPartition, *, is_durable: bool = False) -> int:
-        """Find the offset up to which a replica has all, in the page cache or on the platter; -1 without a log."""
+        """Return the end offset of a replica's log, in the page cache or, with `is_durable`, on the disk; -1 without a
+        log.
+        """
         member, name = self._brokers[broker_id], self._newest.name(key)
         disk = self._processes.world.machine(member.name).disk
         path = None if name is None else self._path(member, disk, name)
@@ -73,7 +77,7 @@ class ReplicaBytes:
         return logs.end_offset(disk, path)
 
     def start_offset(self, broker_id: int, key: TopicIdPartition) -> int:
-        """Find the offset at which a replica would begin after a restart: by its checkpoint, or its first segment."""
+        """Return the log start offset after a restart, by the checkpoint or the first segment; -1 without a log."""
         member, name = self._brokers[broker_id], self._newest.name(key)
         disk = self._processes.world.machine(member.name).disk
         path = None if name is None else self._path(member, disk, name)
@@ -89,7 +93,9 @@ class ReplicaBytes:
         return start
 
     def reach(self, broker_id: int, key: TopicIdPartition) -> int:
-        """Find the offset below which a replica lacks nothing: its end, or its start where it is empty."""
+        """Return the offset below which a replica lacks nothing: its end offset, or its start offset if that is
+        higher.
+        """
         end_offset = self.end_offset(broker_id, key)
         hosted = self.hosted(broker_id, key)
         if hosted is not None:
@@ -97,12 +103,12 @@ class ReplicaBytes:
         return max(end_offset, self.start_offset(broker_id, key))
 
     def living(self, broker_id: int) -> Broker | None:
-        """Return the broker of the living process with this id."""
+        """Return the broker of this id's present process; None if it is down."""
         found = self._processes.named(self._brokers[broker_id].name) if broker_id in self._brokers else None
         return None if found is None else found[1].broker
 
     def hosted(self, broker_id: int, key: TopicIdPartition) -> Partition | None:
-        """Return the partition in the broker's living process."""
+        """Return the partition in the broker's present process; None if it has none."""
         broker = self.living(broker_id)
         return None if broker is None else broker.hosted.partition(key.topic_id, key.partition)
 
@@ -116,9 +122,9 @@ class ReplicaBytes:
     # --- losses
 
     def was_robbed(self, broker_id: int, key: TopicIdPartition, *, also_of_synced: bool = False) -> bool:
-        """True if a fault took bytes of this replica, and the metadata cannot show that yet.
+        """True if a fault has removed bytes of this replica, and its broker has not registered since.
 
-        With `also_of_synced` only faults count that take synced bytes.
+        With `also_of_synced` only losses of synced bytes count.
         """
         name = self._newest.name(key)
         if name is None or broker_id not in self._brokers:
@@ -131,7 +137,7 @@ class ReplicaBytes:
         return self._registered_epoch(broker_id) <= loss.broker_epoch
 
     def has_lost(self, broker_id: int, key: TopicIdPartition) -> bool:
-        """True if a fault took bytes of this replica since it was in sync."""
+        """True if a fault has removed bytes of this replica since it was last in the ISR."""
         loss = self._losses.get((broker_id, str(self._newest.name(key))))
         counts = loss is not None and (loss.takes_synced or not self.all_is_synced)
         return counts or self.was_robbed(broker_id, key)
@@ -142,7 +148,7 @@ class ReplicaBytes:
         return -1 if known is None else known.epoch
 
     def _forgive(self, key: TopicIdPartition, partition: PartitionImage) -> None:
-        """Forget the losses of replicas that have joined the ISR since."""
+        """Forget the losses of replicas that have joined the ISR again."""
         if not self._losses:
             return
         name = self._newest.name(key)
@@ -172,12 +178,13 @@ class ReplicaBytes:
         disk.before_loss = before_loss
 
     def _replicas(self, member: Member, disk: SimDisk) -> Iterator[tuple[str, str, int, int]]:
-        """Yield name, path, and the ends in the page cache and on the platter, of each replica."""
+        """Yield (name, path, end offset in the page cache, end offset on the disk) for each replica."""
         for root in member.config.log_dirs:
             for name, node in disk.in_cache(root).items():
                 if isinstance(node, Folder) and name.rpartition("-")[2].isdigit():
                     path = f"{root}/{name}"
                     durable = self._durable.end_offset(disk, path)
                     if any(isinstance(each, Inode) and each.lost for each in node.entries.values()):
-                        durable = NOWHERE  # a sync has failed: the bytes that it left out become zeros
+                        # A sync has failed: the kernel dropped pages, which will read as zeros.
+                        durable = NOWHERE
                     yield name, path, self._cached.end_offset(disk, path), durable

@@ -1,7 +1,7 @@
-"""Consumers get no record at or beyond the high watermark of the replica that serves them. PURE.
+"""Check of Fetch: consumers get no record at or beyond the high watermark of the replica that serves them. PURE.
 
-A read of committed records alone ends at the last stable offset. Answers are looked at when they are sent. The high
-watermark has perhaps grown since the answer was made, so the highest one of the process counts.
+A read_committed fetch ends at the last stable offset. Answers are checked when they are sent. The high watermark
+may have changed since the answer was made, so the highest one of the process counts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ READ_COMMITTED = 1
 
 
 def is_replica(request: FetchRequest) -> bool:
-    """True if a replica fetches, and no consumer."""
+    """True if the sender is a replica, and False for a consumer."""
     return request.replica_id >= 0 or request.replica_state.replica_id >= 0
 
 
 @attrs.define
 class _Highest:
-    """The highest offsets up to which a process could serve a partition."""
+    """The highest offsets up to which a process could serve a partition so far."""
 
     high_watermark: int = 0
     last_stable_offset: int = 0
@@ -47,14 +47,14 @@ class ServedRecords:
         self._highest: dict[tuple[str, TopicIdPartition], tuple[Node, _Highest]] = {}
         self.batches_seen = 0
         self.held: HeldRecords | None = None
-        """If set, high watermarks in answers are held against all replicas in sync."""
+        """If set, all in-sync replicas must have the records below each high watermark in an answer."""
 
     def asked(self, exchange: Exchange) -> bool:
-        """Note a consumer's request."""
+        """Return True for a request of a consumer, whose answer is then checked."""
         return not is_replica(exchange.request)
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check the records that the answer returns. Raises `SafetyViolation`."""
         assert isinstance(answer, FetchResponse)
         serving = self._processes.at(exchange.conn.peer)
         if serving is None or serving[1].broker is None:
@@ -91,13 +91,13 @@ class ServedRecords:
                     )
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Record the offsets of all replicas."""
+        """Record the high watermark and last stable offset of all replicas."""
         for each in moved_of(hosted):
             log = each.partition.log
             self._note(each.member.name, each.node, each.key, log.high_watermark, log.last_stable_offset)
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Do nothing: answers are looked at as they are sent."""
+        """Do nothing: answers are checked when they are sent."""
 
     def _note(
         self, who: str, node: Node, key: TopicIdPartition, high_watermark: int, last_stable_offset: int
@@ -112,7 +112,7 @@ class ServedRecords:
 
 
 def end_of(records: Any) -> int:
-    """Find the offset behind the last whole batch; -1 for none. Damaged bytes end there."""
+    """Return the offset after the last complete batch; -1 if there is none. Damaged bytes count as the end."""
     end_offset = -1
     try:
         for _, header in iter_batches(records or b""):

@@ -1,11 +1,12 @@
-"""Markers of transactions between brokers, against the decision and against the logs that they end in. PURE.
+"""Check of WriteTxnMarkers: each marker agrees with its coordinator's decision, and is in its partition's log. PURE.
 
-1. A coordinator asks for markers that it has decided: with that producer, epoch and outcome, in partitions of that
-   transaction. The decision is in its log, below the high watermark, and all in sync have it.
-2. A marker that is answered was appended since it was asked for, and all in sync have it.
+1. A coordinator requests only markers that it has decided: for that producer, epoch, outcome and partitions. The
+   decision is in its log, below the high watermark, and all in-sync replicas have it.
+2. An acknowledged marker was appended after the request, and all in-sync replicas have it.
 
-Markers for partitions of the coordinator's own broker use no connection; the first rule sees their decisions with those of
-other partitions. The offsets of groups are settled by their coordinator, which need not write a marker twice.
+Markers to partitions on the coordinator's own broker use no connection, so rule 1 sees such a decision only with
+other partitions. `__consumer_offsets` is left out of rule 2, since group coordinators need not write a marker
+twice.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Decision:
 
 @attrs.define
 class _Read:
-    """The decisions of a log, by producer id, up to a place in it."""
+    """The decisions in a coordinator's log, by producer id. `tail` is how far the log was read."""
 
     tail: Tail | None
     decisions: dict[int, list[_Decision]] = attrs.Factory(dict)
@@ -61,7 +62,9 @@ class WrittenMarkers:
         self.decisions_seen = self.markers_seen = 0
 
     def asked(self, exchange: Exchange) -> bool:
-        """Check the decision of a coordinator, and note the logs of the partitions. Raises `SafetyViolation`."""
+        """Check the decision behind each requested marker, and record the ends of the partitions' logs. Raises
+        `SafetyViolation`.
+        """
         assert exchange.api == ApiKey.WRITE_TXN_MARKERS
         sender = self._processes.at(exchange.conn)
         if sender is not None and sender[1].broker is not None:
@@ -95,7 +98,7 @@ class WrittenMarkers:
                 return
             known += [(log, each) for each in decisions.get(marker.producer_id, ())]
         if not known:
-            return  # another coordinator leads by now, and this request lay in its connection
+            return  # by now another coordinator leads; this request was delayed on its connection
         wanted = {(topic.name, index) for topic in marker.topics for index in topic.partition_indexes}
         told = (
             f"markers: {who} asks for {'commit' if marker.transaction_result else 'abort'} of producer "
@@ -120,8 +123,8 @@ class WrittenMarkers:
         self._held.check(key, decision.offset + 1, f"{told}, decided below")
 
     def _decisions(self, log: PartitionLog) -> dict[int, list[_Decision]] | None:
-        """Read the decisions of a log, where possible from the place of the last read. None if the log cannot
-        be read.
+        """Read the decisions of a log, by producer id; continues after the last read if possible. None if the log is
+        unreadable.
         """
         if log.offline or log.is_closed:
             return None
@@ -141,7 +144,7 @@ class WrittenMarkers:
         return read.decisions
 
     def answered(self, exchange: Exchange, answer: object) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check that each acknowledged marker was appended to its partition's log. Raises `SafetyViolation`."""
         assert isinstance(answer, WriteTxnMarkersResponse)
         found, tails = exchange.memo
         if self._processes.at(exchange.conn.peer) != found:

@@ -1,1 +1,1 @@
-"""Checks of the state that nodes derive from logs, against folds of these logs."""
+"""Checks of the state that nodes derive from their logs: it must equal a model built from the same log."""

@@ -1,7 +1,7 @@
-"""Consumer groups as a coordinator knows them, against the fold of their records. PURE.
+"""Comparison of a coordinator's consumer groups with a model built from its log. PURE.
 
-The coordinator keeps counts up to date as members change. Here they are computed from all members: owners of partitions,
-instance ids, the members that name a topic, a pattern or an assignor.
+The coordinator updates some counts as members change. The model computes them from all members: owners of
+partitions, instance ids, and the number of members that name each topic, pattern or assignor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ STATES = {0: "STABLE", 1: "UNREVOKED_PARTITIONS", 2: "UNRELEASED_PARTITIONS"}
 
 
 def consumers_difference(fold: ConsumersFold, state: GroupsState) -> str | None:
-    """Describe the first difference between the consumer groups of a coordinator and its log, in words."""
+    """Describe the first difference between a coordinator's consumer groups and the model of its log; None if they are
+    equal.
+    """
     groups = dict(state.consumers.items())
     if {*groups} != {*fold.groups}:
         return f"the consumer groups {sorted(groups)}, and its log says {sorted(fold.groups)}"

@@ -1,13 +1,14 @@
-"""The state that a log derives from its batches, against a scan of them: leader epochs, producers, indexes. PURE.
+"""Check of the state that a log derives from its batches: leader epochs, producers, indexes must agree with the
+batches. PURE.
 
-1. Each batch has the leader epoch that the log knows for its offset.
-2. The producers that a log knows are those of its batches, each with its last five batches. A producer whose batches
-   were all deleted may be known still, and a producer that was silent for long may be forgotten. Compaction removes
-   batches, but never the last one of a producer.
+1. Each batch has the leader epoch that the log's epoch cache has for its offset.
+2. The producer state has the producers of the batches, each with its last five batches. A producer whose batches
+   were all deleted may remain, and a producer that was idle for long may be missing. Compaction removes batches,
+   but never a producer's last one.
 3. Each entry of an index names a batch of the segment, with its last offset. Each entry of a time index names the
-   batch that was the newest one up to it.
+   batch with the largest timestamp so far.
 
-A look scans one log by chance.
+Each check scans one log, with probability `SCAN`.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from sim.machine.platter import Inode
 __all__ = ["DerivedState"]
 
 SCAN = 0.05
-"""The probability that a look scans the log of one replica."""
+"""The probability that a check scans the log of a random replica."""
 CLOCKS_OFF_MS = 7_200_000
-"""A bound for the difference between two clocks of a run."""
+"""The largest difference between two clocks of a run, in milliseconds."""
 _FIELDS = 4
-"""The count of numbers that a producer's entry has for each batch."""
+"""How many numbers a producer's entry has for each batch."""
 
 
 @attrs.define
 class _Scan:
-    """A log's segments with their batches and the places of these."""
+    """A log's segments, each with (position, header) of its batches."""
 
     segments: list[tuple[Segment, list[tuple[int, BatchHeader]]]]
 
     @classmethod
     def of(cls, log: PartitionLog) -> _Scan | None:
-        """Scan a log; None where a disk has damaged the batches."""
+        """Scan a log; None if a disk has damaged its batches."""
         found = []
         for segment in log.segments:
             assert isinstance(segment.file, SimFile)
@@ -64,7 +65,7 @@ class _Scan:
                 yield header
 
     def with_markers(self) -> Iterator[tuple[BatchHeader, bytes | None]]:
-        """Yield each header, and the bytes of control batches."""
+        """Yield (header, bytes) of each batch; the bytes are None unless it is a control batch."""
         for segment, batches in self.segments:
             assert isinstance(segment.file, SimFile)
             for position, header in batches:
@@ -73,7 +74,7 @@ class _Scan:
 
 
 class DerivedState:
-    """The check that a log's derived state follows from its batches."""
+    """The check that a log's derived state agrees with its batches."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -81,17 +82,17 @@ class DerivedState:
         self.scans = self.entries_seen = self.producers_seen = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Scan one log by chance. Raises `SafetyViolation`."""
+        """Check a random replica's log, with probability `SCAN`. Raises `SafetyViolation`."""
         if hosted and self._random.random() < SCAN:
             self.look_at(self._random.choice(hosted))
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Scan the logs of all replicas."""
+        """Check the logs of all replicas. Raises `SafetyViolation`."""
         for each in hosted:
             self.look_at(each)
 
     def look_at(self, each: Hosted) -> None:
-        """Scan one log. Raises `SafetyViolation`."""
+        """Check one log. Raises `SafetyViolation`."""
         log = each.partition.log
         if log.offline or log.is_closed:
             return
@@ -125,7 +126,7 @@ class DerivedState:
     def _check_producers(self, where: str, log: PartitionLog, scan: _Scan, each: Hosted) -> None:
         state = log.producers.state
         if state is None:
-            return  # it is read from the log at its first use
+            return  # the product reads it from the log at its first use
         scanned = ProducersFold()
         first_offset = log.log_end_offset
         next_offset = None
@@ -139,11 +140,11 @@ class DerivedState:
             self.producers_seen += 1
             known = state.entries.get(producer_id, ProducerEntry(fold.epoch))
             if has_gaps and known.epoch > fold.epoch:
-                continue  # it saw the marker of a newer epoch, whose record the cleaner has removed since
+                continue  # the log also had a marker of a newer epoch, which the cleaner has removed since
             there = list(fold.batches)
             missing = len(there) - len(known.batches) // _FIELDS
             if missing > 0:
-                # The timestamp of the newest batch of which nothing is known.
+                # The timestamp of the newest batch that the producer state lacks.
                 if not self._may_be_forgotten(each, there[missing - 1].timestamp_ms):
                     raise SafetyViolation(
                         f"producers: {where} has forgotten producer {producer_id}, whose last batch ends at "
@@ -159,7 +160,9 @@ class DerivedState:
                 )
 
     def _may_be_forgotten(self, each: Hosted, last_timestamp_ms: int) -> bool:
-        """True if a look may have found that the producer was silent for too long; clocks may have been set since."""
+        """True if the product may have dropped the producer, since it was idle for too long. Clocks may have been set
+        since.
+        """
         broker = each.node.broker
         assert broker is not None
         expiration_ms = min(directory.context.producer_id_expiration_ms for directory in broker.log_dirs)
@@ -200,7 +203,7 @@ class DerivedState:
 
 
 def _newest(headers: Iterable[BatchHeader]) -> Iterator[tuple[int, int]]:
-    """Yield (last offset, timestamp) of each batch that is newer than all before it."""
+    """Yield (last offset, timestamp) of each batch with a larger timestamp than all before it."""
     newest = -1
     for header in headers:
         if header.max_timestamp > newest:
@@ -211,13 +214,14 @@ def _newest(headers: Iterable[BatchHeader]) -> Iterator[tuple[int, int]]:
 def _check_entry(
     where: str, producer_id: int, known: ProducerEntry, scanned: ProducerFold, *, has_gaps: bool
 ) -> None:
-    """Check that epoch and last batches are those of the log; about deleted batches the log may know more.
+    """Check that a producer's epoch and last batches agree with the log. The producer state may also have batches that
+    were deleted.
 
-    A log that has gaps was compacted: of its last five batches some may be older than the known ones.
+    A log with gaps was compacted: some of its last five batches may be older than those in the producer state.
     """
     kept, there = _batches_of(known.batches), list(scanned.batches)
     if scanned.coordinator_epoch >= 0:
-        # A snapshot has one timestamp for a producer: after a marker, the marker's.
+        # A snapshot has one timestamp per producer: after a marker, that of the marker.
         kept = [each._replace(timestamp_ms=0) for each in kept]
         there = [each._replace(timestamp_ms=0) for each in there]
     agree = len(kept) <= BATCHES and kept[len(kept) - len(there) :] == there
@@ -233,12 +237,12 @@ def _check_entry(
 
 
 def _batches_of(fields: Sequence[int]) -> list[FoldedBatch]:
-    """List the batches of an entry's fields."""
+    """Split the numbers of a producer's entry into batches."""
     return [FoldedBatch(*fields[at : at + _FIELDS]) for at in range(0, len(fields), _FIELDS)]
 
 
 def _stored_index(disk: SimDisk, segment: Segment) -> SegmentIndex | None:
-    """Read the index in a segment's files; None unless both files exist."""
+    """Read a segment's index from its two files; None unless both exist."""
     files = disk.in_cache(segment.directory.path)
     names = (segment.name(INDEX_SUFFIX), segment.name(TIME_INDEX_SUFFIX))
     offsets, times = (files.get(name) for name in names)

@@ -1,9 +1,11 @@
-"""Groups as their coordinators know them, against a fold of their partitions of `__consumer_offsets`. PURE.
+"""Check of group coordinators: their state must equal a model built from `__consumer_offsets`. PURE.
 
-A coordinator's state is what its log means up to its end. It has metadata, consumer groups, committed offsets, and offsets that
-wait for the end of a transaction. A pending offset that a later record has overtaken keeps its place, and means nothing.
+A coordinator's state follows from its log. It has the metadata of classic groups, consumer groups, committed
+offsets, and pending offsets, which wait for the end of a transaction. A pending offset that a later commit has
+replaced remains in the state without an effect.
 
-A look compares one coordinator by chance; its log is read on from where it was read last.
+Each look compares a random coordinator, with probability `REPLAY`. The model is kept, so that only new records are
+read.
 """
 
 from __future__ import annotations
@@ -26,19 +28,19 @@ from sim.machine.members import Member
 __all__ = ["GroupStates", "groups_difference"]
 
 REPLAY = 0.1
-"""The probability that a look compares one coordinator."""
+"""The probability that a look compares a random coordinator."""
 
 
 @attrs.define
 class _Followed:
-    """A coordinator's log, and its fold so far."""
+    """A coordinator's log, and the model of all records read so far."""
 
     reader: LogReader
     fold: GroupsFold = attrs.Factory(GroupsFold)
 
 
 class GroupStates:
-    """The check of the group coordinators of all living brokers."""
+    """The check of the group coordinators on all living brokers."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -47,14 +49,14 @@ class GroupStates:
         self.replays = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Compare one coordinator by chance. Raises `SafetyViolation`."""
+        """Compare a random coordinator with its log, with probability `REPLAY`. Raises `SafetyViolation`."""
         if self._random.random() < REPLAY:
             shards = list(self._shards())
             if shards:
                 self._look_at(*self._random.choice(shards))
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Compare all coordinators."""
+        """Compare all coordinators with their logs. Raises `SafetyViolation`."""
         for member, shard in self._shards():
             self._look_at(member, shard)
 
@@ -92,7 +94,7 @@ class GroupStates:
 
 
 def groups_difference(fold: GroupsFold, state: GroupsState) -> str | None:
-    """Describe the difference between a coordinator's state and its log, in words."""
+    """Describe the first difference between a coordinator's state and the model of its log; None if they are equal."""
     metadata = dict(state.metadata.items())
     if metadata != fold.metadata:
         return f"the metadata {metadata}, and its log says {fold.metadata}"

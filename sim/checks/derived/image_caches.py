@@ -1,16 +1,17 @@
-"""The results that each broker derives from its image, checked against the image. PURE.
+"""Check of cached results: what each broker derives from its metadata image must agree with that image. PURE.
 
-A broker keeps results of its image where requests find them fast. Between two steps of its loop, each of them is what
-its image implies. It makes no difference whether the image came record by record or from a snapshot:
+A broker caches results of its image, so that requests find them quickly. Between two steps of its event loop, each
+cached result must follow from the image. It makes no difference whether the image was built record by record or
+from a snapshot. These are checked:
 
-1. The configuration of each hosted log, and of its topic, with all that follows from it.
-2. The hosted replicas, their metadata and their directories. A replica may wait for its log, its disk, or the
+1. The configuration of each topic and each hosted log, and values computed from it.
+2. The hosted replicas, their metadata and their directories. A replica may be waiting for its log, its disk, or the
    controller's confirmation of its directory.
-3. The rates and replicas of throttled replication, the cordoned directories, the age of silent producers.
-4. The tables of quotas, and the accounts that were judged since the last change.
-5. The decisions of the index of ACLs, and the forms of salts.
+3. The rates and replicas of throttled replication, the cordoned directories, the expiration time of idle producers.
+4. The tables of quotas, and the quota accounts that were used since the last change.
+5. The decisions of the ACL index, and how many users have each form of SCRAM salt (`odradek.security.salt_forms`).
 
-The right results come from `sim.checks.folds`. A look skips brokers whose image it knows.
+The expected results come from `sim.checks.folds`. A look skips a broker whose image was already compared.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ from sim.history import SafetyViolation
 __all__ = ["ImageCaches", "right_log_config"]
 
 SHARE = 0.1
-"""The probability that a look compares a broker whose image is new."""
+"""The probability that a look compares a broker with a new image."""
 RULES_ASKED = 8
-"""The ACLs about which a look asks."""
+"""How many ACLs a look tests."""
 BROKER_RESOURCE, TOPIC_RESOURCE = 4, 2
 ELIGIBLE_LEADERS = "eligible.leader.replicas.version"
 CODECS = {"producer": -1, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}
-"""Default levels; a codec at its default has no level of its own."""
+"""Default compression levels. A codec with its default level is represented by None."""
 CORDONED, ALL_DIRECTORIES = "cordoned.log.dirs", "*"
 LOST_DIRECTORY = bytes(15) + b"\x01"
 IP = "ip"
@@ -62,10 +63,10 @@ DAY_MS = 86_400_000
 
 
 class ImageCaches:
-    """The check of all living brokers."""
+    """The check of cached results on all living brokers."""
 
     def __init__(self, processes: Processes, metadata: MetadataReplay) -> None:
-        """`metadata` follows the metadata log."""
+        """Create the check. `metadata` is the check that follows the metadata log."""
         self._processes = processes
         self.metadata = metadata
         self._random = Random(f"{processes.world.seed}/image caches")
@@ -73,7 +74,9 @@ class ImageCaches:
         self.looks = self.logs_seen = self.rules_seen = self.accounts_seen = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Compare brokers with a new image by chance, new processes always. Raises `SafetyViolation`."""
+        """Compare each new process, and each broker with a new image with probability `SHARE`. Raises
+        `SafetyViolation`.
+        """
         for name, broker in self._brokers():
             seen = self._seen.get(name)
             if seen is not None and seen[1] is broker.image and seen[0] is broker:
@@ -82,12 +85,12 @@ class ImageCaches:
                 self._look_at(name, broker)
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Compare all brokers."""
+        """Compare all brokers with their images. Raises `SafetyViolation`."""
         for name, broker in self._brokers():
             self._look_at(name, broker)
 
     def _brokers(self) -> Iterator[tuple[str, Broker]]:
-        """Yield the brokers that apply images: their logs are open."""
+        """Yield (name, broker) of each broker that already applies images, because its logs are open."""
         for member, node in self._processes.living():
             if node.broker is not None and node._lifecycle is not None:
                 yield member.name, node.broker
@@ -100,7 +103,7 @@ class ImageCaches:
 
 
 def _differences(check: ImageCaches, broker: Broker, random: Random) -> Iterator[str]:
-    """Yield the differences from the image, in words."""
+    """Yield each difference between the cached results and the image, in words."""
     layers = _layers(broker)
     yield from _wrong_logs(check, broker, layers)
     yield from _wrong_replicas(broker, check.metadata.newest)
@@ -121,7 +124,7 @@ def _layers(broker: Broker) -> Layers:
 
 
 def right_log_config(settings: Mapping[str, Setting]) -> dict[str, object]:
-    """Compute each attribute of a log's configuration from the values of the topic's keys."""
+    """Compute the expected attributes of a log's configuration from the topic's settings by key."""
     right: dict[str, object] = {key.replace(".", "_"): value for key, value in settings.items()}
     policy, codec = settings["cleanup.policy"], str(settings["compression.type"])
     assert isinstance(policy, tuple)
@@ -207,7 +210,7 @@ def _wrong_replica(
     if named is None:
         yield f"{what} is hosted, and placed elsewhere"
         return
-    # An answer to AlterPartition may overtake the records up to its own: the replica waits for that one.
+    # The answer to an AlterPartition request may overtake its record, so the replica may be ahead of the image.
     if replica.image != named and replica.partition_epoch <= named.partition_epoch:
         yield f"{what} goes by {replica.image}, and its image says {named}"
     owner = log.owner
@@ -226,7 +229,7 @@ def _wrong_replica(
 
 
 def _is_confirmed(broker: Broker, newest: MetadataFold, key: TopicIdPartition, log_dir: LogDir) -> bool:
-    """True if the metadata log names the directory, or has no such replica any more: the broker's image is older."""
+    """True if the newest metadata name this directory, or have no such replica; then the broker's image is older."""
     topic = newest.topics.get(key.topic_id)
     there = None if topic is None else topic.partitions.get(key.partition)
     if there is None or broker.node_id not in there.replicas:
@@ -235,19 +238,19 @@ def _is_confirmed(broker: Broker, newest: MetadataFold, key: TopicIdPartition, l
 
 
 def _may_wait(broker: Broker, key: TopicIdPartition) -> bool:
-    """True if a replica waits for its log to be made, or for room."""
+    """True if a replica may be missing, because its log waits to be created or for room on a disk."""
     hosting = broker.hosting
     return key in broker.maker or key in hosting._without_room or key in hosting._refused
 
 
 def _some_disk_is_away(broker: Broker) -> bool:
-    """True if a directory is offline, hangs, or is about to be closed."""
+    """True if a log directory is offline, hangs, or is about to be closed."""
     placement = broker.placement
     usable = [each for each in placement.usable if each.is_served]
     return bool(placement.unavailable) or len(usable) < len(placement.log_dirs)
 
 
-# --- settings of the broker
+# --- broker settings
 
 
 def _wrong_throttles(broker: Broker, layers: Layers) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A reader of the log of one replica by its bytes, which goes on where it stopped. PURE."""
+"""Reader of the batches in a replica's log, from the bytes of its segments; it continues where it stopped. PURE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LogReader"]
 
 
 class LogReader:
-    """The place up to which a log has been read."""
+    """A log, and the position up to which it has been read."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
@@ -22,15 +22,15 @@ class LogReader:
         self._file: SimFile | None = None
         self._position = 0
         self.is_at_end = True
-        """False if damage kept the last step from the log's end."""
+        """False if damaged bytes stopped the last read before the end of the log."""
 
     @property
     def is_valid(self) -> bool:
-        """True as long as nothing that was read has been cut off."""
+        """True as long as the log has not been truncated since the first read."""
         return self._log.truncations == self._truncations
 
     def go_on(self) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Yield the batches that were not read yet."""
+        """Yield (header, bytes) of each batch that was not read yet."""
         segments = self._log.segments
         self.is_at_end = False
         for at in range(max(0, self._log.segment_list.index_of(self._offset)), len(segments)):

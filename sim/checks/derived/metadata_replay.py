@@ -1,13 +1,13 @@
-"""The metadata that nodes have, against a fold of the metadata log. PURE.
+"""Check of metadata images, snapshots and voters: they must equal a model built from the metadata log. PURE.
 
-1. The image of a controller, and that of a broker, is what the committed log means up to its offset. One fold follows
-   the log for all nodes. An image that is newer than all before it is compared in what has changed. Samples compare
-   everything.
-2. A snapshot and the log behind it mean the same. Each new snapshot is folded at some time, and at the end all are.
-3. The voters in force in a quorum's core are the newest in its log. Where the log has none they are those of the
-   snapshot, or of the configuration (thesis, 4.1).
+1. The image of each node equals the model of the committed log at the image's offset. One model follows the log for
+   all nodes. A newly published image is compared in its changed entries; random samples are compared completely.
+2. A snapshot with the records after it gives the same state as the image. Each snapshot is checked at some time,
+   and again at the end.
+3. The voters in force at a node are the newest in its log. If the log has none, they are those of the snapshot, or
+   else of the configuration (Raft thesis, 4.1).
 
-`sim.checks.folds.metadata_fold` has the meaning of the records. Decoded records are kept by place, epoch and checksum.
+`sim.checks.folds.metadata_fold` interprets the records. Decoded batches are cached by offset, epoch and checksum.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from sim.machine.platter import Folder, Inode
 __all__ = ["MetadataReplay"]
 
 REPLAY = 0.01
-"""The probability that a look compares everything in the images of one node."""
+"""The probability that a look compares all images of a random node completely."""
 VOTERS = 0.1
-"""The probability that a look holds the voters of all nodes against their logs."""
+"""The probability that a look checks the voters of all nodes."""
 
 _Batch = tuple[bool, tuple[Message | None, ...]]
 
 
 class MetadataReplay:
-    """The check that a node's image follows from the metadata log, and its voters from its own log."""
+    """The check that images and snapshots agree with the metadata log, and voters with each node's own log."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -53,13 +53,15 @@ class MetadataReplay:
         self._stored = StoredLogs(is_durable=False)
         self._decoded: dict[tuple[int, int, int], _Batch] = {}
         self.newest = MetadataFold()
-        """The committed log, as far as any node has published an image of it."""
+        """The model of the committed log, up to the newest image that any node has published."""
         self._judged: set[tuple[str, str]] = set()
-        """Snapshots that have been folded, by machine and name."""
+        """The (machine, file name) of each snapshot that was already checked."""
         self.replays = self.voters_seen = self.images_seen = self.snapshots_seen = self.begun_anew = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Check voters and the images of one node by chance. Raises `SafetyViolation`."""
+        """Check the voters of all nodes, and the images of a random node, each with its probability. Raises
+        `SafetyViolation`.
+        """
         if self._random.random() < VOTERS:
             self._look_at_voters()
         if self._random.random() < REPLAY:
@@ -68,7 +70,7 @@ class MetadataReplay:
                 self._look_at_images(*self._random.choice(found))
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Look at the voters and images of all nodes, and at their snapshots once more."""
+        """Check the voters, images and snapshots of all nodes. Raises `SafetyViolation`."""
         self._judged.clear()
         self._look_at_voters()
         for member, node in self._processes.living():
@@ -77,11 +79,13 @@ class MetadataReplay:
     # --- images
 
     def published(self, member: Member, image: MetadataImage) -> None:
-        """Fold the log up to an image that a node publishes, and compare what has changed. Raises `SafetyViolation`."""
+        """Continue the model up to an image that a node publishes, and compare the changed entries. Raises
+        `SafetyViolation`.
+        """
         if image.offset <= self.newest.offset:
             return
         if not self._go_on(*self._place(member), self.newest, image.offset, self):
-            # The node's log begins with a later snapshot.
+            # The node's log starts after the model's end, at a later snapshot.
             fold = self.replay(member, image)
             if fold is None:
                 return
@@ -93,7 +97,7 @@ class MetadataReplay:
             _compare(member, self.newest, image, touched)
 
     def fold_at(self, offset: int) -> MetadataFold | None:
-        """Return the fold of the log up to this offset; None if it is elsewhere."""
+        """Return the model if it is at this offset; otherwise None."""
         return self.newest if self.newest.offset == offset and self.newest.held is None else None
 
     def _look_at_images(self, member: Member, node: Node) -> None:
@@ -115,14 +119,14 @@ class MetadataReplay:
                 _compare(member, replayed, newest)
 
     def _newest_snapshot(self, member: Member, last: int) -> str | None:
-        """Find the file of the newest snapshot that ends at an offset or before it."""
+        """Return the file name of the newest snapshot that ends at or before offset `last`; None if there is none."""
         disk, path = self._place(member)
         ends = [end for end in map(parse_snapshot_name, disk.in_cache(path)) if end is not None]
         usable = [end for end in ends if 0 < end[0] <= last + 1]
         return snapshot_name(*max(usable)) if usable else None
 
     def replay(self, member: Member, image: MetadataImage) -> MetadataFold | None:
-        """Fold the bytes on the node's disk up to the same offset; None where they do not lead there."""
+        """Build a model from the files of a node, up to the image's offset; None if these do not reach it."""
         disk, path = self._place(member)
         fold = MetadataFold()
         name = self._newest_snapshot(member, image.offset)
@@ -139,9 +143,9 @@ class MetadataReplay:
     def _go_on(
         self, disk: SimDisk, path: str, fold: MetadataFold, last: int, reader: MetadataReplay | None = None
     ) -> bool:
-        """Continue the fold of a log up to `last`. Return False if the log does not lead there.
+        """Continue a model with the log's records up to offset `last`. Return False if the log does not reach it.
 
-        A `reader` has read everything in the fold, and keeps its place in each file.
+        With `reader`, its position in each file is kept, so that batches it has read are skipped.
         """
         for base_offset, inode in self._stored.segments(disk, path):
             if base_offset > fold.offset + 1 or fold.offset >= last:
@@ -154,7 +158,9 @@ class MetadataReplay:
         return fold.offset == last
 
     def _fold_segment(self, data: bytearray, position: int, fold: MetadataFold, last: int) -> int:
-        """Fold the records of a file up to `last`. Return the position of the first batch that is not folded whole."""
+        """Add the records of a segment up to `last` to the model. Return the position of the first batch that is not
+        completely included.
+        """
         while position + HEADER.size <= len(data):
             base_offset, length, epoch, _, crc, _, delta, *_ = HEADER.unpack_from(data, position)
             size = length + SIZE_PREFIX
@@ -187,7 +193,7 @@ class MetadataReplay:
             state = quorum.core.log
             log = quorum.log
             if (state.end_offset, state.last_epoch) != (log.log_end_offset, log.latest_epoch):
-                continue  # the decided records are not written yet
+                continue  # the log on disk does not yet match the core's state
             expected = self._stored_voters(member, quorum.settings.static_voters, state.end_offset)
             self.voters_seen += 1
             if expected is not None and state.voters != expected:
@@ -197,7 +203,7 @@ class MetadataReplay:
                 )
 
     def _stored_voters(self, member: Member, static: VoterSet, end_offset: int) -> VoterSet | None:
-        """Find the newest voters on a node's disk; None where the log on it is another one's by now."""
+        """Read the newest voters on a node's disk; None if the log there does not end at `end_offset`."""
         disk, path = self._place(member)
         if self._stored.end_offset(disk, path) != end_offset:
             return None
@@ -210,7 +216,9 @@ class MetadataReplay:
         return self._snapshot_voters(disk, path, static, end_offset)
 
     def _snapshot_voters(self, disk: SimDisk, path: str, static: VoterSet, end_offset: int) -> VoterSet:
-        """Find the voters of the newest snapshot below `end_offset`: a later one is there, and not in force yet."""
+        """Read the voters of the newest snapshot that ends at or before `end_offset`. A later snapshot may exist, but
+        is not in force yet.
+        """
         files = disk.in_cache(path)
         ends = [end for end in map(parse_snapshot_name, files) if end is not None and end[0] <= end_offset]
         if not ends:

@@ -1,15 +1,16 @@
-"""Transactions as partitions and coordinators know them, against the bytes of their logs. PURE.
+"""Check of transactions: what partitions and coordinators know of them must agree with the bytes of their logs. PURE.
 
 1. The last stable offset of a replica lies at or below the first record of each open transaction, and never falls
-   while the replica lives. It is no lower than transactions and the high watermark demand. A replica may start with a
-   marker above its high watermark, and lose it again. It serves no client before it has agreed with a leader.
-2. A log knows its open transactions, the coordinator epochs of the last markers, and its aborted transactions. The
-   coordinator epochs of a producer's markers never fall.
-3. The state of a coordinator is the replay of its partition of `__transaction_state`.
-4. The producer id of a transactional id stays, and its epoch never falls, over changes of coordinators.
+   while the replica lives. It is as high as the open transactions and the high watermark allow. A replica may start
+   with a marker above its high watermark, and lose that marker again. It serves no client before it has
+   synchronised with a leader.
+2. A log's producer state has its open transactions, the coordinator epochs of the last markers, and the aborted
+   transactions. The coordinator epochs of a producer's markers never decrease.
+3. The state of a coordinator equals a replay of its partition of `__transaction_state`.
+4. A transactional id keeps its producer id, and its epoch never decreases, even if the coordinator changes.
 
-A look scans one log by chance, and replays one coordinator's. `still_open` names a partition that has not come to
-rest.
+A look scans one random log and replays one random coordinator's, each with probability `SCAN`. `still_open` finds a
+partition in which a transaction is open at the end.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from sim.machine.members import Member
 __all__ = ["TransactionStates", "still_open"]
 
 SCAN = 0.1
-"""The probability that a look scans a given log, and that it replays a given coordinator's."""
+"""The probability that a look scans one random log, and that it replays one random coordinator's."""
 EPOCH_MAX = (1 << 15) - 1
 ONGOING = 1
 
@@ -48,13 +49,15 @@ class _Scanned:
 
     fold: ProducersFold = attrs.Factory(ProducersFold)
     aborted: dict[int, list[tuple[int, int, int, int]]] = attrs.Factory(dict)
-    """The fields of aborted transactions, as an index has them, by the base offset of the marker's segment."""
+    """For each segment by base offset: the aborted transactions whose markers it has, with the fields of an index
+    entry.
+    """
     is_whole: bool = True
-    """False where compaction or deletion have removed batches."""
+    """False if compaction or deletion has removed batches."""
 
     @classmethod
     def of(cls, log: PartitionLog) -> _Scanned | None:
-        """Scan a log; None where a disk has damaged the batches."""
+        """Scan a log; None if a disk has damaged its batches."""
         found = cls()
         next_offset = 0
         for segment in log.segments:
@@ -76,7 +79,7 @@ class _Scanned:
 
 @attrs.define
 class _Known:
-    """The newest identity of a transactional id, and its source."""
+    """The newest producer id and epoch of a transactional id, and the coordinator's leader epoch in which it was seen."""
 
     leader_epoch: int
     producer_id: int
@@ -85,14 +88,14 @@ class _Known:
 
 @attrs.define
 class _Followed:
-    """A coordinator's log, and its fold so far."""
+    """A coordinator's log, and the model of all records read so far."""
 
     reader: LogReader
     fold: TransactionsFold = attrs.Factory(TransactionsFold)
 
 
 class TransactionStates:
-    """The check of the transactions of all living brokers."""
+    """The check of transactions on all living brokers."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -100,12 +103,14 @@ class TransactionStates:
         self.stable = NeverFalls("last stable offset")
         self._ids: dict[str, _Known] = {}
         self._begun: dict[TransactionShard, int] = {}
-        """Where the log of a coordinator ended when it was seen first."""
+        """By coordinator: the end offset of its log when it was first seen."""
         self._folds: dict[PartitionLog, _Followed] = {}
         self.scans = self.replays = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Check the transactions of all logs and coordinators. Raises `SafetyViolation`."""
+        """Check last stable offsets and identities everywhere, and now and then a log and a coordinator. Raises
+        `SafetyViolation`.
+        """
         for each in moved_of(hosted):
             self._look_at_stable(each)
         shards = list(self._shards())
@@ -121,7 +126,7 @@ class TransactionStates:
             self._replay(*self._random.choice(shards))
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Scan all logs and replay all coordinators."""
+        """Check all logs and all coordinators completely. Raises `SafetyViolation`."""
         for each in hosted:
             self._scan(each)
         for member, shard in self._shards():
@@ -207,7 +212,7 @@ class TransactionStates:
     # --- coordinators
 
     def _look_at_ids(self, member: Member, shard: TransactionShard) -> None:
-        """Compare the committed identities with earlier ones."""
+        """Compare the committed producer ids and epochs with those seen earlier."""
         log = shard.partition.log
         begun = self._begun.setdefault(shard, log.log_end_offset)
         state = shard.state
@@ -266,7 +271,7 @@ class TransactionStates:
             )
 
     def _folded(self, log: PartitionLog) -> TransactionsFold | None:
-        """Fold a log up to its end, from the place where the last look ended; None if a disk has damaged it."""
+        """Continue the model of a coordinator's log to its end; None if a disk has damaged the log."""
         followed = self._folds.get(log)
         if followed is None or not followed.reader.is_valid:
             self._folds = {each: found for each, found in self._folds.items() if not each.is_closed}
@@ -277,7 +282,7 @@ class TransactionStates:
 
 
 def _fields_of(transaction: Transaction) -> tuple[object, ...]:
-    """Return the fields that the log has."""
+    """Return the fields of a transaction that its log record has too."""
     return (
         *(transaction.producer_id, transaction.previous_producer_id, transaction.next_producer_id),
         *(transaction.producer_epoch, transaction.next_producer_epoch, transaction.timeout_ms),
@@ -287,7 +292,7 @@ def _fields_of(transaction: Transaction) -> tuple[object, ...]:
 
 
 def _fields_in(value: TransactionLogValue) -> tuple[object, ...]:
-    """Return the same fields of a record."""
+    """Return the same fields as `_fields_of`, from a log record."""
     partitions = [
         (each.topic, partition)
         for each in value.transaction_partitions or ()
@@ -303,7 +308,7 @@ def _fields_in(value: TransactionLogValue) -> tuple[object, ...]:
 
 
 def _is_readable(log: PartitionLog) -> bool:
-    """True if its transactions are known without a read from its disk."""
+    """True if the log's producer state is known without a read from disk."""
     if log.offline or log.is_closed:
         return False
     return log.producers.state is not None or log.producers.is_settled
@@ -318,9 +323,9 @@ def _has_transactions(log: PartitionLog) -> bool:
 
 
 def still_open(processes: Processes) -> str | None:
-    """Find a partition whose last stable offset is below its high watermark, and describe it; None if there is none.
+    """Describe a partition whose last stable offset is below its high watermark; None if there is none.
 
-    Prepared transactions without a timeout may stay open: coordinators know their partitions.
+    Partitions of prepared transactions without a timeout are left out, since these may stay open.
     """
     waits: set[tuple[str, int]] = set()
     for _, node in processes.living():

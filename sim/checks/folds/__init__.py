@@ -1,1 +1,1 @@
-"""Plain folds of logs: each says what a log means, without the product's rules."""
+"""Models of logs: each computes the state that a log's records give, without the product's code."""

@@ -1,6 +1,7 @@
-"""The decision that a set of rules gives, judged rule by rule (KIP-11, KIP-290). PURE.
+"""A model of ACL decisions, which evaluates rule by rule (KIP-11, KIP-290). PURE.
 
-A rule is a tuple in the order of its record: resource type, name, pattern, principal, host, operation, permission.
+A rule is a tuple in the order of the record's fields: resource type, name, pattern type, principal, host,
+operation, permission.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ READ, WRITE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 4, 6,
 ANY_NAME = ANY_HOST = "*"
 ANY_PRINCIPAL = "User:*"
 _IMPLYING = {DESCRIBE: (READ, WRITE, DELETE, ALTER), DESCRIBE_CONFIGS: (ALTER_CONFIGS,)}
-"""By operation: other operations whose permission implies it. A denial implies no other denial."""
+"""By operation: other operations whose permission includes it. A denial includes no other operation."""
 
 
 def is_permitted(

@@ -1,9 +1,9 @@
-"""The fold of the records of consumer groups (KIP-848): a dict entry for each key, the newest value. PURE.
+"""A model of consumer groups, built from their records (KIP-848): for each key the newest value counts. PURE.
 
 * A group begins with its first record that is no tombstone, and ends with the tombstone of its metadata.
-* A member has a profile, a target, and a current assignment: partitions that it has, and such that it must give up. Each
-  partition has the epoch at which the member got it.
-* The partitions of the current assignments say who owns what.
+* A member has a profile, a target assignment, and a current assignment. The current assignment has partitions that
+  the member may use, and partitions that it must give up. Each one has the epoch at which the member received it.
+* The partitions of the current assignments have these members as their owners.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from odradek.wire.structure import Message
 __all__ = ["ConsumerFold", "ConsumersFold", "Slot"]
 
 Slot: TypeAlias = tuple[bytes, int]
-"""Topic id and partition."""
+"""(topic id, partition number)."""
 V = TypeVar("V")
 
 
 @attrs.define
 class ConsumerFold:
-    """One group. Members are dict keys of each kind of record."""
+    """One consumer group. Each dict of member records has the member id as its key."""
 
     epoch: int = 1
     topics_hash: int = 0
@@ -53,20 +53,20 @@ class ConsumerFold:
     names_topics: bool = False
 
     def assigned(self, member_id: str) -> dict[Slot, int]:
-        """Return the partitions that a member has, each with its epoch."""
+        """Return the partitions that a member may use, each with the epoch at which it received it."""
         return _slots(self.currents.get(member_id), "assigned_partitions")
 
     def revoking(self, member_id: str) -> dict[Slot, int]:
-        """Return the partitions that a member must give up, each with its epoch."""
+        """Return the partitions that a member must give up, each with the epoch at which it received it."""
         return _slots(self.currents.get(member_id), "partitions_pending_revocation")
 
     def member_epoch(self, member_id: str) -> int:
-        """Return the epoch of a member; 0 while it has none."""
+        """Return the member epoch; 0 if the member has no current assignment."""
         current = self.currents.get(member_id)
         return 0 if current is None else current.member_epoch
 
     def owners(self) -> dict[Slot, list[str]]:
-        """List the members that have each partition or have to give it up."""
+        """List for each partition the members that may use it or must still give it up."""
         found: dict[Slot, list[str]] = {}
         for member_id in self.currents:
             for slot in {**self.assigned(member_id), **self.revoking(member_id)}:
@@ -74,7 +74,7 @@ class ConsumerFold:
         return found
 
     def names(self, member_id: str) -> set[str]:
-        """List the topics that a member names, or that its pattern matches."""
+        """Return the names of the topics that a member subscribes to, by name or by pattern."""
         profile = self.profiles[member_id]
         pattern = self.patterns.get(profile.subscribed_topic_regex or "")
         return {*profile.subscribed_topic_names, *(() if pattern is None else pattern.topics)}
@@ -100,7 +100,7 @@ class ConsumersFold:
         self.groups: dict[str, ConsumerFold] = {}
 
     def take(self, key: Message, value: Message | None) -> None:
-        """Fold a record. Records about other things than consumer groups change nothing."""
+        """Apply a record. Records that are not about consumer groups are ignored."""
         group_id = getattr(key, "group_id", None)
         if group_id is None:
             return

@@ -1,7 +1,8 @@
-"""The folds of `__consumer_offsets` and `__transaction_state`: a dict entry for each key, the newest value. PURE.
+"""Models of `__consumer_offsets` and `__transaction_state`: for each key the newest value counts. PURE.
 
-* A group's offset is that of its last commit. A commit in a transaction counts from the marker that commits it, at
-  the place of its own record. So a later record of the key wins. A tombstone takes pending offsets of the key along.
+* A group's offset is that of its last commit. A commit in a transaction takes effect with the commit marker, but in
+  the order of its own record. So a later record of the key wins. A tombstone also removes pending offsets of the
+  key.
 * A group has its newest metadata until a tombstone.
 * A transactional id has its newest state until a tombstone.
 """
@@ -37,23 +38,23 @@ DECOMPRESSED_BYTES_MAX = 1 << 20
 TRANSACTIONAL = 0x10
 KEY_BYTES_MIN = 2
 OffsetKey: TypeAlias = tuple[str, str, int]
-"""Group, topic, partition."""
+"""(group id, topic name, partition number)."""
 Placed: TypeAlias = tuple[int, OffsetCommitValue]
-"""The offset of a record, and its value."""
+"""(log offset of the record, its value)."""
 
 
 class GroupsFold:
-    """All groups of one partition."""
+    """The model of all groups in one partition of `__consumer_offsets`."""
 
     def __init__(self) -> None:
         self.metadata: dict[str, GroupMetadataValue] = {}
         self.offsets: dict[OffsetKey, Placed] = {}
         self.pending: dict[int, dict[OffsetKey, Placed]] = {}
-        """Offsets that open transactions have committed, by the producer's id."""
+        """Offsets that open transactions have committed, by producer id."""
         self.consumers = ConsumersFold()
 
     def take(self, header: BatchHeader, batch: bytes) -> None:
-        """Fold the next batch."""
+        """Apply the next batch."""
         is_transactional = bool(header.attributes & TRANSACTIONAL)
         if header.is_control:
             marker = parse_marker(batch) if is_transactional else None
@@ -91,13 +92,13 @@ class GroupsFold:
 
 
 class TransactionsFold:
-    """All transactional ids of one partition."""
+    """The model of all transactional ids in one partition of `__transaction_state`."""
 
     def __init__(self) -> None:
         self.values: dict[str, TransactionLogValue] = {}
 
     def take(self, header: BatchHeader, batch: bytes) -> None:
-        """Fold the next batch."""
+        """Apply the next batch."""
         if header.is_control:
             return
         for record in records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
@@ -112,7 +113,7 @@ class TransactionsFold:
 def _decoded(
     raw_key: bytes | None, raw_value: bytes | None, kind: CoordinatorLog
 ) -> tuple[Message | None, Message | None]:
-    """Decode a record; (None, None) for another program's."""
+    """Decode a record into (key, value); (None, None) if its format is unknown."""
     if raw_key is None or len(raw_key) < KEY_BYTES_MIN:
         return None, None
     try:

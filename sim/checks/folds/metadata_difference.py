@@ -1,7 +1,7 @@
-"""Compares an image of the cluster with the fold of the metadata log. PURE.
+"""Comparison of a metadata image with the model of the metadata log. PURE.
 
-Only values are compared: other checks cover the product's derived state, such as an index or a cache. Lists whose
-order means nothing, such as a broker's directories, are sorted first.
+Only primary values are compared: other checks cover derived state, such as indexes and caches. Lists whose order
+has no meaning, such as a broker's directories, are sorted first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _LISTS = ("log_dirs", "cordoned_log_dirs")
 def metadata_difference(
     fold: MetadataFold, image: MetadataImage, touched: Touched | None = None
 ) -> str | None:
-    """Find a difference, in words. With `touched`, look at these entries alone, and at all that is small."""
+    """Describe the first difference; None if they are equal. With `touched`, compare only these entries and the small
+    parts of the state.
+    """
     return next(_differences(fold, image, touched), None)
 
 
@@ -79,7 +81,7 @@ def _everything(fold: MetadataFold, image: MetadataImage) -> Touched:
 
 
 def _wrong_names(fold: MetadataFold, image: MetadataImage) -> Iterator[str]:
-    """Check the names of topics: each leads to its topic, and colliding names are known."""
+    """Check the names of topics: each name leads to its topic, and the colliding names are complete."""
     if sorted(image.topics) != sorted(fold.ids):
         yield f"topics by name {sorted(image.topics)}, and the log says {sorted(fold.ids)}"
     colliding: dict[str, list[str]] = {}
@@ -146,7 +148,7 @@ def _ranges(features: tuple[FeatureRange, ...]) -> list[tuple[str, int, int]]:
 
 
 def _config(fold: MetadataFold, image: MetadataImage, resource: Resource) -> Iterator[str]:
-    """Compare a resource's values. In force is the newest text that the node can read."""
+    """Compare the configuration of a resource. A node uses the newest value that it can parse."""
     there = fold.configs.get(resource, {})
     values: dict[str, str] = image.configs.get(resource, {})
     unreadable: dict[str, str] = image.unreadable_configs.get(resource, {})
@@ -167,7 +169,7 @@ def _config(fold: MetadataFold, image: MetadataImage, resource: Resource) -> Ite
 
 
 def _troubled(texts: list[str] | None) -> tuple[bytes, ...]:
-    """List the directories that a broker reports as full or hung."""
+    """List the ids of the directories that a broker reports as full or hung."""
     entries = texts[-1].split(",") if texts else []
     ids = [entry.strip().partition(":")[0] for entry in entries if entry.strip()]
     return tuple(base64.urlsafe_b64decode(f"{each}==") for each in ids)

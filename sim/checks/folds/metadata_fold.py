@@ -1,19 +1,19 @@
-"""The fold of the metadata log: each record's meaning in KRaft, as changes of plain dicts. PURE.
+"""A model of the metadata log: the state that its records give in KRaft, in plain dicts. PURE.
 
-No rule of the product takes part. Records come decoded, and the fold knows what each kind does. `metadata_difference`
-holds an image against the fold.
+It shares no rules with the product's code. It takes decoded records and applies what each kind does.
+`metadata_difference` compares an image with it.
 
-* A partition's change names only the fields that change. A named leader begins a new leader epoch, also if it is the
-  same one; each change begins a new partition epoch (KIP-866, KIP-966).
-* A topic's removal takes its partitions and its configurations along.
+* A partition change names only the fields that change. If it names a leader, the leader epoch grows, even if the
+  leader stays; each change increases the partition epoch (KIP-866, KIP-966).
+* The removal of a topic also removes its partitions and its configuration.
 * A feature of level 0 is not finalized. A configuration without a value is removed.
-* What stands between the begin and the end of a metadata transaction counts from the end, or never (KIP-868).
+* Records in a metadata transaction take effect at its end, or never if it is aborted (KIP-868).
 
-A sound log has only records that fit the state before them. Others, such as a change of an unknown partition, raise
-`SafetyViolation`.
+A correct log has only records that fit the state before them. Any other record, such as a change of an unknown
+partition, raises `SafetyViolation`.
 
-Configurations keep all texts of a key since its last removal. A node that cannot read the newest text goes on with an
-older one.
+For each configuration key, all values since its last removal are kept: a node that cannot parse the newest value
+keeps using an older one.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ TOPIC_RESOURCE = 2
 Resource: TypeAlias = tuple[int, str]
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
 Credential: TypeAlias = tuple[str, int]
-"""User and mechanism."""
+"""(user name, SCRAM mechanism)."""
 Quota: TypeAlias = tuple[Entity, str]
 
 
 @attrs.define
 class Touched:
-    """Keys of entries that have changed, in each part of the state."""
+    """Keys of the entries that have changed, in each part of the state."""
 
     topics: dict[bytes, None] = attrs.Factory(dict)
     brokers: dict[int, None] = attrs.Factory(dict)
@@ -65,7 +65,7 @@ class Touched:
 
 @attrs.define
 class PartitionFold:
-    """One partition. The fields have the names of the product's image."""
+    """One partition. The fields have the same names as in the product's image."""
 
     leader: int
     leader_epoch: int
@@ -82,7 +82,7 @@ class PartitionFold:
 
 @attrs.define
 class BrokerFold:
-    """One registered broker. Lists are sorted: their order means nothing."""
+    """One registered broker. Lists are sorted, since their order has no meaning."""
 
     epoch: int
     incarnation_id: bytes
@@ -106,7 +106,7 @@ class ControllerFold:
 
 @attrs.define
 class TopicFold:
-    """One topic and its partitions by number."""
+    """One topic, with its partitions by number."""
 
     name: str
     partitions: dict[int, PartitionFold] = attrs.Factory(dict)
@@ -120,11 +120,11 @@ class MetadataFold:
         self.epoch = -1
         self.topics: dict[bytes, TopicFold] = {}
         self.ids: dict[str, bytes] = {}
-        """The id of each topic by its name."""
+        """Topic ids by topic name."""
         self.brokers: dict[int, BrokerFold] = {}
         self.controllers: dict[int, ControllerFold] = {}
         self.configs: dict[Resource, dict[str, list[str]]] = {}
-        """The texts of each key since its last removal, the newest last."""
+        """By resource and key: all values since the key's last removal, the newest last."""
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
         self.acls: dict[bytes, tuple[int, str, int, str, str, int, int]] = {}
@@ -132,12 +132,12 @@ class MetadataFold:
         self.tokens: dict[str, tuple[str, str, tuple[str, ...], int, int, int]] = {}
         self.quotas: dict[Quota, float] = {}
         self.held: list[Message] | None = None
-        """The records of an unfinished metadata transaction; None outside of one."""
+        """Records of the present metadata transaction; None outside a transaction."""
         self.touched = Touched()
-        """The changes since this object was last replaced."""
+        """The entries that have changed since the caller last took this object."""
 
     def take(self, offset: int, epoch: int, records: Iterable[Message | None]) -> None:
-        """Fold the records that end at `offset`; control records are None. Raises `SafetyViolation`."""
+        """Apply records, of which the last is at `offset`; control records are None. Raises `SafetyViolation`."""
         self.offset, self.epoch = offset, epoch
         for record in records:
             if record is not None:
@@ -159,7 +159,7 @@ class MetadataFold:
             self._apply(record)
 
     def _apply(self, record: Message) -> None:
-        """Fold one record that counts now."""
+        """Apply one record outside or at the end of a metadata transaction."""
         match record:
             case wire.TopicRecord():
                 self._topic(record)
@@ -285,7 +285,7 @@ class MetadataFold:
         self.touched.topics[record.topic_id] = None
 
     def _clear_elr(self, record: wire.ClearElrRecord) -> None:
-        """Take the eligible replicas from the partitions of a topic, or of all topics without a name (KIP-966)."""
+        """Clear the ELR in all partitions of the named topic, or of all topics if the record has no name (KIP-966)."""
         if record.topic_name:
             self._demand(record.topic_name in self.ids, f"topic {record.topic_name} is unknown")
         for topic_id in [self.ids[record.topic_name]] if record.topic_name else list(self.topics):

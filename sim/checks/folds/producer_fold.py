@@ -1,8 +1,8 @@
-"""The fold of a log's batches: its producers, open transactions and ended ones, as KIP-98 has them. PURE.
+"""A model of a log's producer state, built from its batches: producers, open and ended transactions (KIP-98). PURE.
 
-* A batch of another epoch begins anew: the producer's earlier batches do not count. The same holds behind a gap of
-  sequence numbers. Else the last five batches count. A coordinator's batches have no sequence numbers.
-* A transaction is open from its producer's first transactional batch to the next marker of the producer. A marker may
+* The last five batches of a producer count. A batch with another epoch, or after a gap of sequence numbers,
+  discards those before it. A coordinator's batches have no sequence numbers.
+* A transaction is open from its producer's first transactional batch to that producer's next marker. The marker may
   have a newer epoch.
 * Stable records end at the start of the first transaction that is open or has an uncommitted marker.
 """
@@ -26,7 +26,7 @@ TRANSACTIONAL = 0x10
 
 
 class FoldedBatch(NamedTuple):
-    """A batch that a retry may repeat."""
+    """A batch that is remembered, so that a repetition of it can be recognised."""
 
     last_sequence: int
     last_offset: int
@@ -36,7 +36,7 @@ class FoldedBatch(NamedTuple):
 
 @attrs.define
 class ProducerFold:
-    """One producer."""
+    """The state of one producer. `open_from` is the first offset of its open transaction, or -1."""
 
     epoch: int
     coordinator_epoch: int = NONE
@@ -49,7 +49,7 @@ class ProducerFold:
 
 
 class EndedFold(NamedTuple):
-    """A transaction with its marker. `last_stable_offset` is what was decided when the marker came."""
+    """A transaction and its marker. `last_stable_offset` is that of the log after the marker."""
 
     producer_id: int
     first_offset: int
@@ -59,7 +59,7 @@ class EndedFold(NamedTuple):
 
 
 class FallenEpoch(NamedTuple):
-    """A marker of an older coordinator than the marker before it."""
+    """A marker with a lower coordinator epoch than the producer's marker before it."""
 
     producer_id: int
     offset: int
@@ -68,16 +68,16 @@ class FallenEpoch(NamedTuple):
 
 
 class ProducersFold:
-    """All producers of one log."""
+    """The state of all producers in one log."""
 
     def __init__(self) -> None:
         self.producers: dict[int, ProducerFold] = {}
         self.ended: list[EndedFold] = []
-        """Transactions of which the log has records, in the order of their markers."""
+        """Ended transactions with records in the log, in the order of their markers."""
         self.fallen: FallenEpoch | None = None
 
     def take(self, header: BatchHeader, batch: bytes | None) -> EndedFold | None:
-        """Fold the next batch; `batch` has the bytes of a control batch. Return the transaction that it ends."""
+        """Apply the next batch; `batch` has the bytes of a control batch. Return the transaction that it ends, if any."""
         if header.producer_id < 0:
             return None
         if not header.is_control:
@@ -87,7 +87,7 @@ class ProducersFold:
         return None if marker is None else self._marker(header, marker.coordinator_epoch, marker.is_abort)
 
     def _producer(self, header: BatchHeader) -> ProducerFold:
-        """Find the producer of a batch, in the epoch of the batch."""
+        """Return the state of the batch's producer, moved to the epoch of the batch."""
         producer = self.producers.get(header.producer_id)
         if producer is None:
             producer = self.producers[header.producer_id] = ProducerFold(header.producer_epoch)
@@ -125,7 +125,7 @@ class ProducersFold:
         return ended
 
     def open(self) -> dict[int, int]:
-        """Return the producers of the open transactions, by the first offset of each."""
+        """Return the producer id of each open transaction, by the transaction's first offset."""
         found = {each.open_from: number for number, each in self.producers.items() if each.open_from >= 0}
         return dict(sorted(found.items()))
 

@@ -1,4 +1,4 @@
-"""The quota that holds for a client, as KIP-13 and KIP-55 rank them. PURE."""
+"""A model of client quotas: which quota applies to a client by the ranking of KIP-13 and KIP-55. PURE."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ USER, CLIENT = "user", "client-id"
 def quota_of(
     quotas: Mapping[Quota, float], key: str, user: str, client_id: str
 ) -> tuple[float, str, str] | None:
-    """Find value, user and client id of the most specific quota; an empty name means that all share it.
+    """Return (value, user, client id) of the most specific quota; None without a quota. A name is "" if all users or
+    clients share the quota.
 
-    Quotas of client ids are for clients that have an id.
+    Quotas on client ids apply only to clients that have an id.
     """
     for user_name in (user, None):
         for client in (client_id, None) if client_id else ():

@@ -1,7 +1,9 @@
-"""The settings of a topic's logs on one broker, from the texts of all layers, as Kafka's documentation has them. PURE.
+"""A model of topic configuration: the settings of a topic's logs on one broker, from all layers of configuration.
+PURE.
 
-A topic's own value comes first, then the values of the corresponding broker key: the broker's own dynamic value, that
-of all brokers, its file's. The default comes last. Results have the names of the topic's keys.
+A topic's own value has precedence. After it come the values of the corresponding broker key: the broker's own
+dynamic value, the cluster-wide dynamic value, that of the broker's file. The default comes last. Results are named
+by the topic's keys.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
 ALL = "*"
 
 Layers: TypeAlias = Sequence[Mapping[str, str]]
-"""A broker's own dynamic values, those of all brokers, and its file."""
+"""A broker's own dynamic values, the cluster-wide dynamic values, and its file."""
 Setting: TypeAlias = int | float | bool | str | tuple[str, ...]
 Parse: TypeAlias = Callable[[str], Setting]
 
@@ -84,11 +86,13 @@ _KEYS: Mapping[str, tuple[Parse, Setting, Mapping[str, Parse]]] = {
     "segment.ms": (int, 168 * HOUR_MS, {"log.roll.ms": int, "log.roll.hours": _hours}),
     "unclean.leader.election.enable": (_truth, False, {"unclean.leader.election.enable": _truth}),
 }
-"""Each key: how it is read, its default, and the broker keys behind it, the strongest first."""
+"""By topic key: the parser, the default, and the corresponding broker keys with parsers, the strongest first."""
 
 
 def topic_settings(own: Mapping[str, str], layers: Layers, *, one_min_isr: bool) -> dict[str, Setting]:
-    """Find the value of each key that logs go by. `one_min_isr`: all brokers have one minimum in sync (KIP-966)."""
+    """Return the value in force of each topic key. With `one_min_isr`, `min.insync.replicas` has the same value on all
+    brokers (KIP-966).
+    """
     found = {key: topic_setting(key, own, layers, one_min_isr=one_min_isr) for key in _KEYS}
     if INTERNAL_SEGMENT_BYTES in own:
         found["segment.bytes"] = int(own[INTERNAL_SEGMENT_BYTES])
@@ -96,7 +100,7 @@ def topic_settings(own: Mapping[str, str], layers: Layers, *, one_min_isr: bool)
 
 
 def topic_setting(key: str, own: Mapping[str, str], layers: Layers, *, one_min_isr: bool) -> Setting:
-    """Find the value of one key, as `topic_settings` does."""
+    """Return the value in force of one topic key, as `topic_settings` does."""
     parse, value, synonyms = _KEYS[key]
     if key in own:
         return parse(own[key])
@@ -108,12 +112,14 @@ def topic_setting(key: str, own: Mapping[str, str], layers: Layers, *, one_min_i
 
 
 def throttled_rate(side: str, layers: Layers) -> int | None:
-    """Find the bytes a second of throttled replication in one role of a broker; None without a limit (KIP-73)."""
+    """Return the rate of throttled replication for one role ("leader" or "follower") of a broker, in bytes per second;
+    None without a limit (KIP-73).
+    """
     key = f"{side}.replication.throttled.rate"
     return next((int(layer[key]) for layer in layers if key in layer), None)
 
 
 def throttled_here(side: str, own: Mapping[str, str], broker_id: int, partition: int) -> bool:
-    """True if a topic's configuration names this replica among the throttled ones of one role."""
+    """True if the topic's configuration throttles this replica in one role ("leader" or "follower")."""
     items = _items(own.get(f"{side}.replication.throttled.replicas", ""))
     return items == (ALL,) or f"{partition}:{broker_id}" in items

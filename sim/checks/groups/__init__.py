@@ -1,1 +1,1 @@
-"""Promises about groups, their members and their offsets."""
+"""Checks of consumer groups: members, assignments, records and offsets."""

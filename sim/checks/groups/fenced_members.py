@@ -1,9 +1,9 @@
-"""Members of an older generation commit nothing, at once or in a transaction. PURE.
+"""Check of fencing: a coordinator rejects commits of an older generation, plain or in a transaction. PURE.
 
-A coordinator announces a generation by its first answer to a JoinGroup. From then on it takes no commit of an
-older one (KIP-447 for those in transactions), unless the group has begun anew. What another coordinator has
-announced does not count, since two may take themselves for the coordinator. An answer may be sent long after it
-was made. If the group has begun anew since the request, the answer may be about the former group.
+A coordinator announces a generation by its first answer to a JoinGroup. From then on it must reject commits of
+older generations (KIP-447 for those in transactions), unless the group was deleted and created again. Only the
+coordinator that announced it is bound, since two may consider themselves the coordinator. An answer may be sent
+long after it was made. If the group was created again since the request, the answer may belong to the former group.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ class FencedMembers:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._newest: dict[tuple[Any, str], int] = {}
-        """The newest generation that a coordinator has announced, by its shard and the group."""
+        """By (coordinator shard, group id): the newest generation that it has announced."""
         self._lives: dict[tuple[Any, str], int] = {}
-        """How often a group has begun anew at this coordinator."""
+        """By (coordinator shard, group id): how often the group was created again."""
         self.late_commits = 0
-        """Commits that were too late, and were refused."""
+        """How many commits of an older generation were rejected."""
 
     def asked(self, exchange: Exchange) -> bool:
-        """Note the coordinator of the request, and the newest announced generation."""
+        """Record the request's coordinator and the newest generation it has announced. Returns False if there is
+        nothing to check.
+        """
         shard = self._shard(exchange)
         if shard is None:
             return False
         if _is_consumer_group(shard, exchange.request.group_id):
-            # Its members have epochs of their own: `group_states.py` holds its log to one owner for each partition.
+            # Consumer groups have member epochs. `group_states.py` checks in their log that each partition has one
+            # owner.
             return False
         place = (shard, exchange.request.group_id)
         known = self._newest.get(place, 0)
@@ -46,7 +49,7 @@ class FencedMembers:
         return exchange.api == ApiKey.JOIN_GROUP or 0 <= _generation(exchange) < known
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Check an answer. Raises `SafetyViolation`."""
+        """Check that the answer rejects older generations. Raises `SafetyViolation`."""
         shard, known, life = exchange.memo
         if self._shard(exchange) is not shard:
             return
@@ -69,7 +72,9 @@ class FencedMembers:
             )
 
     def _announced(self, place: tuple[Any, str], generation: int, life: int) -> None:
-        """Note a generation that was announced to a member that asked in this life of the group."""
+        """Record an announced generation. `life` is how often the group had been created again at the time of the
+        request.
+        """
         newest = self._newest.get(place, 0)
         if generation == FIRST_GENERATION:
             self._newest[place] = generation
@@ -78,7 +83,7 @@ class FencedMembers:
             self._newest[place] = max(newest, generation)
 
     def _shard(self, exchange: Exchange) -> Any:
-        """Find the group's coordinator at the receiver of the request; None where there is none."""
+        """Return the group's coordinator shard at the receiver of the request; None if there is none."""
         found = self._processes.at(exchange.conn.peer)
         if found is None or found[1].broker is None:
             return None

@@ -1,17 +1,16 @@
-"""Groups that could be stable and are not. PURE.
+"""Check of liveness for groups: a group that could be stable must become stable in time. PURE.
 
-* **Rebalance.** The coordinator of a group leads its partition, and is fit. So are all replicas in sync, with links
-  between them and it. They are as many as `min.insync.replicas`. Then no phase of a rebalance takes longer than the
-  rebalance timeout, whatever members do.
-* **Members.** Besides, all members of the group are as they were, and so are all brokers, and the links between both.
-  Then the group is stable after the longest session and one rebalance. A member may still wait for an answer of an
-  older coordinator; that is why each broker counts.
+* **Rebalance.** Suppose that the coordinator leads its partition and is fit, and so are all in-sync replicas and
+  their links to it. Suppose also that they are at least `min.insync.replicas`. Then no phase of a rebalance takes
+  longer than the rebalance timeout, whatever members do.
+* **Members.** Suppose in addition that the group's members, all brokers, and the links between them have not
+  changed. Then the group is stable after the longest session and one rebalance. All brokers count, since a member
+  may still wait for an answer of an earlier coordinator.
+* **Consumer groups.** Within the same time, each partition of a group with the consumer protocol has an owner, and
+  all members have the group's epoch.
 
-* **Consumer groups.** In the same time, each partition of a group of the consumer protocol has an owner, and all members have the
-  group's epoch.
-
-A group without members is looked at only if its members live as long as the load. Once everything is read, members
-close.
+A group without members is checked only if its members should exist for the whole workload. Members close when they
+have read everything.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = ["GroupAvailability", "GroupTerms"]
 
 @attrs.frozen(eq=False)
 class GroupTerms:
-    """A group of the load. `hosts` are the machines of its members."""
+    """A group of the workload that is checked. `hosts` are the machines of its members."""
 
     group: str
     hosts: Sequence[str]
@@ -44,24 +43,26 @@ class GroupTerms:
     is_over: Callable[[], bool]
     """True once everything is read, so that its members close."""
     stays: bool
-    """True if its members live as long as the load."""
+    """True if its members exist for the whole workload."""
 
 
 class Coordinators(Protocol):
-    """The brokers, as coordinators of groups."""
+    """The part of `Availability` that finds a group's coordinator."""
 
     brokers: Sequence[str]
 
     def coordinator_of(self, group: str) -> Server | None:
-        """Find the process that leads the partition of a group."""
+        """Return the process that leads the partition of a group, or None."""
 
     def in_sync_since(self, server: Server) -> float:
-        """Return the time since which all in-sync replicas of its partition, and their links, have been healthy."""
+        """Return the virtual time since which all in-sync replicas of the coordinator's partition, and their links,
+        have been fit.
+        """
 
 
 @attrs.define(eq=False)
 class _Seen:
-    """A group as it was at the last look."""
+    """The state of a group at the last look."""
 
     state: object = None
     members: object = None
@@ -71,7 +72,7 @@ class _Seen:
 
 
 class GroupAvailability:
-    """The check that groups named by `watch` are served in time."""
+    """The check that the groups named by `watch` become stable in time."""
 
     def __init__(self, coordinators: Coordinators, fitness: Fitness, outages: Outages) -> None:
         self._coordinators = coordinators
@@ -81,11 +82,11 @@ class GroupAvailability:
         self._seen: dict[str, tuple[GroupTerms, _Seen]] = {}
 
     def watch(self, terms: GroupTerms) -> None:
-        """Look at this group from now on."""
+        """Check this group from now on."""
         self._seen[terms.group] = (terms, _Seen())
 
     def look(self) -> None:
-        """Judge all groups. Raises `Liveness`."""
+        """Check all groups. Raises `Liveness`."""
         for name, (terms, seen) in self._seen.items():
             self._note_members(terms, seen)
             server = self._coordinators.coordinator_of(name)
@@ -103,7 +104,7 @@ class GroupAvailability:
             seen.members, seen.members_changed = members, self._world.now
 
     def _look_at(self, terms: GroupTerms, seen: _Seen, server: Server) -> bool:
-        """Judge a group; returns False if it is stable, or cannot be judged."""
+        """Check a group. Return False if it is stable, or if its coordinator cannot serve it."""
         shard = server.broker.groups.shards.get(server.key.partition)
         if shard is None or shard.is_loading or not shard.partition.has_min_isr:
             return False
@@ -131,7 +132,7 @@ class GroupAvailability:
     def _look_at_consumers(
         self, terms: GroupTerms, seen: _Seen, server: Server, group: ConsumerGroup
     ) -> bool:
-        """Judge a group of the consumer protocol: members have the newest epoch, and each partition has an owner."""
+        """Check a group with the consumer protocol: each member has the newest epoch, and each partition an owner."""
         topics = server.broker.newest.image.topics
         unowned = [
             (name, index)

@@ -1,23 +1,25 @@
-"""A group's promises to its members, as a ledger that gets all that members receive and raises impossible events.
-PURE.
+"""Check of a classic consumer group: everything that its members receive is recorded, and impossible events raise an
+error. PURE.
 
-1. In one generation a partition has one owner at most. A member that gives it up within a generation owned it there.
+1. In one generation a partition has one owner at most. A member that gives it up within a generation owned it
+   there.
 2. An owner gets every record between its begin and its end, once, in order. No other member gets any.
-3. It begins at an offset that may be the group's commit at that moment, or at the beginning where there may be none.
-4. It commits nothing beyond the records that it got, or that a client has asked to delete.
+3. An owner begins at an offset that may be the group's committed offset at that moment, or at 0 if there may be
+   none.
+4. An owner commits nothing beyond the records that it received, or that a client has asked to delete.
 5. Once a member has an assignment of a generation, no commit of an older one is accepted.
 
-A group that is empty and has no commits is deleted, as in Kafka, and its generations begin anew. So a generation may
-come twice before the first commit is acknowledged. The former owners are dead then, or were silent for a session.
-When did that happen? A member hears of its generation long after, if it was frozen meanwhile. So a deletion is possible
-at any moment that contradicts no fact. A member was alive when it asked for its assignment, and knew it when it heard
-the answer. The first commit was there when its answer came.
+An empty group without commits is deleted, as in Kafka, and its generations start again. So a generation number may
+occur twice before the first commit is acknowledged. By then the former owners are dead, or were silent for a
+session timeout. When may the group have been deleted? A member that was paused learns its generation late. So a
+deletion is possible at any time that agrees with the known facts. A member was alive when it requested its
+assignment, and had it when the answer arrived. The first commit existed when its answer arrived.
 
-An owner that seeks goes on at its new position. Records that a client has asked to delete may be missed.
+An owner that seeks continues at its new position. Records that a client has asked to delete may be missing.
 
-When can a commit become the group's offset? A commit that was sent once and answered did so before its answer. Any
-other may do so until its generation is over: its bytes may be late. So 3 needs the commits that can be the latest
-one, as in `jepsen_tests.checkers.lost_commit`; that only checks whether an owner begins too low.
+When may a commit take effect? A commit that was sent once and answered took effect before its answer. Any other
+commit may do so until its generation ends, since its bytes may be late. So rule 3 considers all commits that may be
+the latest one. `jepsen_tests.checkers.lost_commit` does the same, but only checks whether an owner begins too low.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ __all__ = ["GroupPromises", "OpenCommit"]
 
 @attrs.define(eq=False)
 class _Known:
-    """A generation as a member knows it: the process, and the times when it asked for its assignment and last had it."""
+    """A generation as one member knows it: the process, and the times when it requested its assignment and last had
+    it.
+    """
 
     member: str
     asked: float
@@ -46,32 +50,34 @@ class _Known:
 
 @attrs.define(eq=False)
 class OpenCommit:
-    """A commit that was begun. `late`: a member has had an assignment of a later generation before."""
+    """A commit that was sent. `late` is True if a member had received an assignment of a later generation before."""
 
     operation: Commit
     generation: int
     late: bool
     may_be_anew: bool = False
-    """True if a later generation was known, and the group may have begun anew since."""
+    """True if a later generation was known, but the group may have been deleted and created again since."""
 
 
 @attrs.define(eq=False)
 class GroupPromises(HandedRecords):
-    """The ledger of one group. A `member` is one process; its `owner` is the process, or its static member."""
+    """The record of one classic group. A `member` is one process. Its `owner` is the same process, or the static
+    member that it represents.
+    """
 
     session_seconds: float = 10.0
-    """The shortest session of a member."""
+    """The shortest session timeout of a member, in seconds."""
     generation: int = -1
-    """The latest generation of which a member has had an assignment."""
+    """The latest generation of which a member has received an assignment."""
     rebalances: int = 0
     begun_anew: int = 0
-    """The number of times that its generations have begun anew."""
+    """How many times its generations have started again, because the group was deleted."""
     refused_late: int = 0
     _owners: dict[tuple[int, TopicPartition], str] = attrs.Factory(dict)
     _known: dict[tuple[str, int], _Known] = attrs.Factory(dict)
-    """The generations of which each owner has reported an assignment."""
+    """By (owner, generation): the generation as this owner knows it, since it received its assignment there."""
     _committed_at: float = inf
-    """The time when the first commit was known to be accepted: from then on the group is not deleted."""
+    """The time at which the first commit was acknowledged. From then on the group cannot be deleted."""
     _left: set[str] = attrs.Factory(set)
     """Members that are dead, or have asked to leave."""
     _commits: list[OpenCommit] = attrs.Factory(list)
@@ -88,10 +94,10 @@ class GroupPromises(HandedRecords):
         owner: str | None = None,
         asked: float | None = None,
     ) -> None:
-        """Note that a member has these partitions in this generation, or had them until it gave them up within it.
-        Raises `SafetyViolation`.
+        """Record that a member owns these partitions in this generation, or owned them until it gave them up within
+        it. Raises `SafetyViolation`.
 
-        `asked` is the time when it first asked for its assignment: it was a member of this generation then.
+        `asked` is the time when it first requested its assignment: by then it was a member of this generation.
         """
         owner = member if owner is None else owner
         if generation > self.generation:
@@ -116,14 +122,14 @@ class GroupPromises(HandedRecords):
                 self._begin_anew(generation, (owner, generation), mine)
                 self._owners[generation, key] = owner
             elif mine.asked + self.session_seconds > min(theirs.heard, self._committed_at):
-                # It cannot be a member of the deleted group either, because that group has not learned of its
-                # end.
+                # The other process cannot have been in the deleted group either: it had not been away for a session
+                # timeout by then.
                 raise SafetyViolation(
                     f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
                 )
 
     def _may_end_before(self, known: _Known, until: float) -> bool:
-        """True if the group may have been deleted by then, while this member was no longer in it."""
+        """True if the group may have been deleted before `until`, with this member already gone."""
         stays = 0.0 if known.member in self._left else self.session_seconds
         return known.asked + stays <= min(until, self._committed_at)
 
@@ -146,20 +152,20 @@ class GroupPromises(HandedRecords):
         self.begun_anew += 1
 
     def leaves(self, member: str) -> None:
-        """Note that a member asks to leave the group. From now on it may leave at any time."""
+        """Record that a member asks to leave the group. From now on it may be removed at any time."""
         self._left.add(member)
 
     def gone(self, member: str) -> None:
-        """Remove a member that is dead."""
+        """Record that a member's process has died."""
         self._left.add(member)
         super().gone(member)
 
     def held_by(self, member: str) -> set[TopicPartition]:
-        """List the partitions that a member owns, as far as it knows."""
+        """Return the partitions that a member owns by its own knowledge."""
         return {key for name, key in self._held if name == member}
 
     def seeks(self, member: str, key: TopicPartition, offset: int) -> None:
-        """Note that a member goes on at this offset."""
+        """Record that a member has sought to this offset."""
         held = self._held[member, key]
         held.end_offset = max(held.end_offset, held.next_offset or 0)
         held.next_offset = offset
@@ -176,7 +182,7 @@ class GroupPromises(HandedRecords):
             )
 
     def _possible(self, key: TopicPartition, at: float) -> set[int]:
-        """Compute the offsets that may be the group's for a member that asks at this time or later."""
+        """Compute all offsets that the group may have committed, for a member that fetches them at time `at` or later."""
         commits = [each.operation for each in self._commits if str(key) in each.operation.offsets]
         certain = [
             each
@@ -197,7 +203,9 @@ class GroupPromises(HandedRecords):
     def commits(
         self, member: str, generation: int, offsets: Mapping[TopicPartition, int], now: float
     ) -> OpenCommit:
-        """Note a commit that a member is about to send. Raises `SafetyViolation`."""
+        """Record a commit that a member is about to send. Raises `SafetyViolation` if it goes beyond the member's
+        records.
+        """
         is_old = generation < self.generation
         may_be_anew = is_old and self._may_begin_anew(generation, now)
         late = is_old and not may_be_anew
@@ -221,7 +229,7 @@ class GroupPromises(HandedRecords):
         return commit
 
     def committed(self, commit: OpenCommit, now: float, *, times: int = 1) -> None:
-        """Check an acknowledged commit that was sent this number of times. Raises `SafetyViolation`."""
+        """Check an acknowledged commit that was sent `times` times. Raises `SafetyViolation`."""
         if commit.late:
             raise SafetyViolation(
                 f"{self.group}: a commit of generation {commit.generation} was taken at {now:.6f} s, asked for at"
@@ -234,16 +242,16 @@ class GroupPromises(HandedRecords):
         commit.operation.repeated = times > 1
 
     def refused(self, commit: OpenCommit, now: float, error: str, *, certain: bool) -> None:
-        """Note a failed commit. `certain`: it was sent once, and the answer says that it was refused."""
+        """Record a failed commit. `certain` is True if it was sent once, and the answer says that it was rejected."""
         commit.operation.completed, commit.operation.error = now, error
         self.refused_late += commit.late
         if certain:
             commit.operation.outcome = "fail"
 
-    # Afterwards
+    # At the end
 
     def check_commits(self, found: Mapping[TopicPartition, int | None], now: float) -> None:
-        """Check the group's commits when no member is left. Raises `SafetyViolation`."""
+        """Check the group's committed offsets after all members have left. Raises `SafetyViolation`."""
         for key, offset in found.items():
             possible = self._possible(key, now)
             if offset not in possible and not (offset is None and 0 in possible):

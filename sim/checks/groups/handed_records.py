@@ -1,8 +1,8 @@
-"""The records that members of a group are handed, partition by partition: the half of a group's ledger that both protocols share.
+"""Record of what the members of a group receive, partition by partition; shared by the checks of both group protocols.
 PURE.
 
-An owner gets every record between its begin and its end, once, in order. No other member gets any. Records that a client has asked to
-delete may be missed. Where an owner may begin differs between the protocols: `_check_begin`.
+An owner receives every record between its begin and its end, once, in order. No other member receives any. Records
+that a client has asked to delete may be missing. The protocols differ in where an owner may begin: `_check_begin`.
 """
 
 from __future__ import annotations
@@ -20,32 +20,30 @@ __all__ = ["HandedRecords", "Ownership"]
 
 @attrs.define(eq=False)
 class Ownership:
-    """A partition in the hands of a member. `next_offset` None: it has not begun."""
+    """The ownership of a partition by a member. `next_offset` is None until the member has begun to read."""
 
     since: float
     next_offset: int | None = None
     end_offset: int = 0
-    """The furthest position of the member before it sought back. A commit of that position may still wait
-    behind another commit.
-    """
+    """The furthest position of the member before it sought back. A commit of that position may still be queued."""
 
 
 @attrs.define(eq=False)
 class HandedRecords(ABC):
-    """The ledger of one group's owners. A `member` is one process."""
+    """The record of one group. A `member` is one client process."""
 
     group: str
     history: History
     seen: set[tuple[TopicPartition, int]] = attrs.field(factory=set, init=False)
-    """Records that any member got."""
+    """Records that any member received."""
     progress: dict[TopicPartition, int] = attrs.field(factory=dict, init=False)
-    """The furthest position of any owner."""
+    """The furthest position that any owner has reached."""
     _held: dict[tuple[str, TopicPartition], Ownership] = attrs.field(factory=dict, init=False)
 
     def begins(
         self, member: str, keys: Iterable[TopicPartition], now: float, *, will_seek: bool = False
     ) -> None:
-        """Begin a member's ownership of these partitions."""
+        """Record that a member now owns these partitions."""
         given = list(keys)
         for key in given:
             self._held[member, key] = Ownership(now)
@@ -53,17 +51,17 @@ class HandedRecords(ABC):
             self.history.own(member, self.group, given, now)
 
     def ends(self, member: str, keys: Iterable[TopicPartition]) -> None:
-        """End a member's ownership of these partitions."""
+        """Record that a member no longer owns these partitions."""
         for key in keys:
             self._held.pop((member, key), None)
 
     def gone(self, member: str) -> None:
-        """Remove a member that is dead."""
+        """Record that a member's process has died: it owns nothing any more."""
         for held in [held for held in self._held if held[0] == member]:
             del self._held[held]
 
     def has_begun(self, member: str, key: TopicPartition) -> bool:
-        """True if a member knows its position in a partition of its own."""
+        """True if a member owns a partition and has a position in it."""
         held = self._held.get((member, key))
         return held is not None and held.next_offset is not None
 
@@ -89,10 +87,10 @@ class HandedRecords(ABC):
 
     @abstractmethod
     def _check_begin(self, member: str, told: Told, held: Ownership, now: float) -> None:
-        """Check the first record that an owner is handed. Raises `SafetyViolation`."""
+        """Check the first record that an owner receives. Raises `SafetyViolation`."""
 
     def check(self) -> None:
-        """Check that every acknowledged record reached some member, unless deleted. Raises `SafetyViolation`."""
+        """Check that each acknowledged record reached some member, unless it was deleted. Raises `SafetyViolation`."""
         for told in self.history.acknowledged:
             if told.offset < self.history.deleted_below.get(told.partition, 0):
                 continue

@@ -1,13 +1,15 @@
-"""The ledger of a consumer group with members of both protocols. It gets all that members receive, and raises impossible
-events. PURE.
+"""Check of a consumer group with members of both protocols: everything that they receive is recorded, and impossible
+events raise an error. PURE.
 
 1. An owner gets every record between its begin and its end, once, in order. No other member gets any.
-2. It begins at or above each offset whose commit was acknowledged before it became the owner. A commit that was sent
-   again, or that is still unanswered, may come late: from then on the offset of this partition is unknown.
-3. It commits nothing beyond the records that it got.
-4. When another member has begun a partition, no commit of an earlier owner with its former epoch is accepted (KIP-1251).
+2. An owner begins at or above each offset whose commit was acknowledged before it became the owner. A commit that
+   was repeated, or is still unanswered, may take effect late: from then on this partition's offset is unknown.
+3. An owner commits nothing beyond the records that it received.
+4. Once another member has begun to read a partition, commits of an earlier owner with its former epoch are rejected
+   (KIP-1251).
 
-Owners are checked by the log of the coordinator, not here: a member that was fenced hears of it late.
+That a partition has one owner is checked in the coordinator's log instead, since a fenced member learns late that
+it was fenced.
 """
 
 from __future__ import annotations
@@ -25,24 +27,24 @@ __all__ = ["HerdCommit", "HerdPromises"]
 
 @attrs.define(eq=False)
 class HerdCommit:
-    """A commit that was begun."""
+    """A commit that was sent."""
 
     member: str
     offsets: Mapping[TopicPartition, int]
     is_late: bool = False
-    """True if other members have begun all its partitions since: it must be refused."""
+    """True if other members have begun to read all its partitions since. Then it must be rejected."""
 
 
 @attrs.define(eq=False)
 class HerdPromises(HandedRecords):
-    """The ledger of one group."""
+    """The record of one group with members of both protocols."""
 
     hand_overs: int = 0
     refused_late: int = 0
     _begun: dict[TopicPartition, str] = attrs.Factory(dict)
-    """The member that has begun each partition last."""
+    """By partition: the member that was last to begin reading it."""
     _certain: dict[TopicPartition, int] = attrs.Factory(dict)
-    """The highest acknowledged commit of each partition."""
+    """By partition: the highest committed offset that was acknowledged."""
     _certain_at: dict[TopicPartition, list[tuple[float, int]]] = attrs.Factory(dict)
     _doubtful: set[TopicPartition] = attrs.Factory(set)
 
@@ -52,7 +54,7 @@ class HerdPromises(HandedRecords):
         """Do nothing, since a member may leave at any time."""
 
     def has_begun_after(self, member: str, key: TopicPartition) -> bool:
-        """True if another member has had records of this partition later than this one."""
+        """True if another member has begun to read this partition after this member."""
         return self._begun.get(key, member) != member
 
     def _check_begin(self, member: str, told: Told, held: Ownership, now: float) -> None:
@@ -75,7 +77,9 @@ class HerdPromises(HandedRecords):
     def commits(
         self, member: str, generation: int, offsets: Mapping[TopicPartition, int], now: float
     ) -> HerdCommit:
-        """Note a commit that a member is about to send. Raises `SafetyViolation`."""
+        """Record a commit that a member is about to send. Raises `SafetyViolation` if it goes beyond the member's
+        records.
+        """
         for key, offset in offsets.items():
             held = self._held.get((member, key))
             if held is None or held.next_offset is None:
@@ -87,11 +91,11 @@ class HerdPromises(HandedRecords):
         return HerdCommit(member, offsets)
 
     def commits_late(self, member: str, offsets: Mapping[TopicPartition, int]) -> HerdCommit:
-        """Note a commit in the name of an earlier owner, which must be refused."""
+        """Record a commit with the identity of an earlier owner, which must be rejected."""
         return HerdCommit(member, offsets, is_late=True)
 
     def committed(self, commit: HerdCommit, now: float, *, times: int = 1) -> None:
-        """Check an acknowledged commit that was sent this number of times. Raises `SafetyViolation`."""
+        """Check an acknowledged commit that was sent `times` times. Raises `SafetyViolation`."""
         if commit.is_late:
             raise SafetyViolation(
                 f"{self.group}: a late commit of {commit.member} was taken: {dict(commit.offsets)}"
@@ -103,15 +107,15 @@ class HerdPromises(HandedRecords):
             self._certain_at.setdefault(key, []).append((now, offset))
 
     def refused(self, commit: HerdCommit, now: float, error: str, *, certain: bool) -> None:
-        """Note a failed commit. `certain`: it was sent once, and the answer says that it was refused."""
+        """Record a failed commit. `certain` is True if it was sent once, and the answer says that it was rejected."""
         self.refused_late += commit.is_late
         if not certain and not commit.is_late:
             self._doubtful.update(commit.offsets)
 
-    # Afterwards
+    # At the end
 
     def check_commits(self, found: Mapping[TopicPartition, int | None]) -> None:
-        """Check the group's offsets when no member is left. Raises `SafetyViolation`."""
+        """Check the group's committed offsets after all members have left. Raises `SafetyViolation`."""
         for key, least in self._certain.items():
             offset = found.get(key)
             if key not in self._doubtful and (offset is None or offset < least):

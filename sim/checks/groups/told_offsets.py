@@ -1,12 +1,12 @@
-"""OffsetFetch's answers about a group's offsets, against the log of the coordinator that gives them. PURE.
+"""Check of OffsetFetch: each answer agrees with the log of the coordinator that gives it. PURE.
 
-An answer is right if it was right at some moment between the question and the answer:
+An answer is correct if it was correct at some moment between the request and the answer:
 
-1. It has the offset that was committed then. Offsets of a transaction count from the marker that commits it.
-2. A client that requires stable offsets gets none that an open transaction may change (KIP-447).
+1. It has the offset that was committed then. Offsets in a transaction count from the marker that commits it.
+2. A client that requires stable offsets receives none that an open transaction may change (KIP-447).
 
-A question counts when its last byte is sent, an answer too. The log is read here without the coordinator's memory,
-which is the object of the check.
+The time of a request or an answer is when its last byte is sent. The log is read here without the coordinator's
+state, since that state is what the check tests.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ DECOMPRESSED_BYTES_MAX = 1 << 20
 STABLE_SINCE = 7
 
 Key = tuple[str, str, int]
-"""Group, topic, partition."""
+"""(group id, topic name, partition number)."""
 Written = tuple[int, int]
-"""Where the record of an offset is in the log, and the offset."""
+"""(log offset of the record, committed offset)."""
 
 
 @attrs.define
 class OffsetsBook:
-    """The offsets of all groups by the batches of a log, up to `end`."""
+    """The committed offsets of all groups by the batches of a log, up to offset `end`."""
 
     end: int = 0
     committed: dict[Key, Written] = attrs.Factory(dict)
@@ -54,7 +54,7 @@ class OffsetsBook:
     """Offsets that open transactions have committed, by producer id."""
 
     def take(self, header: BatchHeader, batch: bytes) -> None:
-        """Read the next batch."""
+        """Apply the next batch."""
         self.end = header.next_offset
         is_transactional = header.attributes & TRANSACTIONAL_MASK
         if header.is_control:
@@ -104,7 +104,7 @@ class OffsetsBook:
 
 @attrs.define
 class _Place:
-    """A position in the file of a segment, from which a log is read on."""
+    """A position in a segment's file, from which reading continues."""
 
     file: object = None
     position: int = 0
@@ -112,7 +112,7 @@ class _Place:
 
 @attrs.define
 class _Read:
-    """The position up to which a log has been read."""
+    """The offsets that were read from a log so far, and the position up to which it was read."""
 
     truncations: int
     book: OffsetsBook = attrs.Factory(OffsetsBook)
@@ -121,7 +121,7 @@ class _Read:
 
 @attrs.frozen
 class _Asked:
-    """The state of a group's coordinator at a request, and the position in its log."""
+    """The committed offsets of a group when the request arrived, and the position in its coordinator's log."""
 
     shard: Any
     truncations: int
@@ -139,7 +139,9 @@ class ToldOffsets:
         self.answers_checked = 0
 
     def asked(self, exchange: Exchange) -> bool:
-        """Note the committed and pending offsets of now, by group."""
+        """Record the committed and pending offsets of each group in the request. Returns False if there is no
+        coordinator.
+        """
         found = self._processes.at(exchange.conn.peer)
         if found is None or found[1].broker is None:
             return False
@@ -166,7 +168,7 @@ class ToldOffsets:
         return bool(memo)
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Check the answer against all offsets that were right meanwhile. Raises `SafetyViolation`."""
+        """Check the answer against all offsets that were correct since the request. Raises `SafetyViolation`."""
         found = self._processes.at(exchange.conn.peer)
         if found is None or found[1].broker is None:
             return
@@ -204,7 +206,9 @@ class ToldOffsets:
                     )
 
     def _committed(self, log: PartitionLog) -> _Read:
-        """Read the offsets below the high watermark. Raises one of `_UNREADABLE` where a disk has damaged the log."""
+        """Read the committed offsets below the high watermark. Raises one of `_UNREADABLE` if a disk has damaged the
+        log.
+        """
         read = self._read.get(log)
         if read is None or read.truncations != log.truncations:
             self._read = {each: read for each, read in self._read.items() if not each.is_closed}
@@ -218,7 +222,7 @@ class ToldOffsets:
 
 
 def _shard(node: Node, group: str) -> Any:
-    """Find the coordinator of a group on this node; None where there is none."""
+    """Return the coordinator shard of a group on this node, or None."""
     assert node.broker is not None
     groups = node.broker.groups
     index = groups.partition_for(group)
@@ -226,8 +230,8 @@ def _shard(node: Node, group: str) -> Any:
 
 
 def _batches(log: PartitionLog, offset: int, place: _Place) -> Iterator[tuple[BatchHeader, bytes, _Place]]:
-    """Yield the batches of a log from `offset` on, each with the place behind it. `place` is a former place of that
-    offset.
+    """Yield (header, bytes, position after the batch) of each batch from `offset` on. `place` is a known position of
+    `offset`.
     """
     segments = log.segments
     for at in range(max(0, log.segment_list.index_of(offset)), len(segments)):
@@ -242,8 +246,8 @@ def _batches(log: PartitionLog, offset: int, place: _Place) -> Iterator[tuple[Ba
 
 
 def _right(log: PartitionLog, asked: _Asked, told: Mapping[Key, Any]) -> dict[Key, set[int]] | None:
-    """Find the offsets that were right at some time since then; None where the cleaner has changed the later
-    records.
+    """Find for each key the offsets that were correct at some time since the request; None if the cleaner has removed
+    later records.
     """
     book = attrs.evolve(
         asked.book,
@@ -267,7 +271,7 @@ def _right(log: PartitionLog, asked: _Asked, told: Mapping[Key, Any]) -> dict[Ke
 
 
 def _told(exchange: Exchange, answer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each group of an answer without an error, and its topics."""
+    """Yield (group id, topics) of each group that the answer has without an error."""
     if exchange.version < OFFSET_FETCH_GROUPS:
         if not answer.error_code:
             yield exchange.request.group_id, answer.topics

@@ -1,1 +1,1 @@
-"""Members of groups that come, go, stall and return."""
+"""Workload: consumer groups whose members start, end, pause and return."""

@@ -1,8 +1,8 @@
-"""Groups whose members come, go, stall and return, and the promises to them. PORTED.
+"""Workload: classic consumer groups whose members start, end, pause and return. PORTED.
 
-Each slot of a group is a machine, on which a member lives for some seconds. Then it closes or dies. Or it is frozen
-for longer than its session, and goes on as if nothing had happened. Once the load is over, a last member runs on each
-machine and reads to the end.
+Each slot of a group is a machine on which one member after another runs, each for some seconds. A member ends by
+closing or by a crash. Or it is paused, perhaps for longer than its session, and resumes without noticing. After the
+workload has ended, a last member runs on each machine and reads to the end.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from sim.load.workload import REQUEST_SECONDS, Workload
 
 GROUPS = ("crowd-1", "crowd-2")
 SESSION_MS_DEFAULT = 6000
-"""Kafka's `group.min.session.timeout.ms`."""
+"""The default of Kafka's `group.min.session.timeout.ms`."""
 STALL_SESSIONS = (0.1, 1.1, 3.0)
-"""Members freeze for a time between the first two or the last two, as multiples of the shortest session."""
+"""Limits of how long members are paused, in multiples of the shortest session: between the first two, or between the
+last two.
+"""
 REBALANCE_SESSIONS = 2
-"""`max.poll.interval.ms` in sessions: the time for which a rebalance waits for a frozen member."""
+"""`max.poll.interval.ms` in sessions: how long a rebalance waits for a paused member."""
 REBALANCE_MS_MIN = 4000
 COMMITS_SECONDS = 10 * REQUEST_SECONDS
 
@@ -36,7 +38,7 @@ __all__ = ["GROUPS", "Crowd", "slots"]
 
 
 def slots(seed: int) -> tuple[str, ...]:
-    """List the machines of all groups of a seed."""
+    """List the machines of all members of all groups, for a seed."""
     return tuple(name for group in GROUPS for name in _slots(group, _plan(seed, group)))
 
 
@@ -49,10 +51,10 @@ def _slots(group: str, plan: GroupPlan) -> list[str]:
 
 
 class Crowd:
-    """One group. `start` it, and `check` once its members have read all."""
+    """One classic consumer group. `start` starts its members; `check` follows once they have read everything."""
 
     def __init__(self, load: Workload, group: str, session_ms: int) -> None:
-        """`session_ms` is the shortest session that brokers take."""
+        """`session_ms` is the shortest session timeout that the brokers accept."""
         self._load = load
         self._session_ms = session_ms
         self._group = group
@@ -67,7 +69,7 @@ class Crowd:
 
     @property
     def terms(self) -> GroupTerms:
-        """The group, with the longest timeouts of its members."""
+        """The group for `GroupAvailability`, with the longest timeouts of its members."""
         session = max(SESSION_MS_DEFAULT, 2 * self._session_ms) / 1000
         timeouts = GroupTimeouts(session, self._rebalance_ms / 1000, REQUEST_SECONDS)
         return GroupTerms(self._group, _slots(self._group, self._plan), timeouts, self._is_read, stays=False)
@@ -77,7 +79,7 @@ class Crowd:
         return self._load.reader_is_done({key: progress.get(key, 0) for key in self._load.partitions})
 
     def start(self) -> dict[str, Event]:
-        """Set the slots to work; the events are set when they have read everything there is."""
+        """Start a task for each slot. Return an event by slot, which is set when its last member has read everything."""
         names = _slots(self._group, self._plan)
         return {name: self._load.world.spawn(self._live, name) for name in names}
 
@@ -130,7 +132,7 @@ class Crowd:
         }
 
     async def check(self, name: str) -> None:
-        """Check that all is read, and that no member is left. Raises `SafetyViolation`."""
+        """Check that all records were read, and the group's committed offsets. Raises `SafetyViolation`."""
         load = self._load
         self.promises.check()
         client = AsyncClient(

@@ -1,8 +1,9 @@
-"""A group of the consumer protocol whose members come, go, stall and return; some speak the classic protocol. PORTED.
+"""Workload: a consumer group with the consumer protocol whose members start, end, pause and return; some use the
+classic protocol. PORTED.
 
-Each slot is a machine on which a member lives for some seconds, as in `crowd`. It is the product's own consumer. The seed draws
-the protocol of each life, so the group migrates both ways. Once the load is over, a last member runs on each machine, by the
-consumer protocol, and reads to the end.
+Each slot is a machine on which one member after another runs, each for some seconds, as in `crowd`. A member is the
+product's own consumer. The seed draws the protocol of each member, so the group migrates in both directions. After
+the workload has ended, a last member with the consumer protocol runs on each machine and reads to the end.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ __all__ = ["GROUP", "SLOTS", "Herd"]
 
 @attrs.frozen
 class HerdPlan:
-    """One life of a member."""
+    """The settings of one member, from its start to its end."""
 
     protocol: str
     has_pattern: bool
@@ -62,7 +63,7 @@ class HerdPlan:
 
     @classmethod
     def draw(cls, random: Random, classic_share: float) -> HerdPlan:
-        """Draw a plan; this share of the lives speaks the classic protocol."""
+        """Draw settings. `classic_share` is the probability of the classic protocol."""
         return cls(
             "classic" if random.random() < classic_share else "consumer",
             random.random() < 0.3,
@@ -79,7 +80,9 @@ CALM = HerdPlan("consumer", False, "uniform", False, 1.0, 0.0, "close", 0.0)
 
 
 class Herd:
-    """The group. `start` it, and `check` once its members have read all."""
+    """One consumer group with members of both protocols. `start` starts them; `check` follows once they have read
+    everything.
+    """
 
     def __init__(self, load: Workload) -> None:
         self._load = load
@@ -92,7 +95,7 @@ class Herd:
 
     @property
     def terms(self) -> GroupTerms:
-        """Return the terms of the group, whose members may leave and come back."""
+        """The group for `GroupAvailability`; its members may leave and return."""
         timeouts = GroupTimeouts(SESSION_SECONDS, REBALANCE_MS / 1000, REQUEST_SECONDS)
         return GroupTerms(GROUP, SLOTS, timeouts, self._is_read, stays=False)
 
@@ -101,7 +104,7 @@ class Herd:
         return self._load.reader_is_done({key: progress.get(key, 0) for key in self._load.partitions})
 
     def start(self) -> dict[str, Event]:
-        """Set the slots to work; the events are set when they have read everything there is."""
+        """Start a task for each slot. Return an event by slot, which is set when its last member has read everything."""
         return {slot: self._load.world.spawn(self._live, slot) for slot in SLOTS}
 
     async def _live(self, slot: str) -> None:
@@ -147,7 +150,7 @@ class Herd:
         }
 
     def figures(self) -> dict[str, int]:
-        """Count lives, partitions that went to another member, and late commits."""
+        """Count members, partitions that moved to another member, and late commits, by name."""
         promises = self.promises
         return {
             "herd_lives": self.lives,
@@ -156,7 +159,7 @@ class Herd:
         }
 
     async def check(self, name: str) -> None:
-        """Check that all is read, and that the offsets are there. Raises `SafetyViolation`."""
+        """Check that all records were read, and that acknowledged commits are kept. Raises `SafetyViolation`."""
         load = self._load
         self.promises.check()
         client = AsyncClient(
@@ -175,7 +178,7 @@ class Herd:
 
 
 class HerdLife:
-    """One life of a member: a process with the product's own consumer. It is the consumer's rebalance listener."""
+    """One run of a member's process, with the product's own consumer. It is also the consumer's rebalance listener."""
 
     def __init__(
         self, load: Workload, promises: HerdPromises, name: str, instance: str | None, plan: HerdPlan
@@ -188,12 +191,12 @@ class HerdLife:
         self._random = Random(f"{load.world.seed}/{name}")
         self._moved: set[TopicPartition] = set()
         self._former: dict[TopicPartition, Member] = {}
-        """Partitions that this member has lost, with its identity then."""
+        """Partitions that this member has lost, with its member identity at that time."""
         self.is_over = False
-        """Set: the member closes, and the process ends."""
+        """If set to True, the member closes and the process ends."""
 
     async def main(self, env: Env, tasks: TaskGroup, settings: Mapping[str, str]) -> None:
-        """Be a member, then leave in order."""
+        """Run the member until it is stopped or everything is read, then leave the group."""
         plan = self._plan
         own = {
             "client.id": self._name,
@@ -227,7 +230,7 @@ class HerdLife:
         return topics
 
     async def _try(self, env: Env) -> None:
-        """Poll once; that a cluster in a storm refuses or is late is noted."""
+        """Poll once and handle the records. Errors of the cluster are recorded, followed by a pause."""
         world = self._load.world
         try:
             await self._turn()
@@ -257,8 +260,8 @@ class HerdLife:
             await self._commit_late()
 
     async def _commit_late(self) -> None:
-        """Commit a partition as this member was when it had it, though another member has begun it since. That must be
-        refused.
+        """Commit a lost partition with the former member epoch, after another member has begun to read it. The
+        coordinator must reject that.
         """
         key = self._random.choice(sorted(self._former))
         former = self._former.pop(key)
@@ -280,22 +283,22 @@ class HerdLife:
         except SafetyViolation as error:
             self._load.world.refute(error)
 
-    # Callbacks of the group
+    # Rebalance listener
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """Take them up."""
+        """Called when these partitions are assigned to the member."""
         self._moved |= set(partitions)
         for key in partitions:
             self._former.pop(key, None)
         self._promises.begins(self._name, partitions, self._load.world.now)
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Give them up."""
+        """Called when the member must give these partitions up."""
         if self._membership.is_member and self._plan.protocol == "consumer":
             self._former |= dict.fromkeys(partitions, self._membership.member)
         self.on_partitions_lost(partitions)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """Called when these partitions are lost."""
+        """Called when the member has lost these partitions."""
         self._moved |= set(partitions)
         self._promises.ends(self._name, partitions)

@@ -1,4 +1,4 @@
-"""One life of a member of a group, on a machine of its own. PORTED."""
+"""One run of a group member's process, on its own machine. PORTED."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sim.machine.world import World
 __all__ = ["AWAY_SECONDS_MAX", "live_out"]
 
 AWAY_SECONDS_MAX = 2.0
-"""The longest time between two lives on one machine."""
+"""The longest time in seconds between two member processes on one machine."""
 CLOSE_SECONDS = 20.0
 
 
 class Life(Protocol):
-    """A process that is a member until it is stopped."""
+    """A group member's process, which runs until it is stopped."""
 
     is_over: bool
-    """If True, the member closes, and the process ends."""
+    """If set to True, the member closes and the process ends."""
 
     async def main(self, env: Env, tasks: TaskGroup, settings: Mapping[str, str]) -> None: ...
 
@@ -37,9 +37,10 @@ async def live_out(
     draw_stall: Callable[[], float],
     random: Random,
 ) -> None:
-    """Run a member on a machine for some seconds, and then let it `close`, `die` or `stall`.
+    """Run a member on the machine `slot` for `life_seconds`. Then let it close, crash or pause, as `end` says
+    ("close", "die", "stall").
 
-    A member that stalls is frozen for as many seconds as `draw_stall` returns. Then it goes on as if nothing had happened, and closes.
+    A pause lasts for as many seconds as `draw_stall` returns. After it the member runs on for a while, and closes.
     """
     running = world.start_program(slot, partial(life.main, settings=settings))
     await world.wait(running.ended, life_seconds)

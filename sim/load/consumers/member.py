@@ -1,7 +1,5 @@
-"""One life of a member: a process with the product's own consumer, which notes all that it receives in the ledger of
-its group.
-
-PORTED.
+"""One run of a group member's process, with the product's own consumer; the group's checks record all that it
+receives. PORTED.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ __all__ = ["MemberLife"]
 
 
 class MemberLife:
-    """Reads its share of the group until it is stopped. Is the consumer's rebalance listener."""
+    """Reads its partitions of the group until it is stopped. It is also the consumer's rebalance listener."""
 
     def __init__(
         self, load: Workload, promises: GroupPromises, name: str, instance: str | None, plan: MemberPlan
@@ -50,14 +48,14 @@ class MemberLife:
         self._random = Random(f"{load.world.seed}/{name}")
         self._moved: set[TopicPartition] = set()
         self._identity: Member | None = None
-        """Its identity in the latest generation in which it had an assignment."""
+        """Its member identity in the latest generation with an assignment."""
         self._former: Member | None = None
-        """The member of its former life, for a commit that must be refused."""
+        """Its identity in an earlier generation, for a commit that must be rejected."""
         self.is_over = False
-        """If True, the member closes, and the process ends."""
+        """If set to True, the member closes and the process ends."""
 
     async def main(self, env: Env, tasks: TaskGroup, settings: Mapping[str, str]) -> None:
-        """Run the member until it is stopped, then leave the group cleanly."""
+        """Run the member until it is stopped or everything is read, then leave the group."""
         static = {} if self._instance is None else {"group.instance.id": self._instance}
         self._consumer = consumer = AsyncConsumer(
             env, tasks, {**settings, "client.id": self._name, **self._plan.settings, **static}
@@ -80,7 +78,7 @@ class MemberLife:
         await consumer.close(CLOSE_SECONDS)
 
     async def _try(self, env: Env, doing: Awaitable[None]) -> None:
-        """Run `doing`, and note the errors of a cluster in a storm instead of raising them."""
+        """Await `doing`. Errors of the cluster are recorded instead of raised."""
         world = self._load.world
         try:
             await doing
@@ -93,7 +91,7 @@ class MemberLife:
         return {key: self._promises.progress.get(key, 0) for key in self._load.partitions}
 
     async def _turn(self, env: Env) -> None:
-        """Poll once, and act on the records."""
+        """Poll once, check the records, and perhaps commit or seek."""
         plan, random, consumer = self._plan, self._random, self._consumer
         began = self._load.world.now
         self._moved.clear()
@@ -125,7 +123,7 @@ class MemberLife:
         load.history.see(self._name, told, load.world.now, rebalanced=sorted(self._moved))
 
     async def _seek(self) -> None:
-        """Go back in one partition: to its beginning, by some records, or to a time."""
+        """Seek back in a random partition: to its beginning, by some records, or to a timestamp."""
         random, consumer = self._random, self._consumer
         known = [key for key in sorted(consumer.assignment()) if self._promises.has_begun(self._name, key)]
         if not known or self._load.ends is not None:
@@ -148,7 +146,7 @@ class MemberLife:
             self._moved.add(key)
 
     async def _commit_late(self) -> None:
-        """Commit as a member of an older generation would. It must be refused, which the ledger checks."""
+        """Commit as a member of an earlier generation. `GroupPromises` checks that the coordinator rejects that."""
         former, self._former = self._former, None
         assert former is not None
         offsets = {self._random.choice(self._load.partitions): OffsetAndMetadata(0)}
@@ -157,7 +155,7 @@ class MemberLife:
             self._coordinator.commit(offsets, former, deadline=deadline, topic_ids={})
         )
 
-    # Callbacks of the group
+    # Rebalance listener
 
     @property
     def _owner(self) -> str:
@@ -178,7 +176,7 @@ class MemberLife:
         )
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """Begin the ownership of these partitions."""
+        """Record the ownership of these partitions."""
         now = self._load.world.now
         self._moved |= set(partitions)
         if self._membership.state is MembershipState.ADOPTING and self._membership.is_member:
@@ -186,12 +184,12 @@ class MemberLife:
         self._promises.begins(self._name, partitions, now)
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Give these partitions up, while this member still owns them."""
+        """Record that these partitions are given up; until now this member owned them."""
         if self._membership.state is MembershipState.ADOPTING and self._membership.is_member:
             self._owns(partitions)
         self.on_partitions_lost(partitions)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """Called when these partitions are lost."""
+        """Called when the member has lost these partitions."""
         self._moved |= set(partitions)
         self._promises.ends(self._name, partitions)

@@ -1,4 +1,4 @@
-"""The plan of a group and of each life of its members, drawn from a seed. PURE."""
+"""The settings of a group and of each of its members' processes, drawn from a seed. PURE."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ ENDS = ("close", "close", "close", "die", "stall", "unsubscribe")
 
 @attrs.frozen
 class GroupPlan:
-    """The part of the plan that all members of a group share."""
+    """The settings that all members of a group share."""
 
     assignor: str
     members: int
     static: float
-    """The share of the slots whose members are static (KIP-345)."""
+    """The probability that the members of a slot are static (KIP-345)."""
 
     @classmethod
     def draw(cls, random: Random) -> GroupPlan:
-        """Draw a plan."""
+        """Draw the settings of a group."""
         return cls(random.choice(ASSIGNORS), random.choice((2, 3)), random.choice((0.0, 0.5, 1.0)))
 
 
 @attrs.frozen
 class MemberPlan:
-    """One life of a member: its way to read, to commit and to end."""
+    """The settings of one member, from its start to its end."""
 
     settings: Mapping[str, str]
     auto_commit: bool
     commit_share: float
-    """How often a member that commits by hand does so after a poll."""
+    """The probability that a member without automatic commits commits after a poll."""
     waits: bool
-    """Whether it waits for its own commits."""
+    """True if it waits for the answers to its own commits."""
     seek_share: float
     late_share: float
-    """How often it tries a commit of the generation before, once it has a new assignment."""
+    """The probability that it tries a commit of the previous generation, after a new assignment."""
     rest_seconds: float
     end: str
     life_seconds: float
 
     @classmethod
     def draw(cls, random: Random, session_ms: int) -> MemberPlan:
-        """Draw a plan. `session_ms` is the shortest that brokers accept."""
+        """Draw settings. `session_ms` is the shortest session timeout that the brokers accept."""
         auto_commit = random.random() < 0.5
         settings = {
             "enable.auto.commit": str(auto_commit).lower(),
@@ -92,4 +92,4 @@ CALM = MemberPlan(
     end="close",
     life_seconds=0.0,
 )
-"""The last life of each member: it reads to the end."""
+"""The settings of a slot's last member, which reads to the end."""

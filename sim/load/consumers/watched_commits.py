@@ -1,4 +1,4 @@
-"""The commits of a consumer, its automatic ones too, noted in the ledger of its group. PORTED."""
+"""Interception of a consumer's commits, including automatic ones, so that the group's checks see each one. PORTED."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REFUSED = (
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.STALE_MEMBER_EPOCH,
 )
-"""Answers about the whole group: nothing of the commit was taken."""
+"""Error codes that concern the whole group: nothing of the commit was accepted."""
 
 __all__ = ["WatchedCommits"]
 
@@ -34,7 +34,7 @@ C = TypeVar("C")
 
 
 class CommitLedger(Protocol[C]):
-    """The part of a group's ledger that hears of commits."""
+    """The part of a group's checks that records commits."""
 
     def commits(
         self, member: str, generation: int, offsets: Mapping[TopicPartition, int], now: float
@@ -48,7 +48,7 @@ class CommitLedger(Protocol[C]):
 
 
 class WatchedCommits(Generic[C]):
-    """Stands between a consumer and its coordinator, and ends the run at an impossible answer."""
+    """Intercepts the commits between a consumer and its coordinator. An impossible answer fails the run."""
 
     def __init__(
         self, world: World, promises: CommitLedger[C], name: str, core: ClientCore, coordinator: Coordinator
@@ -57,13 +57,13 @@ class WatchedCommits(Generic[C]):
         self._promises = promises
         self._name = name
         self.sound = coordinator.commit
-        """The coordinator's own function, whose commits the ledger does not hear of."""
+        """The coordinator's original function; commits by it are not recorded."""
         self._sound_call = core.call
         self._times: dict[int, int] = {}
         self._serial = 0
         self._active = 0
         self.syncs: dict[int, float] = {}
-        """When the member first asked for its assignment of each generation."""
+        """By generation: the virtual time at which the member first requested its assignment."""
         setattr(coordinator, "commit", self.commit)  # noqa: B010 - mypy lets no method be assigned
         setattr(core, "call", self._call)  # noqa: B010
 
@@ -84,7 +84,7 @@ class WatchedCommits(Generic[C]):
         deadline: float,
         topic_ids: TopicIds,
     ) -> Operation[None]:
-        """Commit as the coordinator does, and note the outcome in the ledger."""
+        """Commit as the coordinator does, and record the outcome for the group's checks."""
         if not offsets:
             return
         wanted = {key: each.offset for key, each in offsets.items()}
@@ -108,7 +108,7 @@ class WatchedCommits(Generic[C]):
         self._taken(open_commit, self._times.pop(number))
 
     def _counted(self, number: int, sound: Operation[None]) -> Operation[None]:
-        """Run the operation; each request that it sends counts for this commit."""
+        """Run the operation, and count each request that it sends for this commit."""
         while True:
             self._active = number
             try:

@@ -1,1 +1,1 @@
-"""Programs that copy a topic in transactions, and what must be true of the copy."""
+"""Workload: programs that copy a topic in transactions, and the checks of the copy."""

@@ -1,4 +1,4 @@
-"""One life of a copier: a process with the product's own consumer and producer, a transaction after the other. PORTED."""
+"""One run of a copier's process, with the product's own consumer and producer: one transaction after another. PORTED."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ from sim.load.workload import (
 
 SOURCE, SINK = "copy-source", "copy-sink"
 PARTITIONS = 2
-"""The partitions of each topic."""
+"""The number of partitions of each topic."""
 GROUP = "copiers"
 POLL_SECONDS = 0.5
 HEARTBEAT_MS, POLL_INTERVAL_MS = 300, 12_000
 POLL_WAIT_MS_MAX = 4_000
-"""The longest wait of a fetch: its consumer gives up a request after five seconds."""
+"""The longest `fetch.max.wait.ms`: the consumer's request timeout is five seconds."""
 CLOSE_SECONDS = 3.0
 ENDING_TRIES = 5
-"""Calls of a commit or an abort that runs out of time, before the producer is given up."""
+"""How many times a commit or an abort may time out before the producer is closed."""
 REST_SECONDS = 0.1
 ECHO_SECONDS = 2.0
 ECHO_VERSION = 5
-"""The first version of EndTxn that bumps the epoch."""
+"""The first version of EndTxn that bumps the producer epoch."""
 EXPLICIT_LEVEL = 1
-"""The highest level of `transaction.version` at which clients add partitions and offsets by requests of their own."""
+"""The highest level of `transaction.version` at which clients add partitions and offsets by separate requests."""
 
 __all__ = ["GROUP", "PARTITIONS", "SINK", "SOURCE", "CopierLife"]
 
 
 class _GivenUp(Exception):
-    """Raised if the producer can do no more, or has failed for too long."""
+    """Raised if the producer can no longer continue, or its calls have timed out too often."""
 
 
 class CopierLife:
-    """Copies its share of the group until it is stopped or fenced. It is also the rebalance listener of its consumer."""
+    """Copies its partitions of the group until it is stopped or fenced. It is also its consumer's rebalance listener."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class CopierLife:
         plan: CopyPlan,
         partition: int | None,
     ) -> None:
-        """`partition` is all that it copies; None: its share of the group."""
+        """With `partition` only this partition is copied; with None all that the group assigns."""
         self._partition = partition
         self._load = load
         self._ledger = ledger
@@ -80,15 +80,15 @@ class CopierLife:
         self._random = Random(f"{load.world.seed}/{name}")
         self._echoes = Random(f"{load.world.seed}/{name}/echoes")
         self._ended: EndTxnRequest | None = None
-        """How the transaction before was ended."""
+        """The EndTxn request of the previous transaction."""
         self._serial = 0
         self._polled: dict[TopicPartition, int] = {}
-        """Where the last poll began, of partitions that have stayed since."""
+        """The first offset of the last poll, for each partition that was assigned ever since."""
         self.is_over = False
-        """If True, the process ends after its transaction."""
+        """If set to True, the process ends after its present transaction."""
 
     async def main(self, env: Env, tasks: TaskGroup) -> None:
-        """Begin as every transactional program does, and copy."""
+        """Run `init_transactions`, then copy until stopped or done."""
         self._env = env
         servers = ",".join(f"{host}:{port}" for host, port in self._load.bootstrap)
         is_slow = self._load.is_slow
@@ -101,7 +101,7 @@ class CopierLife:
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": str(self._plan.timeout_ms),
                 "linger.ms": str(self._plan.linger_ms),
-                # Segments may be as small as 2,000 bytes.
+                # A batch must fit into a segment, which may be as small as 2,000 bytes.
                 "batch.size": "500",
                 "max.block.ms": "10000",
                 "request.timeout.ms": str(self._plan.request_ms),
@@ -155,7 +155,7 @@ class CopierLife:
                 self._note(error)
 
     async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Make a call again that runs out of time, as a program must. Raises `_GivenUp` at last."""
+        """Repeat a call that times out, up to `ENDING_TRIES` times. Raises `_GivenUp` after that."""
         for _ in range(ENDING_TRIES):
             try:
                 await call()
@@ -166,7 +166,7 @@ class CopierLife:
         raise _GivenUp(f"{self._name} has lost its patience")
 
     async def _turn(self) -> None:
-        """Poll once, and copy the records in a transaction."""
+        """Poll once, and copy the records in one transaction."""
         consumer = self._consumer
         try:
             records = await consumer.poll(POLL_SECONDS)
@@ -186,7 +186,9 @@ class CopierLife:
         await self._copy(records)
 
     async def _look_where_it_is(self) -> None:
-        """Advance the ledger to the group's committed offsets: between transactions these are the positions."""
+        """Advance the checks to the group's committed offsets. Between transactions these equal the consumer's
+        positions.
+        """
         if self._ledger.ends is not None:
             for key in sorted(self._consumer.assignment()):
                 self._ledger.advance({key.partition: await self._consumer.position(key, POLL_SECONDS)})
@@ -223,7 +225,9 @@ class CopierLife:
         self._note_end(identity, commit=False)
 
     def _note_end(self, identity: Identity | None, *, commit: bool) -> None:
-        """Remember the EndTxn of a transaction. The newer protocol sets it apart from later ones (KIP-890, part 2)."""
+        """Remember the EndTxn of a transaction. With the newer protocol its epoch differs from later ones (KIP-890,
+        part 2).
+        """
         self._ended = None
         if identity is not None:
             self._ended = EndTxnRequest(
@@ -231,8 +235,8 @@ class CopierLife:
             )
 
     def _is_told_from(self, ended: EndTxnRequest | None) -> bool:
-        """True if the open transaction has another epoch than the ended one. At lower levels of
-        `transaction.version` it may have the same.
+        """True if the open transaction has another epoch than the ended one. At lower levels of `transaction.version`
+        both may be equal.
         """
         identity = self._producer.identity
         return (
@@ -242,9 +246,7 @@ class CopierLife:
         )
 
     async def _echo(self) -> None:
-        """Send the former transaction's EndTxn again while this one is open, like a packet that a router has
-        delayed.
-        """
+        """Send the previous transaction's EndTxn again while this one is open, as if the network had delayed it."""
         core, deadline = self._producer.client.core, self._env.clock.monotonic() + ECHO_SECONDS
         finder = CoordinatorFinder(core, CoordinatorKind.TRANSACTION, self._transactional_id)
         try:
@@ -285,16 +287,16 @@ class CopierLife:
                 self._consumer.seek(key, offset)
         await self._rest(REST_SECONDS)
 
-    # Callbacks of the group
+    # Rebalance listener
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """Begin at the group's committed offsets."""
+        """Do nothing: the consumer begins at the group's committed offsets."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Forget where the last poll of these partitions began."""
+        """Called when partitions are given up: forget where their last poll began."""
         for key in partitions:
             self._polled.pop(key, None)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """Called when these partitions are lost."""
+        """Called when the consumer has lost these partitions."""
         self.on_partitions_revoked(partitions)

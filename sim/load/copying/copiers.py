@@ -1,9 +1,10 @@
-"""Clients that copy a topic in transactions, and what must be true of the copy. PORTED.
+"""Workload: programs that copy a topic in transactions, and the final checks of the copy. PORTED.
 
-Slots share the source as a group (KIP-447), or have a partition each. A feeder writes the source by an idempotent
-producer. Each slot has a transactional id and two machines. A life ends in order, dies, or goes on as a zombie on one
-machine while the next one begins on the other. Some are frozen meanwhile, or for a while in their middle. A reader of committed records follows the
-sink. Once the load is over, a last life on each slot copies the rest.
+A feeder writes the source topic with an idempotent producer. There are two slots, each with a transactional id, two
+machines, and one copier process after another. The slots share the source as a consumer group (KIP-447), or have
+one partition each. A process closes, crashes, or continues as a zombie on one machine while the next one starts on
+the other. Some are paused, at the end or in the middle of a transaction. A reader with read_committed follows the
+sink topic. After the workload has ended, a last process of each slot copies the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = ["ASKER", "FEEDER", "READER", "Copying", "machines"]
 
 
 def machines() -> tuple[str, ...]:
-    """List the machines of all these clients."""
+    """List the machines of all clients of this workload."""
     return (FEEDER, READER, ASKER, *(_machine(slot, number) for slot in SLOTS for number in range(2)))
 
 
@@ -53,7 +54,7 @@ def _machine(slot: str, number: int) -> str:
 
 
 class Copying:
-    """All of a run's clients of both topics."""
+    """All clients of the copy workload in one run."""
 
     def __init__(self, load: Workload, replicas: int) -> None:
         self._load = load
@@ -62,16 +63,18 @@ class Copying:
         self.lives = self.zombies = self.naps = 0
 
     def topics(self, configs: Mapping[str, str]) -> list[NewTopic]:
-        """Describe both topics, with `configs` of the run."""
+        """Describe both topics; `configs` is the run's configuration for topics."""
         return [NewTopic(name, PARTITIONS, self._replicas, dict(configs)) for name in (SOURCE, SINK)]
 
     def start_workers(self) -> list[Event]:
-        """Start the tasks that end when the load is over."""
+        """Start the feeder, the reader and the client that asks for offsets. Each event is set when its task has
+        ended.
+        """
         spawn = self._load.world.spawn
         return [spawn(self._feed), spawn(self._follow), spawn(self._ask_for_offsets)]
 
     def start_copiers(self) -> dict[str, Event]:
-        """Set the slots to work; the events are set when the whole source is copied."""
+        """Start the copiers. Return an event by slot, which is set when the whole source is copied."""
         return {slot: self._load.world.spawn(self._live, slot) for slot in SLOTS}
 
     # -- the feeder
@@ -105,7 +108,7 @@ class Copying:
     # -- copiers
 
     async def _live(self, slot: str) -> None:
-        """Run one life after the other, on the machines of the slot in turns."""
+        """Run one copier process after another, alternately on the two machines of the slot."""
         load, ledger = self._load, self.ledger
         world, random = load.world, Random(f"{load.world.seed}/{slot}")
         number = 0
@@ -142,7 +145,9 @@ class Copying:
             await running.ended.wait()
 
     async def _nap(self, machine: str, running: Running, random: Random, life_seconds: float) -> None:
-        """Freeze a process until its group has given its partitions to other members, and let it go on."""
+        """Pause a process for longer than its group session, so that other members receive its partitions; then resume
+        it.
+        """
         world = self._load.world
         self.naps += 1
         world.pause(machine)
@@ -155,7 +160,7 @@ class Copying:
         self._load.world.resume(machine)
 
     async def _end(self, machine: str, running: Running, life: CopierLife, random: Random) -> None:
-        """End a life: in order if it was stopped, else by a kill."""
+        """End a process: wait for it if it was asked to stop, then kill it if it still runs."""
         world = self._load.world
         if life.is_over:
             await world.wait(running.ended, CLOSE_SECONDS)
@@ -167,16 +172,16 @@ class Copying:
     # -- the reader
 
     async def _follow(self) -> None:
-        """Read the sink's committed records until the load is over. Raises `SafetyViolation`."""
+        """Read and check the sink's committed records until the workload ends. Raises `SafetyViolation`."""
         keys = [TopicPartition(SINK, index) for index in range(PARTITIONS)]
         await CommittedReader(self._load, READER, keys).follow(
             lambda key, found: self.ledger.see(READER, key.partition, _without_keys(found))
         )
 
-    # -- the asker
+    # -- the client that asks for offsets
 
     async def _ask_for_offsets(self) -> None:
-        """Ask where the group is, again and again: `sim.checks.groups.told_offsets` hears the answers."""
+        """Fetch the group's offsets again and again; `sim.checks.groups.told_offsets` checks the answers."""
         load = self._load
         random = Random(f"{load.world.seed}/{ASKER}")
         client = load.client(ASKER)
@@ -193,15 +198,15 @@ class Copying:
     # -- the end
 
     async def find_ends(self, client: AsyncClient) -> None:
-        """Record where the source ends, after its last record."""
+        """Record the end offsets of the source topic, after its last record."""
         asked = {TopicPartition(SOURCE, index): LATEST for index in range(PARTITIONS)}
         found = await client.run(list_offsets(client.core, asked, timeout=END_SECONDS_MAX))
         self.ledger.ends = {key.partition: listed.offset for key, listed in found.items()}
 
     async def check(self, machine: str) -> None:
-        """Read both topics and the group's offsets, and compare them with the outcomes that copiers got.
+        """Read both topics and the group's offsets, and compare them with the outcomes that the copiers learned.
 
-        Raises `SafetyViolation`, and `Liveness` when committed records do not come.
+        Raises `SafetyViolation`, and `Liveness` if committed records cannot be read in time.
         """
         content = await self._read_all(machine)
         client = self._load.client(machine)
@@ -222,7 +227,7 @@ class Copying:
         )
 
     async def _read_all(self, machine: str) -> dict[TopicPartition, list[Found]]:
-        """Read all committed records of both topics."""
+        """Read all committed records of both topics, by partition."""
         keys = [TopicPartition(topic, index) for topic in (SOURCE, SINK) for index in range(PARTITIONS)]
         content: dict[TopicPartition, list[Found]] = {key: [] for key in keys}
         await CommittedReader(self._load, machine, keys).read_all(
@@ -231,7 +236,7 @@ class Copying:
         return content
 
     def check_disks(self, logs_of: Callable[[str, int], Mapping[str, list[StoredBatch]]]) -> None:
-        """Compare the replicas of both topics with each other. Raises `SafetyViolation`."""
+        """Check that the replicas of both topics are equal on disk. Raises `SafetyViolation`."""
         for topic in (SOURCE, SINK):
             for index in range(PARTITIONS):
                 logs = logs_of(topic, index)
@@ -240,7 +245,7 @@ class Copying:
                 check_replicas_equal(f"{topic}-{index}", logs, max(map(end_of, logs.values())))
 
     def figures(self) -> dict[str, int]:
-        """Count the transactions, and their outcomes as far as their clients know."""
+        """Count the processes, and the transactions by the outcome that their clients learned."""
         outcomes = [copy.outcome for copy in self.ledger.copies.values()]
         return {
             "copiers": self.lives,

@@ -1,15 +1,15 @@
-"""The outcomes that copiers got for their transactions, against both topics at the end. PURE.
+"""The copiers' transactions with the outcomes that they learned, and the checks of both topics at the end. PURE.
 
-A transaction copies records of the source, and commits the source's offsets behind them. Each copy names its
-transaction, its number in it, and the place of its original. So a reader of committed records sees which transactions
-count:
+A transaction copies records of the source topic, and commits their offsets. Each copied record has the
+transaction's name, its number there, and the place of its original. So a read_committed reader sees which
+transactions were committed:
 
-1. A transaction counts whole, in the order in which it was written, or not at all.
-2. A transaction that was acknowledged as committed counts. A transaction that was aborted, or that no copier has
-   tried to commit, is invisible.
-3. No original is copied by two transactions that count. The originals below the group's offset are those that have been
-   copied. The offset is that of a transaction that counts.
-4. Records that a reader has seen at any time are there at the end.
+1. A transaction is visible completely, in the order in which it was written, or not at all.
+2. A transaction that was acknowledged as committed is visible. A transaction that was aborted, or that no copier
+   has tried to commit, is invisible.
+3. Two visible transactions never copy the same original. Exactly the originals below the group's offset were
+   copied. This offset is that of a visible transaction.
+4. Records that a reader has seen at any time are in the topic at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sim.history import SafetyViolation
 __all__ = ["Copy", "CopyLedger", "Outcome", "copy_value"]
 
 Found = tuple[int, bytes]
-"""Offset and value of a record."""
+"""(offset, value) of a record."""
 
 
 class Outcome(Enum):
@@ -38,7 +38,9 @@ class Outcome(Enum):
 
 @attrs.define(eq=False)
 class Copy:
-    """A transaction. `records` are (partition of the sink, value), `offsets` the group's by partition of the source."""
+    """A transaction. `records` has (partition of the sink, value), `offsets` the committed offset by partition of the
+    source.
+    """
 
     name: str
     records: list[tuple[int, bytes]] = attrs.Factory(list)
@@ -47,7 +49,7 @@ class Copy:
 
 
 def copy_value(name: str, number: int, partition: int, offset: int, filler: bytes) -> bytes:
-    """Make the value of a copy."""
+    """Make the value of a copied record. `partition` and `offset` are those of its original."""
     return b"%s|%d|%d|%d|" % (name.encode(), number, partition, offset) + filler
 
 
@@ -57,36 +59,36 @@ def _parsed(value: bytes) -> tuple[str, int, int, int]:
 
 
 class CopyLedger:
-    """All transactions of a run."""
+    """All copy transactions of a run."""
 
     def __init__(self) -> None:
         self.copies: dict[str, Copy] = {}
         self.progress: dict[int, int] = {}
-        """The group's committed offset in each partition of the source, by answers to its members."""
+        """By partition of the source: the group's committed offset, as its members know it."""
         self.ends: dict[int, int] | None = None
-        """Where the source ends, after its last record."""
+        """By partition of the source: the end offset after the last record; None until the workload has ended."""
         self._seen: dict[str, dict[int, list[Found]]] = {}
 
     def begin(self, name: str) -> Copy:
-        """Note that a copier opens a transaction."""
+        """Record that a copier opens a transaction."""
         copy = self.copies[name] = Copy(name)
         return copy
 
     def advance(self, offsets: Mapping[int, int]) -> None:
-        """Note the group's committed offsets."""
+        """Record the group's committed offsets."""
         for partition, offset in offsets.items():
             self.progress[partition] = max(self.progress.get(partition, 0), offset)
 
     @property
     def is_done(self) -> bool:
-        """True once all of the source is copied."""
+        """True once the whole source is copied."""
         ends = self.ends
         return ends is not None and all(
             self.progress.get(partition, 0) >= end for partition, end in ends.items()
         )
 
     def see(self, reader: str, partition: int, found: Sequence[Found]) -> None:
-        """Check committed records that a reader gets, in this order. Raises `SafetyViolation`."""
+        """Check committed records that a reader has received, in order. Raises `SafetyViolation`."""
         seen = self._seen.setdefault(reader, {}).setdefault(partition, [])
         for offset, value in found:
             if seen and seen[-1][0] >= offset:
@@ -105,7 +107,7 @@ class CopyLedger:
         source: Mapping[int, Sequence[Found]],
         committed: Mapping[int, int],
     ) -> None:
-        """Hold the committed records of both topics and the group's offsets against it. Raises `SafetyViolation`."""
+        """Check the final committed records of both topics and the group's offsets. Raises `SafetyViolation`."""
         self._check_readers(sink)
         counting = self._check_transactions(sink)
         self._check_originals(sink, source, committed)
@@ -133,7 +135,9 @@ class CopyLedger:
                     )
 
     def _check_transactions(self, sink: Mapping[int, Sequence[Found]]) -> list[Copy]:
-        """Find the transactions that count."""
+        """Return the transactions that are visible in the sink. Raises `SafetyViolation` if one has the wrong outcome
+        or is incomplete.
+        """
         visible: dict[str, dict[int, list[bytes]]] = {}
         for partition, found in sink.items():
             for _, value in found:

@@ -1,4 +1,4 @@
-"""The plan of one life of a copier, drawn from a seed. PURE."""
+"""The settings of one copier process, drawn from a seed. PURE."""
 
 from __future__ import annotations
 
@@ -10,49 +10,51 @@ __all__ = ["CALM", "NAP_SECONDS", "TIMEOUT_MS_MAX", "CopyPlan", "is_assigned"]
 
 TIMEOUTS_MS = (1_500, 5_000, 20_000)
 TIMEOUT_MS_MAX = max(TIMEOUTS_MS)
-"""The longest `transaction.timeout.ms` of a life."""
+"""The longest `transaction.timeout.ms` that is drawn."""
 ASSIGNED_SHARE = 0.6
 ENDS = ("close", "die", "die", "zombie", "zombie", "freeze", "nap", "nap")
 SESSION_MS = 2_000
 ECHO_SHARE = 0.1
 NAP_SECONDS = (2.2, 6.0)
-"""How long a nap lasts: longer than the session of a group's member."""
+"""The shortest and the longest duration of a nap in seconds: longer than the session of a group member."""
 
 
 def is_assigned(seed: int) -> bool:
-    """True if each copier of a run has a fixed partition, as before KIP-447, instead of a share of the group."""
+    """True if each copier of a run has a fixed partition, as before KIP-447, instead of sharing them as a group."""
     return Random(f"{seed}/copiers' partitions").random() < ASSIGNED_SHARE
 
 
 @attrs.frozen
 class CopyPlan:
-    """One life. `is_explicit`: separate requests add partitions and offsets to the transaction (transaction version 1)."""
+    """The settings of one process. With `is_explicit` it adds partitions and offsets by separate requests
+    (`transaction.version` 1).
+    """
 
     is_explicit: bool
     timeout_ms: int
     records_max: int
-    """The records of a transaction at most."""
+    """The largest number of records in a transaction."""
     linger_ms: int
     request_ms: int
-    """How long it waits for an answer before it asks again. A record that has none after twice as long has failed."""
+    """The request timeout in milliseconds. A record without an answer after twice as long has failed."""
     abort_share: float
-    """How often a transaction is aborted by choice."""
+    """The probability that a transaction is aborted on purpose."""
     stall_share: float
-    """How often a transaction rests in its middle."""
+    """The probability that a transaction pauses in the middle."""
     stall_seconds: float
     end: str
-    """`zombie`, `freeze`: the next life begins while this one goes on, or is frozen. `nap`: it is frozen, and then
-    goes on for as long again; no other process has its transactional id.
+    """How the process ends. `zombie`, `freeze`: the next process starts while this one runs on, or is paused. `nap`:
+    it is paused and runs on for as long again; no other process has its transactional id.
     """
     life_seconds: float
     session_ms: int = SESSION_MS
     """Its `session.timeout.ms` as a member of the group."""
     echo_share: float = 0.0
-    """The probability that the EndTxn of the former transaction comes again in the middle of one."""
+    """The probability that the previous transaction's EndTxn arrives again in the middle of a transaction."""
 
     @classmethod
     def draw(cls, random: Random) -> CopyPlan:
-        """Draw a plan."""
+        """Draw the settings of a process."""
         drawn = cls(
             random.random() < 0.5,
             random.choice(TIMEOUTS_MS),
@@ -68,9 +70,9 @@ class CopyPlan:
         drawn = attrs.evolve(drawn, echo_share=ECHO_SHARE)
         if drawn.end != "nap":
             return drawn
-        # Most naps shall begin in the middle of a transaction that outlives them.
+        # Most naps shall begin in the middle of a transaction that does not time out during the nap.
         return attrs.evolve(drawn, timeout_ms=TIMEOUT_MS_MAX, stall_share=0.5, stall_seconds=2.0)
 
 
 CALM = CopyPlan(False, 10_000, 50, 0, 5_000, 0.0, 0.0, 0.0, "close", 0.0, session_ms=6_000)
-"""The last life of each copier, which copies the rest. Each broker allows its session, whatever its configuration."""
+"""The settings of each slot's last process, which copies the rest. Every broker allows its session timeout."""

@@ -1,1 +1,1 @@
-"""Transactions over many partitions, with offsets of a group committed in several ways, and what must be true of them."""
+"""Workload: transactions over many partitions, with group offsets that are committed in several ways; and its checks."""

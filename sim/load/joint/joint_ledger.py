@@ -1,18 +1,20 @@
-"""All joint transactions and offset commits of a workload, with their outcomes, and what must be true of them. PURE.
+"""The transactions and offset commits of a joint workload with their outcomes, and the checks of them. PURE.
 
-Records, as a reader of committed records finds them:
+Rules for records, as a read_committed reader sees them:
 
-1. A transaction that was acknowledged as committed counts. A transaction that was aborted, or that no writer has
-   tried to commit, is invisible. If the outcome is unknown, it counts if any of its records is there.
-2. In a topic that keeps everything, a transaction that counts is there whole, once.
-3. In a compacted topic, the newest record of each key among all transactions that count is there. An aborted record
-   takes no committed record's place.
+1. A transaction that was acknowledged as committed counts as committed. A transaction that was aborted, or that no
+   writer has tried to commit, is invisible. If the outcome is unknown, the transaction counts as committed if any
+   of its records is visible.
+2. In a topic that keeps everything, a committed transaction is visible completely, and only once.
+3. In a compacted topic, the newest record of each key in any committed transaction is visible. An aborted record
+   never replaces a committed record.
 4. A key has one writer at a time, so its records stand in the order in which they were sent.
-5. What a reader has seen stays, or has a newer record of its key behind it.
-6. A prepared transaction that nobody has ended is there when a successor asks for it (KIP-939).
+5. A record that a reader has seen remains, or a newer record of its key follows it.
+6. A prepared transaction that was never ended still exists when a later process resumes it (KIP-939).
 
-Offsets of the group: the log orders commits, not the markers. So a commit takes the place of another one if it was
-sent after the other was answered. A commit that was sent twice, or has no answer, may come later than all others.
+Rules for the group's offsets: commits take effect in the order of their records, not of the markers. So a commit
+replaces another commit if it was sent after the other was answered. A commit that was sent twice, or has no answer,
+may take effect after all others.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Outcome(Enum):
 
 @attrs.frozen
 class Found:
-    """A record that some client has read."""
+    """A record that a client has read."""
 
     offset: int
     key: bytes
@@ -48,54 +50,56 @@ class Found:
 
 @attrs.define(eq=False)
 class Joint:
-    """A transaction. `records` are (serial, key, value) by partition."""
+    """A transaction. `records` has (serial number, key, value) by partition."""
 
     name: str
     is_explicit: bool
-    """True if it works by the protocol in which late requests of a transaction may join the next one."""
+    """True if partitions and offsets are added by separate requests (`transaction.version` 1). Late requests may then
+    join the next transaction.
+    """
     records: dict[int, list[tuple[int, bytes, bytes]]] = attrs.Factory(dict)
     outcome: Outcome = Outcome.OPEN
     prepared: str = ""
-    """The text of `prepare`, while its outcome is left to a successor."""
+    """The text that `prepare` returned, as long as a later process may decide the outcome; otherwise ""."""
     ended: float = inf
-    """When its commit was acknowledged, by the ledger's count of events."""
+    """When its commit was acknowledged, as a count of the ledger's events."""
 
 
 @attrs.define(eq=False)
 class Commit:
-    """A commit of one offset. Times count the events of the ledger."""
+    """A commit of one offset. Its times are counts of the ledger's events."""
 
     partition: int
     offset: int
     joint: Joint | None
-    """The transaction that it is part of; None: a plain commit."""
+    """The transaction that has this commit; None for a plain commit."""
     asked: int
     answered: float = inf
-    """When it was acknowledged; infinite if it was sent more than once, and may come again."""
+    """When it was acknowledged. Infinity if it was sent more than once, since a copy may still take effect."""
     is_taken: bool = False
     """True once it was acknowledged."""
     is_refused: bool = False
-    """True if it certainly never counts."""
+    """True if it certainly never takes effect."""
 
     def may_count(self) -> bool:
-        """True if the group's offset may come from it."""
+        """True if the group's offset may come from this commit."""
         joint = self.joint
         if joint is None:
             return not self.is_refused
         if joint.outcome in (Outcome.TRIED, Outcome.COMMITTED):
             return True
-        # Before KIP-890, a request that comes late joins the next transaction of the same epoch.
+        # Before KIP-890, a late request joins the next transaction of the same epoch.
         return joint.is_explicit and self.answered == inf
 
     def counts_since(self) -> float:
-        """Return when it was certain that it counts; infinite if it never was."""
+        """Return since when this commit has certainly taken effect; infinity if that is uncertain."""
         if not self.is_taken:
             return inf
         return self.joint.ended if self.joint is not None else self.answered
 
 
 def joint_value(name: str, serial: int, partition: int, filler: bytes) -> bytes:
-    """Make the value of a record."""
+    """Make the value of a record in a joint transaction."""
     return b"%s|%d|%d|" % (name.encode(), serial, partition) + filler
 
 
@@ -106,7 +110,7 @@ def _parsed(value: bytes) -> tuple[str, int, int]:
 
 @attrs.define(eq=False)
 class JointLedger:
-    """Everything that a workload's clients did and saw."""
+    """Everything that a joint workload's clients have done and seen."""
 
     name: str
     is_compacted: bool
@@ -114,38 +118,38 @@ class JointLedger:
     joints: dict[str, Joint] = attrs.Factory(dict)
     commits: dict[int, list[Commit]] = attrs.Factory(dict)
     prepared_kept: int = 0
-    """Prepared transactions that a successor has found."""
+    """How many prepared transactions a later process has found."""
     _serial: int = 0
     _time: int = 0
     _seen: dict[int, list[Found]] = attrs.Factory(dict)
     _counting: list[Joint] = attrs.Factory(list)
-    """The transactions that count, by the auditor's reading."""
+    """The committed transactions, by the final reading."""
 
     def tick(self) -> int:
-        """Count one more event."""
+        """Advance the count of events, and return it."""
         self._time += 1
         return self._time
 
     # -- events of writers
 
     def begin(self, name: str, *, is_explicit: bool) -> Joint:
-        """Note that a writer opens a transaction."""
+        """Record that a writer opens a transaction."""
         joint = self.joints[name] = Joint(name, is_explicit)
         return joint
 
     def send(self, joint: Joint, partition: int, key: bytes, filler: bytes) -> bytes:
-        """Note a record that is about to be sent, and return its value."""
+        """Record that a record is about to be sent, and return its value."""
         self._serial += 1
         value = joint_value(joint.name, self._serial, partition, filler)
         joint.records.setdefault(partition, []).append((self._serial, key, value))
         return value
 
     def committed(self, joint: Joint) -> None:
-        """Note that a commit was acknowledged."""
+        """Record that a transaction's commit was acknowledged."""
         joint.outcome, joint.ended = Outcome.COMMITTED, self.tick()
 
     def ask(self, partitions: Sequence[int], joint: Joint | None) -> list[Commit]:
-        """Note a request that is about to commit an offset in each partition; no offset is used twice."""
+        """Record a request that is about to commit an offset in each of these partitions. Each offset is unique."""
         asked = []
         for partition in partitions:
             self._serial += 1
@@ -155,7 +159,7 @@ class JointLedger:
         return asked
 
     def answer(self, asked: Sequence[Commit], *, times: int) -> None:
-        """Note that the request was acknowledged, after it was sent so many times."""
+        """Record that the request was acknowledged, after it was sent `times` times."""
         now = self.tick()
         for commit in asked:
             commit.is_taken = True
@@ -163,7 +167,9 @@ class JointLedger:
                 commit.answered = now
 
     def resumed(self, joint: Joint | None, text: str | None) -> None:
-        """Check what a successor finds of the transaction that its predecessor left. Raises `SafetyViolation`."""
+        """Check what `resume` has returned for the transaction of the slot's previous process. Raises
+        `SafetyViolation`.
+        """
         if joint is None or not joint.prepared or joint.outcome is not Outcome.OPEN:
             return
         if text != joint.prepared:
@@ -172,10 +178,10 @@ class JointLedger:
             )
         self.prepared_kept += 1
 
-    # -- what must be true of offsets
+    # -- checks of offsets -------------------------------------------------------------------------
 
     def check_offset(self, partition: int, found: int | None, asked: float, who: str) -> None:
-        """Check the group's offset in an answer to a question of that time. Raises `SafetyViolation`."""
+        """Check a group's offset in an answer to a request of time `asked`. Raises `SafetyViolation`."""
         commits = self.commits.get(partition, [])
         certain = [each for each in commits if each.counts_since() < asked]
         where = f"{self.name}: {who}: offset {found} of partition {partition}"
@@ -192,10 +198,10 @@ class JointLedger:
             if each.asked > source.answered:
                 raise SafetyViolation(f"{where}: {_in_words(source)}; {_in_words(each)} after it")
 
-    # -- what must be true of records
+    # -- checks of records -------------------------------------------------------------------------
 
     def see(self, who: str, partition: int, found: Sequence[Found]) -> None:
-        """Check committed records that a reader gets, in this order. Raises `SafetyViolation`."""
+        """Check committed records that a reader has received, in order. Raises `SafetyViolation`."""
         seen = self._seen.setdefault(partition, [])
         last = seen[-1].offset if seen else -1
         for each in found:
@@ -215,7 +221,7 @@ class JointLedger:
         return found.offset
 
     def check(self, content: Mapping[int, Sequence[Found]]) -> None:
-        """Check the committed records of all partitions at the end. Raises `SafetyViolation`."""
+        """Check the final committed records of all partitions. Raises `SafetyViolation`."""
         visible: dict[str, set[bytes]] = {}
         for partition, found in content.items():
             last = -1
@@ -289,7 +295,8 @@ class JointLedger:
             raise SafetyViolation(f"{self.name}: the reader has left out records of partition {partition}")
 
     def check_replica(self, where: str, partition: int, found: Sequence[Found]) -> None:
-        """Check that a replica has the newest committed record of each key; `found` has aborted records, too.
+        """Check that a compacted replica has the newest committed record of each key. `found` includes aborted
+        records.
 
         Raises `SafetyViolation`.
         """

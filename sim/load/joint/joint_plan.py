@@ -1,4 +1,4 @@
-"""How a workload of joint transactions is set up, and how one life of a writer works; drawn from a seed. PURE."""
+"""The settings of a joint workload, and of each of its writers' processes; drawn from a seed. PURE."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import attrs
 __all__ = ["CALM", "WORKLOADS", "JointPlan", "LifePlan"]
 
 WORKLOADS = ("wide", "tally", "prepare", "names")
-"""The words in `RunOptions.workloads` of workloads that this room has."""
+"""The names in `RunOptions.workloads` of the workloads in this package."""
 DAY_MS = 86_400_000
 TOPIC_LENGTH = 249
-"""The longest name of a topic."""
+"""The largest length of a topic name."""
 LONG_ID = 1_000
-"""Characters of the longest ids; no rule of Kafka's bounds them before the protocol does, at 32,767 bytes."""
+"""The length of the longest ids. Kafka's rules do not limit them; the protocol does, at 32,767 bytes."""
 TOPIC_LETTERS = "abyzABYZ0189._-"
 ODD_LETTERS = "aZ0 ._-:/\\%&?*<>{}[]()'\"`$!@#^~+=,;|\t\u00e9\u4e2d\U0001f9ea"
-"""Characters of ids: all of them are legal in groups, transactional ids and client ids."""
+"""Characters of ids. All are valid in group ids, transactional ids and client ids."""
 TIMEOUTS_MS = (1_500, 5_000, 20_000)
 ENDS = ("close", "die", "die", "zombie")
 PREPARED_ENDS = ("close", "die", "die", "die")
@@ -26,7 +26,7 @@ PREPARED_ENDS = ("close", "die", "die", "die")
 
 @attrs.frozen
 class JointPlan:
-    """One workload. `configs` are those that its topic has of its own."""
+    """The settings of one workload. `configs` is the configuration that only its topic has."""
 
     workload: str
     topic: str
@@ -34,18 +34,20 @@ class JointPlan:
     configs: Mapping[str, str]
     group: str
     slots: tuple[str, ...]
-    """The machines' names of the writers, one for each transactional id."""
+    """The writers' slots, one for each transactional id. The names of their machines begin with the slot's name."""
     transactional_ids: Mapping[str, str]
     client_ids: Mapping[str, str]
     keys: int
-    """The keys of each writer in each partition."""
+    """How many keys each writer uses in each partition."""
     is_compacted: bool = False
     is_two_phase: bool = False
     commits_offsets: bool = True
 
     @classmethod
     def draw(cls, seed: int, workload: str, *, two_phase: bool) -> JointPlan:
-        """Draw the plan of a workload of a seed; `two_phase` if the brokers permit such transactions (KIP-939)."""
+        """Draw the settings of a workload for a seed. `two_phase` is True if the brokers allow two-phase commits
+        (KIP-939).
+        """
         random = Random(f"{seed}/{workload} plan")
         slots = (f"{workload}-1", f"{workload}-2")
         plain = cls(
@@ -85,7 +87,7 @@ class JointPlan:
 
 
 def _compacted_configs(random: Random) -> dict[str, str]:
-    """Draw the configuration of a topic of which much is compacted within seconds."""
+    """Draw the configuration of a topic in which much is compacted within seconds."""
     return {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": random.choice(("0.01", "0.01", "0.5")),
@@ -103,31 +105,33 @@ def _odd_id(random: Random) -> str:
 
 @attrs.frozen
 class LifePlan:
-    """One life of a writer."""
+    """The settings of one writer process."""
 
     is_explicit: bool
-    """Partitions and offsets join by requests of their own (transaction version 1)."""
+    """True if partitions and offsets are added to a transaction by separate requests (`transaction.version` 1)."""
     timeout_ms: int
     partitions_share: float
-    """The share of the partitions that a transaction writes."""
+    """The share of the partitions to which a transaction writes."""
     abort_share: float
     stall_share: float
     stall_seconds: float
     commits: int
-    """The offset commits of a transaction, at most."""
+    """The largest number of offset commits in a transaction."""
     plain_share: float
-    """How often a plain commit follows a transaction."""
+    """The probability that a plain commit follows a transaction."""
     resume_share: float
-    """How often a life asks for the transaction that the former life has prepared, instead of having it aborted."""
+    """The probability that a process resumes the transaction that the previous process has prepared; otherwise it is
+    aborted.
+    """
     leave_share: float
-    """How often a life leaves a prepared transaction to its successor."""
+    """The probability that a process leaves a prepared transaction to the next process."""
     calm_seconds: float
     end: str
     life_seconds: float
 
     @classmethod
     def draw(cls, random: Random, *, is_two_phase: bool) -> LifePlan:
-        """Draw a plan."""
+        """Draw the settings of a process."""
         drawn = cls(
             random.random() < 0.5,
             random.choice(TIMEOUTS_MS),
@@ -145,9 +149,9 @@ class LifePlan:
         )
         if not is_two_phase:
             return drawn
-        # A successor on the same machine finds what was prepared; the newer protocol is needed.
+        # The next process on the same machine finds the prepared transaction; this needs the newer protocol.
         return attrs.evolve(drawn, is_explicit=False, end=random.choice(PREPARED_ENDS))
 
 
 CALM = LifePlan(False, 10_000, 0.5, 0.0, 0.0, 0.0, 2, 1.0, 1.0, 0.0, 0.0, "close", 0.0)
-"""The last life of each writer: a transaction and a plain commit, and nothing is left undecided."""
+"""The settings of each slot's last process: it ends its transactions, so that nothing is left undecided."""

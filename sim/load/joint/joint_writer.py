@@ -1,4 +1,4 @@
-"""One life of a writer of joint transactions: a process with the product's own producer. PORTED."""
+"""One run of a joint writer's process, with the product's own producer. PORTED."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from sim.load.workload import Workload
 CLOSE_SECONDS = 3.0
 REST_SECONDS = 0.1
 ENDING_TRIES = 5
-"""Calls of a commit or an abort that runs out of time, before the producer is given up."""
+"""How many times a commit or an abort may time out before the producer is closed."""
 EXPLICIT_LEVEL = 1
-"""The highest level of `transaction.version` at which clients add partitions and offsets by requests of their own."""
+"""The highest level of `transaction.version` at which clients add partitions and offsets by separate requests."""
 REQUEST_MS = 5_000
 COMMIT_SECONDS = 10.0
 RECORDS = (1, 1, 3)
@@ -46,11 +46,11 @@ __all__ = ["JointWriter", "SendCounter"]
 
 
 class _GivenUp(Exception):
-    """Raised if the producer can do no more, or has failed for too long."""
+    """Raised if the producer can no longer continue, or its calls have timed out too often."""
 
 
 class SendCounter:
-    """Counts the requests of one kind that a client sends, because a request that is sent twice may act twice."""
+    """Counts the requests of one kind that a client sends, since a request that was sent twice may take effect twice."""
 
     def __init__(self, core: ClientCore, kind: type[Message]) -> None:
         self._kind = kind
@@ -66,7 +66,7 @@ class SendCounter:
 
 
 class JointWriter:
-    """Writes one transaction after the other until it is stopped or fenced."""
+    """Writes one transaction after another until it is stopped or fenced."""
 
     def __init__(
         self, load: Workload, ledger: JointLedger, plan: JointPlan, slot: str, number: int, life: LifePlan
@@ -80,18 +80,18 @@ class JointWriter:
         self._random = Random(f"{load.world.seed}/{self._name}")
         self._serial = 0
         self.former: Joint | None = None
-        """The transaction that the slot's former life had begun last."""
+        """The last transaction that the slot's previous process has begun."""
         self.last: Joint | None = None
-        """The transaction that this life has begun last."""
+        """The last transaction that this process has begun."""
         self.is_over = False
-        """If True, the process ends after its transaction."""
+        """If set to True, the process ends after its present transaction."""
         self.turns_max: int | None = None
-        """The number of transactions after which it ends."""
+        """The number of transactions after which the process ends; None: no limit."""
         self.turns = 0
-        """Transactions that came to an end in order."""
+        """How many transactions were committed or aborted."""
 
     async def main(self, env: Env, tasks: TaskGroup) -> None:
-        """Begin as every transactional program does, and write."""
+        """Begin with the producer id, then write transactions until stopped or fenced."""
         self._env = env
         self._open(env, tasks)
         try:
@@ -110,7 +110,7 @@ class JointWriter:
         self._client.close()
 
     def _open(self, env: Env, tasks: TaskGroup) -> None:
-        """Open the producer, and the client that makes plain commits."""
+        """Create the producer, and the client for plain commits."""
         plan, life, load = self._plan, self._life, self._load
         two_phase = plan.is_two_phase
         timeout = {} if two_phase else {"transaction.timeout.ms": str(life.timeout_ms)}
@@ -122,7 +122,7 @@ class JointWriter:
                 "client.id": plan.client_ids[self._slot],
                 "transactional.id": plan.transactional_ids[self._slot],
                 "transaction.two.phase.commit.enable": str(two_phase).lower(),
-                # Segments may be as small as 700 bytes.
+                # A batch must fit into a segment, which may be as small as 700 bytes.
                 "batch.size": "300",
                 "max.block.ms": "10000",
                 "request.timeout.ms": str(REQUEST_MS),
@@ -148,7 +148,7 @@ class JointWriter:
         await clock.sleep_until(clock.monotonic() + seconds)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call again that runs out of time, as a program must. Raises `_GivenUp` at last."""
+        """Repeat a call that times out, up to `ENDING_TRIES` times. Raises `_GivenUp` after that."""
         for _ in range(ENDING_TRIES):
             try:
                 return await call()
@@ -156,10 +156,10 @@ class JointWriter:
                 self._note(error)
         raise _GivenUp(f"{self._name} has lost its patience")
 
-    # -- the begin
+    # -- the start
 
     async def _begin(self) -> None:
-        """Get a producer id, and end what the former life has prepared."""
+        """Get a producer id, and end the transaction that the previous process has prepared."""
         former = self.former
         if not self._plan.is_two_phase or self._random.random() >= self._life.resume_share:
             if former is not None:
@@ -206,7 +206,7 @@ class JointWriter:
             await self._rest(self._life.stall_seconds)
 
     async def _write(self, joint: Joint) -> None:
-        """Write records of one transaction, to many partitions at once."""
+        """Write the records of one transaction to many partitions."""
         plan, random = self._plan, self._random
         count = max(1, round(plan.partitions * self._life.partitions_share))
         for partition in random.sample(range(plan.partitions), count):
@@ -219,7 +219,7 @@ class JointWriter:
         await self._maybe_stall()
 
     async def _end(self, joint: Joint) -> bool:
-        """End the transaction; False if it has to be aborted."""
+        """Try to end the transaction. Return False if it must be aborted."""
         random, life = self._random, self._life
         is_calm = self._load.is_over
         if self._plan.is_two_phase:
@@ -239,7 +239,7 @@ class JointWriter:
         self._ledger.committed(joint)
 
     async def _abort(self, joint: Joint | None) -> None:
-        """Abort the open transaction. `joint` is None if this writer never prepared it, in this process or an earlier one."""
+        """Abort the open transaction. `joint` is None if this slot has not prepared it."""
         try:
             if joint is not None and joint.outcome is Outcome.OPEN:
                 joint.prepared = ""
@@ -253,7 +253,7 @@ class JointWriter:
     # -- offsets
 
     def _some_partitions(self) -> list[int]:
-        """Draw partitions, so that those of two draws overlap."""
+        """Draw some partitions. Two draws often overlap."""
         count = self._plan.partitions
         return sorted(self._random.sample(range(count), self._random.randint(1, count)))
 
@@ -262,7 +262,7 @@ class JointWriter:
         return {TopicPartition(topic, each.partition): OffsetAndMetadata(each.offset) for each in asked}
 
     async def _commit_offsets(self, joint: Joint) -> None:
-        """Commit offsets of the group with the transaction."""
+        """Commit offsets of the group as part of the transaction."""
         asked = self._ledger.ask(self._some_partitions(), joint)
         before = self._in_transaction.times
         group = ConsumerGroupMetadata(self._plan.group)
@@ -270,7 +270,7 @@ class JointWriter:
         self._ledger.answer(asked, times=self._in_transaction.times - before)
 
     async def _commit_plainly(self) -> None:
-        """Commit offsets of the same group beside all transactions."""
+        """Commit offsets of the same group outside any transaction."""
         if not self._plan.commits_offsets or self._random.random() >= self._life.plain_share:
             return
         asked = self._ledger.ask(self._some_partitions(), None)

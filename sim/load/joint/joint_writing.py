@@ -1,8 +1,9 @@
-"""The clients of one workload of joint transactions: writers, a clerk of the group, a reader; and the final checks. PORTED.
+"""Workload of joint transactions: writers, a client that commits and fetches the group's offsets, a reader, and the
+final checks. PORTED.
 
-Each slot has a transactional id and two machines, with one life of a writer after the other. A life ends in order,
-dies, or goes on as a zombie while the next one begins. The clerk commits offsets of the same group outside of all
-transactions, and asks for the group's offsets.
+Each slot has a transactional id, two machines, and one writer process after another. A process closes, crashes, or
+continues as a zombie while the next one starts. The clerk is a client that commits offsets of the same group
+outside any transaction, and fetches the group's offsets.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ ASK_SECONDS_MAX = 0.6
 COMMITS_SECONDS = 10 * REQUEST_SECONDS
 DECOMPRESSED_BYTES_MAX = 1 << 20
 LAST_TURNS = 2
-"""The number of transactions in the last life of each slot."""
+"""The number of transactions of each slot's last process."""
 
 TWO_PHASE = "transaction.two.phase.commit.enable"
 OFFSETS_RETENTION, OFFSETS_STAY = "offsets.retention.minutes", "10080"
-"""The key, and Kafka's default for it: longer than any run."""
+"""The configuration key, and Kafka's default in minutes, which is longer than any run."""
 
 __all__ = ["JointWriting"]
 
 
 class JointWriting:
-    """All clients of one workload."""
+    """All clients of one joint workload."""
 
     def __init__(self, load: Workload, workload: str, replicas: int, settings: Mapping[str, str]) -> None:
         self._load = load
@@ -69,30 +70,30 @@ class JointWriting:
         return f"{self.plan.workload}-clerk"
 
     def machines(self) -> tuple[str, ...]:
-        """List the machines of all these clients."""
+        """List the machines of all clients of this workload."""
         writers = (_machine(slot, number) for slot in self.plan.slots for number in range(2))
         return (self._reader, self._clerk, *writers)
 
     def topic(self, configs: Mapping[str, str]) -> NewTopic:
-        """Describe the topic, with `configs` of the run beside its own."""
+        """Describe the topic, with the run's `configs` and its own configuration."""
         plan = self.plan
         return NewTopic(plan.topic, plan.partitions, self._replicas, {**configs, **plan.configs})
 
     def start_workers(self) -> list[Event]:
-        """Start the tasks that end when the load is over."""
+        """Start the reader and the clerk. Each event is set when its task has ended."""
         found = [self._load.world.spawn(self._follow)]
         if self.plan.commits_offsets:
             found.append(self._load.world.spawn(self._keep_offsets))
         return found
 
     def start_writers(self) -> dict[str, Event]:
-        """Set the slots to work; the events are set when each has had its last life."""
+        """Start the writers. Return an event by slot, which is set when its last process has ended."""
         return {slot: self._load.world.spawn(self._live, slot) for slot in self.plan.slots}
 
     # -- writers
 
     async def _live(self, slot: str) -> None:
-        """Run one life after the other, on the machines of the slot in turns."""
+        """Run one writer process after another, alternately on the two machines of the slot."""
         load = self._load
         world, random = load.world, Random(f"{load.world.seed}/{slot}")
         number = 0
@@ -130,7 +131,7 @@ class JointWriting:
         return writer
 
     async def _end(self, machine: str, running: Running, writer: JointWriter, random: Random) -> None:
-        """End a life: in order if it was stopped, else by a kill."""
+        """End a process: wait for it if it was asked to stop, then kill it if it still runs."""
         world = self._load.world
         if writer.is_over:
             await world.wait(running.ended, CLOSE_SECONDS)
@@ -141,7 +142,7 @@ class JointWriting:
     # -- the reader
 
     async def _follow(self) -> None:
-        """Read the committed records until the load is over."""
+        """Read and check the committed records until the workload ends."""
         await CommittedReader(self._load, self._reader, self._keys).follow(self._see)
 
     def _see(self, key: TopicPartition, found: list[tuple[int, bytes, bytes]]) -> None:
@@ -153,7 +154,7 @@ class JointWriting:
     # -- the clerk
 
     async def _keep_offsets(self) -> None:
-        """Commit offsets beside all transactions, and ask where the group is."""
+        """Commit offsets outside any transaction, and fetch and check the group's offsets, until the workload ends."""
         load, ledger, name = self._load, self.ledger, self._clerk
         random, client = Random(f"{load.world.seed}/{name}"), load.client(name)
         sends = SendCounter(client.core, OffsetCommitRequest)
@@ -177,7 +178,7 @@ class JointWriting:
         client.close()
 
     async def _ask(self, client: AsyncClient, coordinator: Coordinator, seconds: float, who: str) -> None:
-        """Ask where the group is, and check the answer. Raises `SafetyViolation`."""
+        """Fetch the group's offsets, and check them. Raises `SafetyViolation`."""
         asked = self.ledger.tick()
         found = await client.run(coordinator.committed(self._keys, deadline=client.core.now + seconds))
         for key, each in found.items():
@@ -198,7 +199,7 @@ class JointWriting:
             client.close()
 
     def check_disks(self, logs_of: Callable[[str, int], Mapping[str, list[StoredBatch]]]) -> None:
-        """Compare the replicas with each other, and with the ledger. Raises `SafetyViolation`."""
+        """Check that replicas are equal on disk or, if compacted, have all newest records. Raises `SafetyViolation`."""
         for key in self._keys:
             logs = logs_of(*key)
             if len(logs) != self._replicas:
@@ -210,7 +211,7 @@ class JointWriting:
                 self.ledger.check_replica(f"{key} on {name}", key.partition, _stored(log))
 
     def figures(self) -> dict[str, int]:
-        """Count the lives, and the events of the ledger."""
+        """Count the processes, the transactions by outcome, and the commits of offsets."""
         name = self.plan.workload
         return {f"{name} lives": self.lives, f"{name} zombies": self.zombies, **self.ledger.figures()}
 
@@ -220,7 +221,7 @@ def _machine(slot: str, number: int) -> str:
 
 
 def _stored(log: Sequence[StoredBatch]) -> list[Found]:
-    """Decode all records of a log, markers too."""
+    """Decode all records of a log, including markers."""
     return [
         Found(record.offset, record.key or b"", record.value or b"")
         for batch in log

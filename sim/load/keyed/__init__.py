@@ -1,1 +1,3 @@
-"""A compacted topic at work: writers of few keys, a reader that keeps a table, and checks of both."""
+"""Workload: a compacted topic, with writers of few keys, a reader that keeps the newest record of each key, and
+checks.
+"""

@@ -1,21 +1,24 @@
-"""All that clients know of a compacted topic, and its promises. PURE.
+"""Everything that clients know of a compacted topic, and the checks of compaction. PURE.
 
-A record has an id of its own in a header, which sets tombstones apart. Compaction promises:
+Each record has a unique id in a header, which also distinguishes tombstones. Compaction guarantees:
 
-1. A record stays at its offset, whole, until a newer one of its key takes its place. A tombstone stays until its time
-   has come. A record is nowhere else.
-2. The newest record of a key is there. An older record is there only beside it: so no value comes back.
-3. A tombstone that is the newest of its key stays for `delete.retention.ms` after it was written.
-4. No record goes before it is older than `min.compaction.lag.ms`.
-5. A reader that is never further behind than `delete.retention.ms` ends with the table of a reader of the
+1. A record remains complete at its offset until a newer record of its key replaces it. A tombstone remains until
+   its retention time is over. A record occurs at no other offset.
+2. The newest record of a key is in the log. An older record is there only together with it, so no old value
+   reappears.
+3. A tombstone that is the newest record of its key remains for `delete.retention.ms` after it was written.
+4. No record is removed before it is older than `min.compaction.lag.ms`.
+5. A reader that is never further behind than `delete.retention.ms` ends with the same table as a reader of the
    remaining records.
-6. All replicas have one record at an offset, and one table of all records that no client asked to delete.
+6. All replicas have the same record at each offset, and the same table of records that no client asked to delete.
 
-A replica that was down for longer than `delete.retention.ms` may have missed a tombstone, and keeps the value (as in Kafka).
-So keys with a tombstone of that age are left out where tables are compared.
+A table has the newest record of each key. A replica that was down for longer than `delete.retention.ms` may have
+missed a tombstone, and keeps the value (as in Kafka). So keys with a tombstone of that age are left out when tables
+are compared.
 
-Records that DeleteRecords was asked to remove may be missing. A replica may still have their bytes: DeleteRecords removes
-whole segments, and only moves the log's start within one. A replica that begins anew begins at that start.
+Records that a client asked to delete may be missing. A replica may still have their bytes, because DeleteRecords
+removes only whole segments, and otherwise just raises the log start offset. A replica whose log is replaced begins
+at that offset.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ __all__ = ["Found", "KeyedHistory", "table_of"]
 
 @attrs.frozen
 class Found:
-    """A record that some client has read."""
+    """A record that a client has read."""
 
     offset: int
     record_id: bytes
@@ -41,7 +44,7 @@ class Found:
 
 @attrs.define
 class _Sent:
-    """A record that some client has sent, and its offset as soon as that is known."""
+    """A record that a client has sent, with its offset once that is known."""
 
     partition: int
     key: bytes
@@ -49,18 +52,18 @@ class _Sent:
     sent_at: float
     offset: int | None = None
     is_refused: bool = False
-    """True if it has certainly failed."""
+    """True if its send has certainly failed."""
 
     def is_tombstone_of(self, now: float, age_ms: int) -> bool:
-        """True if it is a tombstone that is as old, and is or may be in the log."""
+        """True if it is a tombstone that is at least this old, and is or may be in the log."""
         return self.value is None and not self.is_refused and (now - self.sent_at) * 1000 >= age_ms
 
 
 @attrs.define
 class KeyedHistory:
-    """Everything that clients have sent to the topic and read from it. Times are virtual seconds.
+    """All records that clients have sent to the topic and read from it. Times are virtual seconds.
 
-    The clocks of the nodes are at most `clocks_off_ms` apart.
+    The clocks of the nodes differ by at most `clocks_off_ms`.
     """
 
     delete_retention_ms: int
@@ -68,30 +71,32 @@ class KeyedHistory:
     clocks_off_ms: int
     _sent: dict[bytes, _Sent] = attrs.field(factory=dict, init=False)
     _at: dict[tuple[int, int], bytes] = attrs.field(factory=dict, init=False)
-    """Record ids by partition and offset."""
+    """By (partition, offset): the record's id."""
     _asked_below: dict[int, int] = attrs.field(factory=dict, init=False)
 
     # -- events of clients
 
     def send(self, record_id: bytes, partition: int, key: bytes, value: bytes | None, now: float) -> None:
-        """Note a record that is about to be sent."""
+        """Record that a record is about to be sent."""
         assert record_id not in self._sent
         self._sent[record_id] = _Sent(partition, key, value, now)
 
     def acknowledge(self, record_id: bytes, offset: int) -> None:
-        """Note that a record is at this offset. Raises `SafetyViolation` if it is known to be elsewhere."""
+        """Record that a record is at this offset. Raises `SafetyViolation` if it was seen at another."""
         self._place(self._sent[record_id].partition, offset, record_id, "an acknowledgement")
 
     def refuse(self, record_id: bytes) -> None:
-        """Note a record that has certainly failed: no client may ever read it."""
+        """Record that a send has certainly failed, so that no client may ever read the record."""
         self._sent[record_id].is_refused = True
 
     def ask_to_delete(self, partition: int, offset: int) -> None:
-        """Note a request to delete the records below."""
+        """Record a request to delete the records below `offset`."""
         self._asked_below[partition] = max(offset, self._asked_below.get(partition, 0))
 
     def see(self, who: str, partition: int, found: Found) -> None:
-        """Note a committed record that a client has read. Raises `SafetyViolation` unless it was sent like this."""
+        """Record a committed record that a client has read. Raises `SafetyViolation` unless it was sent in the same
+        form.
+        """
         sent = self._sent.get(found.record_id)
         where = f"{partition} at {found.offset}"
         if sent is None or (sent.partition, sent.key, sent.value) != (partition, found.key, found.value):
@@ -115,13 +120,13 @@ class KeyedHistory:
 
     @property
     def known(self) -> int:
-        """The number of records whose offsets are known."""
+        """How many records have a known offset."""
         return len(self._at)
 
-    # -- what must be true
+    # -- checks ------------------------------------------------------------------------------------
 
     def check(self, partition: int, found: Sequence[Found], now: float) -> int:
-        """Check all remaining records of a partition; returns the number of known records that are gone.
+        """Check all remaining records of a partition. Return how many known records were removed.
 
         Raises `SafetyViolation`.
         """
@@ -151,7 +156,9 @@ class KeyedHistory:
         newest_left: int | None,
         now: float,
     ) -> int:
-        """Check one key: its newest known record must be there unless it may be gone, and no young record may be gone."""
+        """Check one key: its newest known record must remain unless it may be removed, and no young record may be
+        removed.
+        """
         asked_below = self._asked_below.get(partition, 0)
         known = [each for each in records if each.offset is not None and each.offset >= asked_below]
         missing = [each for each in known if each.offset not in left]
@@ -178,8 +185,8 @@ class KeyedHistory:
         return len(missing)
 
     def _may_be_gone(self, newest: _Sent, records: list[_Sent], now: float) -> bool:
-        """True if a tombstone may have removed all records of the key: the newest record, or a later one with an
-        unknown outcome.
+        """True if a tombstone may have removed all records of the key: its newest record, or a later one with unknown
+        outcome.
         """
         return any(
             each.is_tombstone_of(now, self._deletes_after_ms)
@@ -189,11 +196,11 @@ class KeyedHistory:
 
     @property
     def _deletes_after_ms(self) -> int:
-        """The least age at which a tombstone may go."""
+        """The smallest age in milliseconds at which a tombstone may be removed."""
         return self.delete_retention_ms - self.clocks_off_ms
 
     def _loose_keys(self, partition: int, now: float) -> set[bytes]:
-        """Find keys with a tombstone that may be gone."""
+        """Return the keys with a tombstone that may have been removed."""
         return {
             each.key
             for each in self._sent.values()
@@ -203,7 +210,7 @@ class KeyedHistory:
     def check_reader(
         self, who: str, partition: int, table: Mapping[bytes, Found], left: Mapping[bytes, Found], now: float
     ) -> None:
-        """Compare the table of a reader that was never too far behind with a table of the remaining records. Raises
+        """Compare the table of a reader that was never too far behind with that of the remaining records. Raises
         `SafetyViolation`.
         """
         if self._asked_below.get(partition):
@@ -216,9 +223,9 @@ class KeyedHistory:
             )
 
     def check_replicas(self, partition: int, replicas: Mapping[str, Sequence[Found]], now: float) -> None:
-        """Check that all replicas have one table, and one record at an offset. Raises `SafetyViolation`.
+        """Check that all replicas have the same table, and the same record at each offset. Raises `SafetyViolation`.
 
-        `replicas` has all records in their segments, also below the log's start.
+        `replicas` has by name all records in their segments, even below the log start.
         """
         loose = self._loose_keys(partition, now)
         asked_below = self._asked_below.get(partition, 0)
@@ -237,12 +244,12 @@ class KeyedHistory:
 
 
 def table_of(found: Sequence[Found]) -> dict[bytes, Found]:
-    """Find the newest record of each key."""
+    """Return the newest record of each key."""
     return {each.key: each for each in found}
 
 
 def _values(found: Iterable[Found], loose: set[bytes]) -> dict[bytes, Found]:
-    """Select the keys that have a value, except those that are left out."""
+    """Return the records that have a value, by key, except those of `loose` keys."""
     return {each.key: each for each in found if each.value is not None and each.key not in loose}
 
 

@@ -1,4 +1,4 @@
-"""The settings of the compacted topic of a run, drawn from a seed. PURE."""
+"""The settings of a run's compacted topic, drawn from a seed. PURE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 TOPIC = "keyed"
 PARTITIONS = 2
 DAY_MS = 86_400_000
-"""Longer than two clocks of a run are apart."""
+"""One day in milliseconds: longer than the difference between any two clocks of a run."""
 CODECS = ("producer", "producer", "uncompressed", "gzip", "lz4", "zstd")
 
 __all__ = ["DAY_MS", "PARTITIONS", "TOPIC", "KeyedPlan"]
@@ -18,16 +18,18 @@ __all__ = ["DAY_MS", "PARTITIONS", "TOPIC", "KeyedPlan"]
 
 @attrs.frozen
 class KeyedPlan:
-    """`delete_retention_ms` and `min_compaction_lag_ms` are the topic's; the checks hold the log against them."""
+    """Settings of the compacted topic and its clients. `delete_retention_ms` and `min_compaction_lag_ms` also go into
+    the checks.
+    """
 
     delete_retention_ms: int
     min_compaction_lag_ms: int
     configs: Mapping[str, str]
-    """The topic's other settings."""
+    """The other settings of the topic."""
     keys: int
-    """How many keys there are in each partition."""
+    """How many keys each partition has."""
     tombstones: float
-    """The share of records that have no value."""
+    """The share of records that are tombstones."""
     changes_policy: bool
     """True if an operator switches compaction off and on again."""
     trims: bool
@@ -35,7 +37,7 @@ class KeyedPlan:
 
     @classmethod
     def draw(cls, random: Random) -> KeyedPlan:
-        """Draw a plan in which much is cleaned within seconds."""
+        """Draw settings with which much is compacted within seconds."""
         return cls(
             random.choice((DAY_MS, DAY_MS, 0, 3000)),
             random.choice((0, 0, 0, 3000, DAY_MS)),
@@ -54,7 +56,7 @@ class KeyedPlan:
         )
 
     def topic_configs(self) -> dict[str, str]:
-        """Make the configuration of the topic."""
+        """Return the configuration of the topic."""
         lag_ms = self.min_compaction_lag_ms
         longest = {"max.compaction.lag.ms": str(max(lag_ms, int(self.configs["max.compaction.lag.ms"])))}
         return {

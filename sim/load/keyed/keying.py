@@ -1,6 +1,8 @@
-"""The clients of a compacted topic: idempotent writers of few keys, a reader of everything, an operator. PORTED.
+"""Workload: the clients of a compacted topic: idempotent writers of few keys, a reader of everything, an operator.
+PORTED.
 
-All answers go into a `KeyedHistory`. Writers come and go, so that the log has producers of the past.
+All that they learn goes into a `KeyedHistory`. Writers are replaced by new ones, so that the log has producers that
+no longer write.
 """
 
 from __future__ import annotations
@@ -38,21 +40,21 @@ OPERATOR = "keyed-operator"
 CALL_SECONDS = 10.0
 POLICIES = ("compact", "compact", "compact,delete", "delete", "")
 ID = "id"
-"""The header that has a record's id."""
+"""The name of the header that has a record's id."""
 CLOCKS_OFF_MS = 7_200_000
-"""More than two clocks of a run are apart where something sets them."""
+"""An upper limit of the difference between any two clocks of a run, in milliseconds, if a fault sets clocks."""
 CLOCKS_NEAR_MS = 1_000
-"""More than the distance of clocks in the other runs."""
+"""The same limit if no fault sets clocks."""
 CLOCK_KINDS = ("clocks", "drift")
 DECOMPRESSED_BYTES_MAX = 1 << 20
 LIFE_OPERATIONS = (5, 40)
-"""The number of operations after which a writer begins again, under another producer id."""
+"""The smallest and largest number of operations after which a writer begins again with another producer id."""
 
 __all__ = ["READER", "WRITERS", "Keying"]
 
 
 class Keying:
-    """All of a run's clients of the topic."""
+    """All clients of the compacted topic in one run."""
 
     def __init__(self, load: Workload, replicas: int, storm_kinds: Sequence[str]) -> None:
         self._load = load
@@ -63,7 +65,7 @@ class Keying:
             self.plan.delete_retention_ms, self.plan.min_compaction_lag_ms, clocks_off_ms
         )
         self._tables: list[dict[bytes, Found]] = [{} for _ in range(PARTITIONS)]
-        """The reader's table of each partition."""
+        """For each partition: the newest record of each key, as the reader knows it."""
         self._ends: Mapping[TopicPartition, int] | None = None
         self._gone = self._serial = 0
 
@@ -72,11 +74,11 @@ class Keying:
         return [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
 
     def topic(self, configs: Mapping[str, str]) -> NewTopic:
-        """Describe the topic, with `configs` of the run beside its own."""
+        """Describe the topic, with the run's `configs` and its own configuration."""
         return NewTopic(TOPIC, PARTITIONS, self._replicas, {**configs, **self.plan.topic_configs()})
 
     def start_workers(self) -> list[Event]:
-        """Start the tasks that end when the load is over."""
+        """Start the writers and the operator. Each event is set when its task has ended."""
         found = [self._load.world.spawn(self._write, name) for name in WRITERS]
         return [*found, self._load.world.spawn(self._operate, OPERATOR)]
 
@@ -131,7 +133,7 @@ class Keying:
     # -- the operator
 
     async def _operate(self, name: str) -> None:
-        """Switch compaction off and on again, and delete the oldest records, where the plan has that."""
+        """Switch compaction off and on, and delete the oldest records, if the plan has these steps."""
         load, random = self._load, Random(f"{self._load.world.seed}/{name}")
         client = load.client(name, CALL_SECONDS)
         while not load.is_over:
@@ -170,7 +172,9 @@ class Keying:
     # -- the reader
 
     async def read(self) -> None:
-        """Read everything from the beginning, and keep a table, until the end. Raises `SafetyViolation`."""
+        """Read everything from the beginning, and keep the newest record of each key, until the end. Raises
+        `SafetyViolation`.
+        """
         client = self._load.client(READER)
         await self._read_to_the_end(client, READER, self._take)
         client.close()
@@ -204,7 +208,7 @@ class Keying:
                     take(each.partition, [_found(record) for record in each.records()])
                     positions[TopicPartition(each.topic, each.partition)] = each.next_offset
             except CorruptBatch as error:
-                # The poll has moved on: rotten batches are fetched again.
+                # The fetcher's position is after the damaged batches, which must be fetched again.
                 world.trace.record(world.now, who, "poll", error)
                 for key, position in positions.items():
                     fetcher.assign(*key, position)
@@ -216,7 +220,7 @@ class Keying:
     # -- the end
 
     async def find_ends(self, client: AsyncClient) -> None:
-        """Record where the partitions end, after the last record."""
+        """Record the end offsets of the partitions, after the last record."""
         asked = dict.fromkeys(self.partitions, LATEST)
         found = await client.run(list_offsets(client.core, asked, timeout=END_SECONDS_MAX))
         self._ends = {key: listed.offset for key, listed in found.items()}
@@ -227,14 +231,14 @@ class Keying:
         client = self._load.client(machine)
         await self._read_to_the_end(client, machine, lambda partition, found: left[partition].extend(found))
         client.close()
-        # A record that is missing may have gone at any time until its place was read.
+        # A missing record may have been removed at any time until its place was read.
         now = self._load.world.now
         for partition, found in enumerate(left):
             self._gone += self.history.check(partition, found, now)
             self.history.check_reader(READER, partition, self._tables[partition], table_of(found), now)
 
     def check_disks(self, logs_of: Callable[[str, int], Mapping[str, Sequence[StoredBatch]]]) -> None:
-        """Compare the replicas' logs with each other. Raises `SafetyViolation`."""
+        """Check that the replicas agree on disk. Raises `SafetyViolation`."""
         for key in self.partitions:
             logs = logs_of(*key)
             if len(logs) != self._replicas:
@@ -247,7 +251,7 @@ class Keying:
             )
 
     def figures(self) -> dict[str, int]:
-        """Count the known records, and those that compaction has removed."""
+        """Count the records with known offsets, and those that compaction has removed."""
         return {"keyed": self.history.known, "compacted away": self._gone}
 
 

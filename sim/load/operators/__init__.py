@@ -1,4 +1,4 @@
-"""Operators at work during a storm, each with one subject, and what they were promised."""
+"""Operators that act during a storm, each with one kind of task, and checks of their results."""
 
 from sim.load.operators.operator import Operator
 

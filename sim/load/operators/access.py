@@ -1,8 +1,8 @@
-"""An operator that gives rights to clients while they work, takes them away, and changes their passwords. PORTED.
+"""An operator that grants and revokes rights of clients while they work, and changes their passwords. PORTED.
 
-It logs in as a super user at the listener that asks who one is. Its clients (`sim.load.operators.guarded_client`) do so
-too, each as a user of its own. `sim.checks.access` hears all answers and judges them. At the end every broker has the
-rules that were acknowledged last, and lets each user in or not as these say.
+It logs in as a super user, at the listener with authentication. Its clients (`sim.load.operators.guarded_client`)
+log in there too, each as another user. `sim.checks.access` checks all answers to them. At the end every broker must
+have the ACLs that were last acknowledged.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PARTITIONS = 2
 USERS = ("worker-1", "worker-2")
 EVERYTHING = AclFilter(ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY)
 REFUSED = (ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.INVALID_REQUEST)
-"""Answers that mean for certain that nothing was changed."""
+"""Error codes after which certainly nothing was changed."""
 
 __all__ = ["TOPICS", "USERS", "Access"]
 
 
 class Access(Duty):
-    """One operator, and the clients whose rights it changes."""
+    """An operator, with the clients whose rights it changes."""
 
     calm_seconds_max = 0.5
 
@@ -60,7 +60,7 @@ class Access(Duty):
         self._ended: list[Event] = []
 
     async def setup(self) -> None:
-        """Make the topics and the users, give the first rights, and set the clients to work."""
+        """Create the topics and users, grant the first rights, and start the clients."""
         configs = {"min.insync.replicas": self.cluster.shape.settings["min.insync.replicas"]}
         wanted = [NewTopic(name, PARTITIONS, self.site.replicas, configs) for name in TOPICS]
         await self.load.create_topics(self.client, wanted, self.load.request_seconds)
@@ -106,7 +106,7 @@ class Access(Duty):
             await self._remove_user(self.random.choice(USERS))
 
     async def _change(self, rule: Acl, *, wanted: bool) -> None:
-        """Make a rule, or remove it."""
+        """Create an ACL if `wanted`, or remove it."""
         possible = self._rules[rule]
         try:
             if wanted:
@@ -126,7 +126,7 @@ class Access(Duty):
         possible.acknowledge(wanted)
 
     async def _write(self) -> None:
-        """Append a record to each partition: a fetch that has lost its right while it waits must not get it."""
+        """Append a record to each partition. A fetch whose right was revoked while it waited must not return it."""
         clock = self.world.node_env(self.site.name).clock
         records = [
             RecordToSend(topic, b"after a change", partition=partition, timestamp_ms=clock.wall_ms())
@@ -136,7 +136,7 @@ class Access(Duty):
         await self.client.run(self._producing.produce(records, timeout=CALL_SECONDS))
 
     async def _set_password(self, user: str) -> None:
-        """Give a user a new password; the client learns it with the answer."""
+        """Set a new password for a user. The client learns it when the request is acknowledged."""
         password = f"{user}-{self.random.randrange(1 << 32)}"
         salt = self.random.randbytes(16)
         mechanism = MECHANISMS[MECHANISM]
@@ -160,14 +160,14 @@ class Access(Duty):
                 raise KafkaError(ErrorCode(result.error_code), result.user)
 
     async def check(self) -> None:
-        """Hold each broker to the rules that were acknowledged last. Raises `SafetyViolation`."""
+        """Check that each broker has the ACLs that were last acknowledged. Raises `SafetyViolation`."""
         await self.must_hold(self._wrong)
         for client in self._clients:
             client.close()
         self._admin.close()
 
     async def _wrong(self) -> str | None:
-        """Find the first broker whose rules differ from the acknowledged ones."""
+        """Describe the first broker whose ACLs differ from the acknowledged ones; None if there is none."""
         for member in self.cluster.brokers:
             client = secured_client(
                 self.load, self.site.name, ADMIN, ADMIN_PASSWORD, PLAIN, [(member.name, SASL_PORT)]
@@ -183,7 +183,7 @@ class Access(Duty):
 
 
 def _rules_of(principal: str, permission: Permission) -> list[Acl]:
-    """List rules of each kind of name that decide about the topics of the load."""
+    """List ACLs for each operation, with literal and prefixed names, that apply to the topics of this workload."""
     found = []
     for operation in (Operation.READ, Operation.WRITE, Operation.ALL):
         names = [(name, PatternType.LITERAL) for name in TOPICS]

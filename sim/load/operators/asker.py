@@ -1,8 +1,8 @@
-"""A client that calls every API that nodes serve, in every version, with good and slightly wrong arguments. PORTED.
+"""A client that calls every API of nodes in every version, with valid and slightly wrong arguments. PORTED.
 
-It takes the APIs and versions from the node's own table. An answer must come in the version that was asked for, end
-where its bytes end, and hold error codes that Kafka has. UNKNOWN_SERVER_ERROR is what a node says of an exception of
-its own, so no sound node says it. A connection that a node closes is an answer, too.
+APIs and versions come from the node's own table. An answer must have the requested version, its exact length, and
+error codes that Kafka has. UNKNOWN_SERVER_ERROR means an unexpected exception in the node, so a correct node never
+sends it. A node may also close the connection instead of answering.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TOO_NEW_PROBABILITY = 0.03
 RECEIVE_BYTES = 1 << 14
 CREATE_SECONDS_MAX = 60.0
 MAY_NOT_KNOW = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-"""APIs that answer UNKNOWN_SERVER_ERROR to some bad requests, as in Kafka."""
+"""APIs that answer some bad requests with UNKNOWN_SERVER_ERROR, as in Kafka."""
 
 __all__ = ["Asker", "error_codes"]
 
 
 def error_codes(answer: object) -> Iterator[int]:
-    """Yield every error code in an answer."""
+    """Yield every error code that an answer contains."""
     if isinstance(answer, Structure):
         for field in attrs.fields(type(answer)):
             value = getattr(answer, field.name)
@@ -52,7 +52,7 @@ def error_codes(answer: object) -> Iterator[int]:
 
 
 class Asker(Duty):
-    """One caller."""
+    """A client that sends random requests."""
 
     calm_seconds_max = 0.3
 
@@ -90,8 +90,8 @@ class Asker(Duty):
     async def _ask(
         self, core: ClientConnection, conn: Conn, member: Member, api_key: int, version: int
     ) -> None:
-        """Ask once. Raises `ConnectionLost`, `SafetyViolation`, and `LocalProtocolError` for a request that cannot
-        be sent.
+        """Send one random request and check the answer. Raises `ConnectionLost`, `SafetyViolation`, and
+        `LocalProtocolError` for a request that cannot be sent.
         """
         request = draw_request(api_key, version, self.random, sorted(self.load.topics))
         left = memoryview(core.send(request, version))
@@ -111,7 +111,7 @@ class Asker(Duty):
                 event = core.next_event()
             except RemoteProtocolError as error:
                 if not count:
-                    # The node has ended, or given the connection up, in the middle of an answer.
+                    # The node has ended or has closed the connection in the middle of an answer.
                     raise ConnectionLost(f"{what}: {error}") from error
                 raise SafetyViolation(f"ask: {what} gave what nobody can read: {error}") from error
             if event is NEED_DATA:
@@ -132,7 +132,7 @@ class Asker(Duty):
 
 
 def check_answer(api_key: int, what: str, answer: Structure) -> None:
-    """Check that a sound node may give an answer's error codes. Raises `SafetyViolation`."""
+    """Check that a correct node may send the error codes of an answer. Raises `SafetyViolation`."""
     for code in error_codes(answer):
         try:
             known = ErrorCode(code)
@@ -143,7 +143,7 @@ def check_answer(api_key: int, what: str, answer: Structure) -> None:
 
 
 def _served(member: Member, by_controller: bool) -> Mapping[int, tuple[int, int]]:
-    """Read the versions that the node advertises on this kind of listener; empty if it is not up."""
+    """Return the versions that the node advertises on this kind of listener; empty if it is down."""
     if not member.serves() or member.node is None:
         return {}
     for services in member.node.services:

@@ -1,4 +1,4 @@
-"""All operators of a run beside the storm's: by the words in `RunOptions.duties`. PORTED."""
+"""All operators of a run except the storm's, by their names in `RunOptions.duties`. PORTED."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ OPERATORS: Mapping[str, type[Duty]] = {
     "tokens": Tokens,
 }
 MOVING_KINDS = ("operator", "wipes", "dying", "rot", "full")
-"""Kinds of trouble that put replicas into other directories, too."""
+"""Kinds of trouble that also put replicas into other directories."""
 
 __all__ = ["OPERATORS", "Crew", "load_topics"]
 
 
 def load_topics(duties: Sequence[str]) -> dict[str, int]:
-    """List topics that exist only because an operator works on them, with their partitions."""
+    """Return the topics that exist only for one of these operators, with their number of partitions."""
     return {moves.TOPIC: moves.PARTITIONS} if "moves" in duties else {}
 
 
@@ -61,7 +61,7 @@ class Crew:
         self._ended: list[Event] = []
 
     async def setup(self) -> None:
-        """Prepare all operators, once the topics exist."""
+        """Create and prepare all operators, once the topics exist."""
         for name, site in self._plan:
             operator = self.operators[name] = OPERATORS[name](site)
             if isinstance(operator, Directories):
@@ -70,7 +70,7 @@ class Crew:
 
     @property
     def access(self) -> Access | None:
-        """The operator of rights, if there is one."""
+        """The operator that changes rights, if there is one."""
         found = self.operators.get("access")
         return found if isinstance(found, Access) else None
 
@@ -79,20 +79,20 @@ class Crew:
         self._ended = [self._world.spawn(operator.run) for operator in self.operators.values()]
 
     async def stop(self) -> None:
-        """Stop each operator after its step under way."""
+        """Stop each operator after its present step."""
         for operator in self.operators.values():
             operator.is_over = True
         for ended in self._ended:
             await ended.wait()
 
     async def check(self) -> None:
-        """Check the healed cluster against the promises to them. Raises `SafetyViolation`."""
+        """Check the results of all operators on the healed cluster. Raises `SafetyViolation`."""
         for operator in self.operators.values():
             await operator.check()
             operator.close()
 
     def figures(self) -> dict[str, int]:
-        """Count the acknowledged steps of each."""
+        """Count the acknowledged steps of each operator."""
         figures = {f"operator {name}": operator.done for name, operator in self.operators.items()}
         tokens = self.operators.get("tokens")
         return figures | (tokens.statistics() if isinstance(tokens, Tokens) else {})

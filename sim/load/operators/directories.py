@@ -1,6 +1,6 @@
 """An operator that moves replicas between the log directories of a broker. PORTED.
 
-At the end every move has ended, and each replica is in a single directory. This is the target of the last
+At the end every move has finished, and each replica is in one directory. This is the target of the last
 acknowledged move, unless the run also replaces disks or moves replicas between brokers.
 """
 
@@ -12,11 +12,11 @@ from sim.load.operators.duty import CALL_SECONDS, Duty, Possible, Site
 __all__ = ["Directories"]
 
 _Replica = tuple[str, int, int]
-"""Topic, partition and broker."""
+"""(topic, partition, broker id)."""
 
 
 class Directories(Duty):
-    """One operator of the replicas of the load; idle where brokers have one directory."""
+    """An operator that moves the workload's replicas. It does nothing if brokers have only one directory."""
 
     replicas_stay = True
     """True if no other part of the run moves replicas."""

@@ -1,7 +1,7 @@
-"""Requests of any API and version, drawn by chance: valid ones, and slightly wrong ones. PURE.
+"""Random requests of any API and version: valid ones, and slightly wrong ones. PURE.
 
-Fields get values by their names. A request that changes nothing may name the load's topics. A request that changes
-something names topics of its own, or unknown ones. So the load is safe from it.
+A field gets a value that fits its name. A request that only reads may name the workload's topics. A request that
+changes something names other topics, or unknown ones, so that the workload is unaffected.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ READING = frozenset(
 CONTROLLER_ASKED = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_QUORUM, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_CONFIGS}
 )
-"""Requests of a stranger to a controller; all other ones are sent between nodes, and have effects."""
+"""Requests that a foreign client may send to a controller without effects. All others are sent between nodes, and have
+effects.
+"""
 _INTEGERS = (-1, 0, 0, 1, 1, 2, 3)
 _EXTREME_PROBABILITY = 0.1
 _NULL_PROBABILITY = 0.2
@@ -54,11 +56,11 @@ __all__ = ["ASKED_NAMES", "CONTROLLER_ASKED", "READING", "draw_request"]
 
 
 def draw_request(api_key: int, version: int, random: Random, topics: Sequence[str]) -> Any:
-    """Draw a request of this version; `topics` are those of the load, for APIs that change nothing."""
+    """Draw a request of this API and version. `topics` are those of the workload, for APIs that change nothing."""
     names = (*ASKED_NAMES, *topics) if api_key in READING else ASKED_NAMES
     request = _Drawing(version, random, names, api_key in READING).structure(request_class(api_key))
     if api_key == ApiKey.CREATE_TOPICS:
-        request.validate_only = True  # its replicas would be on any brokers, and might wait for one for ever
+        request.validate_only = True  # its replicas could be on any broker, and might wait for it for ever
     if api_key == ApiKey.PRODUCE:
         request.acks = random.choice((1, -1))  # acks=0 has no answer
     if api_key == ApiKey.LIST_OFFSETS:
@@ -91,7 +93,7 @@ class _Drawing:
         )
 
     def _field(self, name: str, fact: WireField) -> Any:
-        # For some requests null means everything: that must not happen to a request that changes something.
+        # In some requests null means "everything", so a request that changes something must not have it.
         may_be_null = self.reads or fact.type in ("records", "bytes")
         if (
             may_be_null

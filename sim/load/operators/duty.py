@@ -1,7 +1,7 @@
-"""The parts of each operator: a client, randomness of its own, and the promises made to it. PORTED.
+"""The base of each operator: a client, a random generator of its own, and the record of what was acknowledged. PORTED.
 
-An operator does one thing after the other while the storm lasts. Any action may fail. An acknowledged action is a
-promise, and `check` verifies it when the cluster is healed.
+An operator takes one step after another while the storm lasts. Any step may fail. `check` verifies on the healed
+cluster that acknowledged steps have taken effect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sim.machine.cluster_members import Cluster
 
 CALL_SECONDS = 5.0
 SETTLE_SECONDS_MAX = 60.0
-"""How long after the healing something promised may take to be seen everywhere."""
+"""How many seconds after the end of faults an acknowledged change may take until it is visible everywhere."""
 LOOK_AGAIN_SECONDS = 0.5
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ __all__ = ["CALL_SECONDS", "Duty", "Possible", "Site"]
 
 @attrs.define(eq=False)
 class Site:
-    """An operator's tools: the cluster, the load, and a client on a machine of its own."""
+    """The environment of an operator: the cluster, the workload, and a client on its own machine."""
 
     cluster: Cluster
     load: Workload
@@ -45,7 +45,7 @@ class Site:
 
 
 class Possible(Generic[T]):
-    """The values that something may have, after requests of which some were never answered."""
+    """The possible values of a setting, after requests of which some were never answered."""
 
     def __init__(self, first: T) -> None:
         self._now: list[T] = [first]
@@ -53,12 +53,12 @@ class Possible(Generic[T]):
         self._ever: list[T] = [first]
 
     def acknowledge(self, value: T) -> None:
-        """Set the acknowledged value, unless a request without an answer acts late."""
+        """Record an acknowledged value. It holds unless an unanswered request takes effect late."""
         self._now = [value]
         self._ever.append(value)
 
     def ask(self, value: T) -> None:
-        """Add a value that may hold from now on: the outcome of the request is unknown."""
+        """Record a requested value with unknown outcome: it may hold from now on."""
         self._unanswered.append(value)
         self._ever.append(value)
 
@@ -74,10 +74,10 @@ class Possible(Generic[T]):
 
 
 class Duty:
-    """One operator. `step` does one thing and may raise the errors of a cluster in a storm."""
+    """An operator. `step` takes one step, and may raise the errors of a cluster under faults."""
 
     calm_seconds_max = 3.0
-    """The longest pause between two steps."""
+    """The longest pause between two steps, in seconds."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -87,21 +87,21 @@ class Duty:
         self.client = site.client()
         self.random = site.random()
         self.is_over = False
-        """If True, `run` ends after the step under way."""
+        """If set to True, `run` ends after the present step."""
         self.done = 0
-        """Steps that were acknowledged."""
+        """How many steps were acknowledged."""
 
     async def setup(self) -> None:
-        """Prepare before the storm."""
+        """Prepare before the storm. Does nothing unless overridden."""
 
     async def step(self) -> None:
         raise NotImplementedError
 
     async def check(self) -> None:
-        """Check the healed cluster against its promises. Raises `SafetyViolation`."""
+        """Check on the healed cluster that acknowledged steps have taken effect. Raises `SafetyViolation`."""
 
     async def run(self) -> None:
-        """Perform one action after the other until the storm is over."""
+        """Take one step after another until `is_over`. Errors of steps are only recorded."""
         while not self.is_over:
             await self.world.sleep(self.random.uniform(0.0, self.calm_seconds_max) * self.site.load.pace)
             try:
@@ -112,7 +112,7 @@ class Duty:
                 self.done += 1
 
     async def must_hold(self, look: Callable[[], Awaitable[str | None]]) -> None:
-        """Wait until `look` finds nothing wrong. Raises `SafetyViolation` with the last fault that it found."""
+        """Repeat `look` until it returns None. Raises `SafetyViolation` with its last text after `SETTLE_SECONDS_MAX`."""
         deadline = self.world.now + SETTLE_SECONDS_MAX
         while True:
             try:

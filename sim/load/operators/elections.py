@@ -1,7 +1,7 @@
-"""An operator that asks for elections. PORTED.
+"""An operator that requests elections. PORTED.
 
-It asks for preferred elections at any time. Once all is healed, it asks for unclean elections of partitions
-that have a leader: they must be refused, and lose nothing. At the end the preferred replica of each partition
+It requests preferred elections at any time. When all faults have ended, it requests unclean elections of partitions
+that have a leader: these must be refused without any loss. At the end the preferred replica of each partition
 leads.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["Elections"]
 
 
 class Elections(Duty):
-    """One operator of the partitions of the load."""
+    """An operator that requests elections of the workload's partitions."""
 
     async def step(self) -> None:
         one = [self.random.choice(self.load.partitions)]

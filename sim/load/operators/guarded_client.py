@@ -1,7 +1,7 @@
-"""A client that writes and reads as a user whose rights and password an operator changes all the time. PORTED.
+"""A client that writes and reads as a user whose rights and password an operator keeps changing. PORTED.
 
-It checks nothing itself: `sim.checks.access` gets its answers, and knows its rights at each broker. It also asks for
-operations that it may never do. Now and then it logs in with an older password, on purpose.
+It checks nothing itself: `sim.checks.access` sees its answers, and knows its rights at each broker. It also tries
+operations that its user may never perform. Now and then it logs in with an older password on purpose.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sim.machine.guards import SASL_PORT
 MECHANISM = "SCRAM-SHA-256"
 CALL_SECONDS = 6.0
 WAIT_MS = (1_000, 5_000)
-"""How long a fetch at the end may wait for records."""
+"""Choices in milliseconds for how long a fetch at the end of the log may wait for records."""
 READS_IN_A_ROW = 4
 CALM_SECONDS_MAX = 0.15
 FETCH_BYTES_MAX = 20_000
@@ -42,17 +42,17 @@ __all__ = ["MECHANISM", "GuardedClient", "Passwords", "secured_client"]
 
 @attrs.define(eq=False)
 class Passwords:
-    """The passwords that users were given."""
+    """The passwords that an operator has set for users."""
 
     made: dict[bytes, str] = attrs.Factory(dict)
-    """The password behind each stored key, from before it is asked for."""
+    """By SCRAM stored key: the password, recorded before the request that sets it."""
     used: dict[str, str] = attrs.Factory(dict)
-    """The password with which each user logs in now."""
+    """By user: the password with which the user's client logs in now."""
     known: dict[str, list[str]] = attrs.Factory(dict)
-    """The passwords that were acknowledged, by the user; the newest is last."""
+    """By user: all acknowledged passwords, the newest last."""
 
     def set(self, user: str, password: str) -> None:
-        """Set a user's password from now on."""
+        """Record an acknowledged password of a user."""
         self.known.setdefault(user, []).append(password)
 
 
@@ -64,7 +64,7 @@ def secured_client(
     mechanism: str,
     servers: Sequence[tuple[str, int]] | None = None,
 ) -> AsyncClient:
-    """Make a client that logs in at `servers`, or at all brokers."""
+    """Create a client that logs in at `servers`, or at all brokers."""
     config = ClientConfig(
         client_id=machine,
         request_timeout=CALL_SECONDS,
@@ -76,7 +76,7 @@ def secured_client(
 
 
 class GuardedClient:
-    """One user, on a machine of its name."""
+    """The client of one user. Its machine has the user's name."""
 
     def __init__(
         self, load: Workload, user: str, topics: Sequence[str], partitions: int, passwords: Passwords
@@ -91,11 +91,11 @@ class GuardedClient:
         self._client: AsyncClient | None = None
         self._positions: dict[tuple[str, int], int] = {}
         self._places: dict[tuple[str, int], tuple[bytes, int]] = {}
-        """The topic id and the leader of each partition, as they were known last."""
+        """By (topic, partition): the topic id and the leader, as last known."""
         self._serial = 0
 
     async def run(self) -> None:
-        """Send one request after the other, until it is over. No answer is needed."""
+        """Send one request after another until `is_over`. Errors are only recorded."""
         world, random = self._load.world, self._random
         while not self.is_over:
             await world.sleep(random.uniform(0.0, CALM_SECONDS_MAX) * self._load.pace)
@@ -135,7 +135,7 @@ class GuardedClient:
         place = None if known is None else known.partitions.get(partition)
         if known is not None and place is not None and place.leader >= 0:
             self._places[topic, partition] = (known.topic_id, place.leader)
-        # A topic that the client may no longer know is requested at the broker where it was.
+        # A topic that the user may no longer see is requested from the broker that last led it.
         topic_id, leader = self._places.get((topic, partition), (bytes(16), -1))
         if leader not in client.core.cluster.brokers:
             return
@@ -144,7 +144,8 @@ class GuardedClient:
             return
         position, wait_ms = self._positions.get((topic, partition), 0), 0
         for _ in range(READS_IN_A_ROW):
-            # The first fetch reaches the end, so that the next one waits there for a record or for a change.
+            # The first fetch reaches the end of the log, so that the next one waits there for a record or a change of
+            # rights.
             request = self._fetch(topic, topic_id, partition, position, wait_ms)
             (found,) = (await client.request(request, node=leader)).responses[0].partitions
             if found.error_code:
@@ -179,7 +180,7 @@ class GuardedClient:
         )
 
     def _forbidden(self) -> Message:
-        """Draw a request that only super users may send: a right for oneself, a topic of another name."""
+        """Draw a request that only super users may send: it creates an ACL for the user, or a topic."""
         if self._random.random() < 0.5:
             stolen = AclCreation(
                 ResourceType.TOPIC,

@@ -1,11 +1,14 @@
-"""An operator that makes a topic anew under its name, each time with another configuration. PORTED.
+"""An operator that deletes a topic and creates it again with the same name, each time with another configuration.
+PORTED.
 
-Records and configurations of earlier lives stay away. Every broker describes exactly the configuration that the last
-life was made with. Records are judged by the last life's cleanup policy and retention:
+Each such topic is called a life of the name. Records and configurations of earlier lives must not reappear. Every
+broker describes exactly the configuration of the last life. Its records are checked by its cleanup policy and
+retention:
 
 * A life that keeps everything has all acknowledged records.
 * A life that compacts has the newest acknowledged record of each key, or a newer one.
-* A life with a retention of a second loses its records, where clocks agree and brokers look every few seconds.
+* A life with a retention of one second loses its records, if clocks agree and brokers check retention every few
+  seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "short": {"cleanup.policy": ("delete",), "retention.ms": ("1000",), "segment.ms": ("500",)},
     "small": {"cleanup.policy": ("delete",), "retention.bytes": ("1000",)},
 }
-"""The configurations of a life, by what it does with its records."""
+"""By kind of life: configuration keys with the values to choose from."""
 ANY_LIFE: Mapping[str, tuple[str, ...]] = {
     "internal.segment.bytes": ("700", "2000", ""),
     "index.interval.bytes": ("0", ""),
@@ -41,19 +44,19 @@ ANY_LIFE: Mapping[str, tuple[str, ...]] = {
     "max.message.bytes": ("2000000", ""),
     "flush.messages": ("1", ""),
 }
-"""Further keys that any life may have; an empty text leaves the key out."""
+"""Further configuration keys that any life may have. The value "" leaves the key out."""
 KEYS = 5
 DYNAMIC_TOPIC_CONFIG = 1
 CHECK_INTERVAL = "log.retention.check.interval.ms"
 CHECK_INTERVAL_MS_MAX = 3_000
-"""Brokers that look more seldom leave old records for longer than the final checks wait."""
+"""The longest retention check interval of brokers for which the final checks wait until old records are removed."""
 CLOCKS_NEAR_MS = 500
 
 __all__ = ["Lives"]
 
 
 class Lives(Topics):
-    """One operator with topics of its own, one after the other."""
+    """An operator that creates, writes and deletes its own topics, each with a drawn configuration."""
 
     prefix = "reborn"
     reset_to = EARLIEST
@@ -62,7 +65,7 @@ class Lives(Topics):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self._kinds: dict[str, str] = {}
-        """The kind of each life, by the text of its configuration."""
+        """By the text of a life's configuration: its kind."""
 
     def configs_of_next_life(self) -> dict[str, str]:
         choice = self.random.choice
@@ -79,7 +82,7 @@ class Lives(Topics):
     def key_of(self, serial: int) -> bytes | None:
         return b"%d" % (serial % KEYS)
 
-    # --- what was promised
+    # -- final checks ------------------------------------------------------------------------------
 
     async def check(self) -> None:
         for name in self._names:
@@ -91,7 +94,7 @@ class Lives(Topics):
         await super().check()
 
     async def _wrong_configs(self, name: Name, life: Life) -> str | None:
-        """Find a broker that describes other configurations than those of the last life."""
+        """Describe a broker whose configuration of the topic differs from that of its last life; None if all agree."""
         for member in self.cluster.brokers:
             asked = DescribeConfigsRequest([DescribeConfigsResource(2, name.name, None)])
             answer = await self.client.request(asked, node=member.config.node_id)
@@ -106,7 +109,7 @@ class Lives(Topics):
         return None
 
     def _are_records_due(self) -> bool:
-        """True if all brokers must have removed records of a life with a short retention."""
+        """True if all brokers must by now have removed the records of a life with a short retention."""
         interval_ms = int(self.cluster.shape.settings.get(CHECK_INTERVAL, "300000"))
         now_ms = self._wall_ms(self.site.name)
         return interval_ms <= CHECK_INTERVAL_MS_MAX and all(

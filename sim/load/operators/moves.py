@@ -1,7 +1,7 @@
 """An operator that moves replicas between brokers and cancels moves. PORTED.
 
-At the end a partition has the replicas of the last move that was acknowledged. All are in sync and equal, and no
-other broker has any of its files.
+At the end each partition has the replicas of the last acknowledged move. All are in sync and equal, and no other
+broker has any of its files.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["PARTITIONS", "TOPIC", "Moves"]
 
 
 class Moves(Duty):
-    """One operator that moves the replicas of `moved`, a topic that the load writes and reads."""
+    """An operator that moves the replicas of topic `moved`, which the workload writes and reads."""
 
     async def setup(self) -> None:
         await self.must_hold(self._unknown)
 
     async def _unknown(self) -> str | None:
-        """Record where the replicas are."""
+        """Record where the replicas are. Always returns None."""
         known = await self.client.metadata([TOPIC])
         self._replicas = {
             TopicPartition(TOPIC, index): Possible(tuple(sorted(known.partition(TOPIC, index).replicas)))

@@ -1,6 +1,6 @@
-"""An operator at work during a storm: moves partitions, asks for elections, makes and deletes topics. PORTED.
+"""The operator of a storm: it moves partitions, requests elections, creates and deletes topics. PORTED.
 
-Any action may fail, but no action may lose a record. Once the storm is over, every move must end.
+Any action may fail, but no action may lose a record. After the storm every move must finish.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sim.replicas import end_of
 CALL_SECONDS = 5.0
 LOOK_AGAIN_SECONDS = 1.0
 LEADERLESS_SECONDS = 20.0
-"""The seconds that an operator waits for a leader: longer than a session, and than a start."""
+"""How many seconds the operator waits for a leader: longer than a broker's session and start."""
 OFFSETS_TOPIC = "__consumer_offsets"
 SCRATCH_TOPICS = 3
 VOTERS_MIN = 2
@@ -40,10 +40,10 @@ __all__ = ["Operator"]
 
 
 class Operator:
-    """An operator at work during the storm.
+    """The operator that acts during a storm.
 
-    `partitions` are those of the load, which it moves but never deletes. In those of `trimmed` it deletes old
-    records, and notes in `history` which may be gone.
+    `partitions` are those of the workload, which it moves but never deletes. In the partitions `trimmed` it deletes
+    old records, and adds to `history` which of them may be missing.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Operator:
         self._history = history
 
     async def work(self, random: Random) -> str:
-        """Do one thing, and name it."""
+        """Take one random action, and return its name, with the error if it failed."""
         doing: Sequence[Callable[[Random], Operation[object]]] = (
             self._move,
             self._move,
@@ -79,13 +79,13 @@ class Operator:
         return chosen.__name__.strip("_")
 
     def _move(self, random: Random) -> Operation[object]:
-        """Move a partition to other replicas, or to another order of them; or cancel a move."""
+        """Move a partition to other replicas or to another order of them, or cancel a move."""
         ids = [member.config.node_id for member in self._cluster.brokers]
         offsets = [
             TopicPartition(OFFSETS_TOPIC, 0),
             TopicPartition(OFFSETS_TOPIC, 1),
         ]  # where groups have their coordinators
-        # Another operator answers for where the replicas of `moved` are.
+        # Another operator moves the replicas of topic `moved`, and checks where they are.
         key = random.choice([*(each for each in self._partitions if each.topic != MOVED), *offsets])
         replicas = None if random.random() < 0.1 else random.sample(ids, self._replicas)
         return alter_partition_reassignments(
@@ -93,7 +93,7 @@ class Operator:
         )
 
     def _elect(self, random: Random) -> Operation[object]:
-        """Elect the preferred leaders, of all partitions or of one."""
+        """Request preferred elections, of all partitions or of one."""
         one = [random.choice(self._partitions)]
         wanted = None if random.random() < 0.5 else one
         return elect_leaders(self._cluster.observer.core, wanted, timeout=CALL_SECONDS)
@@ -115,12 +115,11 @@ class Operator:
         self._history.deleted_below[key] = max(offset, self._history.deleted_below.get(key, 0))
         return delete_records(self._cluster.observer.core, {key: offset}, timeout=CALL_SECONDS)
 
-    # --- partitions that wait for an operator
+    # -- recovery of partitions and brokers --------------------------------------------------------
 
     async def recover(self) -> None:
-        """Let the fullest replica lead where a partition lacks a leader for long though all brokers are up.
-
-        Runs without end.
+        """Elect the replica with the longest log if a partition has no leader for `LEADERLESS_SECONDS` while all
+        brokers are up. Never returns.
         """
         cluster, client = self._cluster, self._cluster.observer
         since: dict[TopicPartition, float] = {}
@@ -146,9 +145,9 @@ class Operator:
                 continue
 
     async def return_unregistered(self) -> None:
-        """Restart brokers that were removed from the cluster while they run, as their log demands; without end.
+        """Restart running brokers that were unregistered, as their log lines demand. Never returns.
 
-        A request to unregister a broker may wait in a connection long after its sender has given up.
+        A late request to unregister a broker may arrive long after its sender has stopped waiting.
         """
         while True:
             await self._cluster.world.sleep(LOOK_AGAIN_SECONDS)
@@ -160,7 +159,9 @@ class Operator:
                     member.launch()
 
     def _is_unfenced(self, broker_id: int) -> bool:
-        """True if the active controller counts on this broker; a broker's own metadata may be older."""
+        """True if the broker is registered and unfenced in the active controller's metadata; the broker's own may be
+        older.
+        """
         for member in self._cluster.members:
             metadata = None if member.node is None else member.node.metadata
             if metadata is not None and metadata.is_active:
@@ -169,10 +170,10 @@ class Operator:
         return False
 
     async def _elect_fullest(self, key: TopicPartition, replicas: Sequence[int]) -> None:
-        """Elect the replica with the fullest log: by the last leader epoch and the end of the log, as Raft compares
-        logs.
+        """Elect the replica with the longest log: the highest last leader epoch, then the highest end offset, as Raft
+        compares logs.
 
-        Wait while it is fenced, for then the next one would be elected.
+        Do nothing while its broker is fenced, since the controller would then elect another replica.
         """
         client = self._cluster.observer
         ids = {member.name: member.config.node_id for member in self._cluster.brokers}
@@ -180,9 +181,9 @@ class Operator:
         fullness = {
             ids[name]: (log[-1].epoch if log else -1, end_of(log))
             for name, log in logs.items()
-            if ids[name] in replicas  # Files on another broker are left from before a move.
+            if ids[name] in replicas  # Files on other brokers are left over from a move.
         }
-        # In the middle of a move there are more of them than the topic is to have.
+        # In the middle of a move a partition has more replicas than its replication factor.
         order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)[: self._replicas]
         if not order or not self._is_unfenced(order[0]):
             return
@@ -197,18 +198,18 @@ class Operator:
 
     @property
     def may_change_voters(self) -> bool:
-        """True if the metadata log names the voters (KIP-853), and there are enough to remove one."""
+        """True if the metadata log names the voters (KIP-853), and there are enough of them to remove one."""
         return self._cluster.shape.dynamic_voters and len(self._cluster.controllers) > VOTERS_MIN
 
     def may_replace_voters(self, kinds: Sequence[str]) -> bool:
-        """True if a voter may lose its disk in a storm of these kinds: two voters with their disks must be left."""
+        """True if a voter may lose its disk in a storm of these kinds, because two other voters keep theirs."""
         return self.may_change_voters and "voters" not in kinds
 
     def is_voter(self, member: Member) -> bool:
         return member in self._cluster.controllers
 
     async def change_voters(self, random: Random) -> str:
-        """Make an observer that could be one a voter, or a voter an observer; returns a description."""
+        """Add an observer as a voter, or remove a voter. Return what was done in a word, or the error's name."""
         client = self._cluster.observer
         able = {member.config.node_id for member in self._cluster.controllers}
         try:
@@ -239,12 +240,13 @@ class Operator:
         await client.run(adding)
 
     async def replace_voter(self, member: Member) -> None:
-        """Remove a voter whose disk is gone and add its successor, however long it takes."""
+        """Remove a voter whose disk was replaced, and add its new replica. Repeats until that succeeds."""
         client, node_id = self._cluster.observer, member.config.node_id
         while True:
             try:
                 quorum = await client.run(describe_quorum(client.core, timeout=CALL_SECONDS))
-                # The leader also remembers the lost disk for minutes, and that disk must not get its vote back.
+                # The leader lists the lost disk as an observer for minutes, and that disk must not become a voter
+                # again.
                 listed = [each for each in quorum.observers if each.node_id == node_id]
                 new = [each for each in listed if self._is_current(member, each)]
                 old = [each for each in quorum.voters if each.node_id == node_id]
@@ -263,7 +265,7 @@ class Operator:
             await self._cluster.world.sleep(LOOK_AGAIN_SECONDS)
 
     def _is_current(self, member: Member, replica: QuorumReplica) -> bool:
-        """True if this is the replica that is on the node's disk now."""
+        """True if this is the replica on the node's present disk."""
         env = self._cluster.world.node_env(member.name)
         meta = find_meta_properties(env.open_dir(member.config.metadata_log_dir))
         return meta is not None and meta.directory_id == replica.directory_id

@@ -1,7 +1,9 @@
-"""An operator whose cluster has lost the metadata disks of most voters: `odradek quorum recover`, on simulated disks. PORTED.
+"""An operator that recovers a quorum which has lost most voters' metadata disks: `odradek quorum recover`, on
+simulated disks. PORTED.
 
-All nodes are stopped. The operator reads their directories by the product's own code, makes a plan, and carries it out on
-each machine. It dies in the middle by chance, and goes on with the same plan, as the page says.
+All nodes are stopped. The operator reads their directories with the product's own code, makes a plan, and applies
+it on each machine. Now and then the command is interrupted, and the operator repeats it with the same plan, as its
+documentation says.
 """
 
 from __future__ import annotations
@@ -42,28 +44,30 @@ from sim.machine.members import Member
 CALL_SECONDS = 10.0
 LOOK_AGAIN_SECONDS = 1.0
 DIES_PROBABILITY = 0.4
-"""The probability that the operator's command is broken off on a machine."""
+"""The probability that the operator's command is interrupted on a machine."""
 OPERATIONS_MAX = 120
-"""More than the disk operations of a recovery on one machine."""
+"""More disk operations than a recovery needs on one machine."""
 
 __all__ = ["QuorumRecovery", "Recovered", "facts_of"]
 
 
 @attrs.frozen
 class Recovered:
-    """A recovery: its plan, the state with which the new log begins, and what lies on no disk."""
+    """The result of a recovery: its plan, the metadata with which the new log begins, and topics and partitions that
+    are on no disk.
+    """
 
     plan: RecoveryPlan
     image: MetadataImage
     chosen_end: OffsetAndEpoch
-    """The end of the copy that counts."""
+    """The end of the chosen copy of the metadata log."""
     is_rebuilt: bool
     empty_topics: tuple[str, ...]
     empty_partitions: tuple[TopicPartition, ...]
 
 
 def facts_of(member: Member) -> NodeFacts:
-    """Return the facts about a node in its properties file."""
+    """Return the facts about a node that a recovery needs, from the node's configuration."""
     config = member.config
     return NodeFacts(
         node_id=config.node_id,
@@ -78,21 +82,23 @@ def facts_of(member: Member) -> NodeFacts:
 
 
 class QuorumRecovery:
-    """The operator of one cluster."""
+    """The operator that recovers one cluster's quorum."""
 
     def __init__(self, cluster: Cluster, random: Random) -> None:
         self._cluster = cluster
         self._random = random
         self.broken_off = 0
-        """How often a recovery was broken off on a machine."""
+        """How often a recovery was interrupted on a machine."""
 
     def read(self, members: Sequence[Member]) -> list[FoundNode]:
-        """Read the directories of stopped nodes, and hand the reports over as files."""
+        """Read the directories of stopped nodes. Encode and decode the reports, as if they were files."""
         found = [read_node(facts_of(each), self._cluster.world.node_env(each.name)) for each in members]
         return decode_report(encode_report(found))
 
     def recover(self, members: Sequence[Member], absent: Sequence[Member]) -> Recovered:
-        """Recover the quorum on these machines. Raises `SafetyViolation` where the commands refuse."""
+        """Recover the quorum on these machines; `absent` are left out. Raises `SafetyViolation` if the commands
+        refuse.
+        """
         nodes = self.read(members)
         away = tuple(each.config.node_id for each in absent)
         first = choose(nodes, Named(absent=away))
@@ -121,7 +127,9 @@ class QuorumRecovery:
         return _recovered(plan, choice.chosen.end, is_rebuilt=is_rebuilt)
 
     def _carry_out(self, plan: RecoveryPlan, member: Member) -> None:
-        """Carry the plan out on a machine, at the second attempt if the first one is broken off."""
+        """Apply the plan on a machine: at the second attempt if the first is interrupted. Check that the old log is
+        kept.
+        """
         env = self._cluster.world.node_env(member.name)
         disk = self._cluster.world.machine(member.name).disk
         facts = facts_of(member)
@@ -140,17 +148,18 @@ class QuorumRecovery:
         aside = disk.peek(f"{facts.metadata_path}/{set_aside_name(plan.end.epoch)}")
         if before and aside != before:
             raise SafetyViolation(f"{member.name}: the old metadata log was not kept as it was")
-        self._cluster.world.crash(member.name, "all")  # the end of the command's process
+        self._cluster.world.crash(member.name, "all")  # the process of the command ends
 
     def begin_anew(self, member: Member) -> None:
-        """Set the metadata of a node aside that was left out."""
+        """Set aside the metadata of a node that was left out of the recovery."""
         begin_anew(facts_of(member), self._cluster.world.node_env(member.name), has_no_vote=True)
         self._cluster.world.crash(member.name, "all")
 
     async def settle(self, recovered: Recovered) -> None:
-        """Delete the topics that have no disk, and elect leaders for such partitions of other topics; for ever.
+        """Delete the topics that no disk has, and elect leaders for single partitions that were lost with the disks.
+        Never returns.
 
-        The command names both, for an operator to decide.
+        The recovery command reports both, and an operator has to decide.
         """
         client = self._cluster.observer
         while True:
@@ -171,7 +180,7 @@ class QuorumRecovery:
 
 
 def _lost(choice: Choice, nodes: Sequence[FoundNode]) -> tuple[ReplicaKey, ...]:
-    """Name the voters whose metadata nobody has read."""
+    """List the voters whose metadata was not read from any disk."""
     copies = {each.node_id: each for each in nodes if each.copy is not None}
     keys = dict.fromkeys(voter.key for voters in choice.voter_sets for voter in voters.voters)
     return tuple(key for key in keys if key.node_id not in copies or not _is_of(key, copies[key.node_id]))
@@ -182,7 +191,9 @@ def _is_of(key: ReplicaKey, node: FoundNode) -> bool:
 
 
 def _newest(nodes: Sequence[FoundNode], choice: Choice) -> dict[str, bytes]:
-    """Choose among several topics of one name that lie on disks: a topic that the copy lacks is newer. Without a copy any may be."""
+    """Choose a topic id for each name that has several ids on disks. An id that the chosen copy of the metadata lacks
+    is newer. Without a copy choose any.
+    """
     known: Mapping[bytes, TopicImage] = {} if choice.chosen is None else choice.chosen.image.topics_by_id
     chosen = {}
     holdings = Holdings(nodes)
@@ -209,5 +220,5 @@ def _recovered(plan: RecoveryPlan, chosen_end: OffsetAndEpoch, *, is_rebuilt: bo
 
 
 def majority_is_lost(voters: VoterSet, lost: Sequence[int]) -> bool:
-    """True if the voters that are left elect nobody."""
+    """True if the remaining voters are no majority."""
     return len([each for each in voters.node_ids if each not in lost]) < voters.majority

@@ -1,10 +1,10 @@
-"""An operator that sets and removes quotas of clients of its own while they work. PORTED.
+"""An operator that sets and removes the quotas of its own clients while they send requests. PORTED.
 
-During the storm nothing is promised but the quotas themselves. When all is healed, a client is held to these rules:
+During the storm only the quotas themselves are recorded. When all faults have ended, these rules are checked:
 
-* Every broker has the quotas that were acknowledged last.
-* Where several levels have a quota, the client keeps to that of the most specific one, and is not starved.
-* When its quota is removed, the client goes on at once, although it was in debt.
+* Every broker has the quotas that were last acknowledged.
+* If several levels have a quota, the most specific one limits the client, and the client is not starved.
+* When its quota is removed, the client continues at once, although it had exceeded the quota.
 * A quota that names the client id of a broker's fetcher does not slow its fetches: nodes are exempt.
 """
 
@@ -34,17 +34,17 @@ CLIENT = "rationed-client"
 PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
 BATCH_BYTES = 10_000
 RATE = 5_000.0
-"""The quota that the client is held to at the end, in bytes per second."""
+"""The client's quota in the final checks, in bytes per second."""
 WRONG_RATE = 1e7
-"""The quota of less specific levels then."""
+"""The quota of less specific levels in the final checks, in bytes per second."""
 BURST_SECONDS = 10
-"""By the default of `quota.window.num`."""
+"""A client may send the quota of this many seconds in one burst, by the default of `quota.window.num`."""
 MEASURED_SECONDS = 10.0
 BATCHES_MAX = 100
-"""Far more than the quota allows in the measured time."""
+"""Far more batches than the quota allows in `MEASURED_SECONDS`."""
 FREE_BATCHES = 8
 FREE_SECONDS_MAX = 8.0
-"""The most seconds for these batches without a quota; with it, they take twice as long."""
+"""The longest time in seconds for `FREE_BATCHES` without a quota. With the quota they would take twice as long."""
 NODES_SECONDS_MAX = 30.0
 REFUSED = (ErrorCode.INVALID_REQUEST,)
 OF_BOTH: QuotaEntity = (("client-id", CLIENT), ("user", None))
@@ -61,7 +61,7 @@ __all__ = ["TOPIC", "Quotas"]
 
 
 class Quotas(Duty):
-    """One operator, and the client whose quotas it changes."""
+    """An operator, and the client whose quotas it changes."""
 
     calm_seconds_max = 1.0
 
@@ -107,7 +107,7 @@ class Quotas(Duty):
         possible.acknowledge(value)
 
     async def _leader(self, client: AsyncClient) -> tuple[bytes, int]:
-        """Find the topic's id and its leader. Raises `KafkaError`."""
+        """Return the topic's id and its leader. Raises `KafkaError`."""
         topic = (await client.metadata([TOPIC])).topic(TOPIC)
         leader = topic.partitions[0].leader
         if leader not in client.core.cluster.brokers:
@@ -115,7 +115,7 @@ class Quotas(Duty):
         return topic.topic_id, leader
 
     async def _produce(self, client: AsyncClient, acks: int) -> int:
-        """Append one batch; returns the leader. Raises `KafkaError`, `ClientError`."""
+        """Append one batch, and return the leader's id. Raises `KafkaError`, `ClientError`."""
         topic_id, leader = await self._leader(client)
         builder = RecordBatchBuilder()
         builder.append(self.world.node_env(self.site.name).clock.wall_ms(), None, bytes(BATCH_BYTES))
@@ -138,15 +138,17 @@ class Quotas(Duty):
             FetchRequest(None, -1, state, 0, 1, 2 * BATCH_BYTES, 0, 0, -1, topics, [], ""), node=leader
         )
 
-    # -- when all is healed ---------------------------------------------------------------------------------------
+    # -- final checks ---------------------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Hold the brokers to the quotas, and the client to its own. Raises `SafetyViolation`."""
+        """Check that each broker has the acknowledged quotas, and that they limit the client. Raises
+        `SafetyViolation`.
+        """
         await self.must_hold(self._wrong)
         for entity, key in list(self._values):
             await self._set(entity, key, None)
         if not self.cluster.shape.guarded:
-            # Where there are rights, the clients that do not log in are super users, and so are exempt.
+            # With authorization, clients without a login are super users, which are exempt from quotas.
             await self._check_rate()
             await self._check_release()
             if self.site.replicas > 1:
@@ -155,7 +157,7 @@ class Quotas(Duty):
         self._patient.close()
 
     async def _wrong(self) -> str | None:
-        """Find the first broker whose quotas differ from the acknowledged ones."""
+        """Describe the first broker whose quotas differ from the acknowledged ones; None if all agree."""
         for member in self.cluster.brokers:
             there = await self._described(member.config.node_id)
             for (entity, key), possible in self._values.items():
@@ -177,7 +179,7 @@ class Quotas(Duty):
         }
 
     async def _set(self, entity: QuotaEntity, key: str, value: float | None) -> None:
-        """Alter a quota, and wait until every broker has it."""
+        """Set a quota, and wait until every broker has it."""
 
         async def look() -> str | None:
             await self._alter(entity, key, value)
@@ -190,7 +192,7 @@ class Quotas(Duty):
         await self.must_hold(look)
 
     async def _move(self, batches: int, seconds: float) -> tuple[int, set[int]]:
-        """Append batches until there are `batches`, or the time is over; return their number, and the leaders."""
+        """Append up to `batches` batches within `seconds`. Return how many were appended, and the leaders' ids."""
         deadline, moved, leaders = self.world.now + seconds, 0, set()
         while moved < batches and self.world.now < deadline:
             try:
@@ -203,7 +205,7 @@ class Quotas(Duty):
         return moved, leaders
 
     async def _check_rate(self) -> None:
-        """Check that a new quota applies to a connection that had none; a quota for other clients exists already."""
+        """Check that a new quota limits a connection that had none before. Another client's quota already exists."""
         await self._set(OF_DEFAULTS, PRODUCE, RATE)
         await self._move(1, NODES_SECONDS_MAX)
         await self._set(OF_CLIENT, PRODUCE, WRONG_RATE)
@@ -220,7 +222,9 @@ class Quotas(Duty):
             raise SafetyViolation(f"{CLIENT} starves: {moved} batches in {took:.1f} s")
 
     async def _check_release(self) -> None:
-        """Check that a removed quota no longer throttles a client in debt; another quota keeps accounts alive."""
+        """Check that a removed quota no longer delays a client that had exceeded it. Another quota keeps the accounts
+        in memory.
+        """
         await self._set(OF_CLIENT, PRODUCE, None)
         await self._set(OF_BOTH, PRODUCE, None)
         await self._move(1, NODES_SECONDS_MAX)

@@ -1,8 +1,9 @@
-"""An operator that empties log directories of brokers, as `odradek disk retire` does, and gives them back. PORTED.
+"""An operator that empties log directories of brokers, as `odradek disk retire` does, and then returns them to use.
+PORTED.
 
-A directory is cordoned. Then the moves that `plan_disk_retirement` names are asked for, again and again, until a look
-finds it empty. If a look finds it empty while the cordon is in force, this is a promise: no live log is on the disk.
-At the end, when all is healed, a retirement comes to its end.
+A directory is cordoned. Then the moves of `plan_disk_retirement` are requested again and again, until the broker
+reports the directory as empty. If it does so while the cordon is in force, no live log may be on the disk. At the
+end, without faults, a retirement must finish.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LOOKS_MAX = 20
 
 
 class Retirements(Duty):
-    """One operator that retires one directory after the other; idle where brokers have one directory."""
+    """An operator that retires one directory after another. It does nothing if brokers have only one directory."""
 
     calm_seconds_max = 6.0
 
@@ -50,7 +51,7 @@ class Retirements(Duty):
             await self._cordon(member, None)
 
     async def check(self) -> None:
-        """Check that a retirement ends, and that nothing stays cordoned afterwards."""
+        """Check that a retirement finishes, and then remove the cordon. Raises `SafetyViolation`."""
         for member in self.cluster.brokers:
             paths = [path for path in member.config.log_dirs if path != member.config.metadata_log_dir]
             if self._can_retire(member):
@@ -61,7 +62,7 @@ class Retirements(Duty):
                 return
 
     def _can_retire(self, member: Member) -> bool:
-        """True if it has another directory, and a release that reports which ones are cordoned (DescribeLogDirs 5)."""
+        """True if the broker has another directory, and its release reports cordoned directories (DescribeLogDirs 5)."""
         return len(member.config.log_dirs) > 1 and member.speaks is THIS_RELEASE
 
     async def _cordon(self, member: Member, path: str | None) -> None:
@@ -81,8 +82,8 @@ class Retirements(Duty):
         return incremental_alter_configs(self.client.core, {resource: [change]}, timeout=CALL_SECONDS)
 
     async def _look(self, member: Member, path: str) -> str | None:
-        """List the replicas left to move; None if the directory is empty. Raises `SafetyViolation` if that is not
-        true.
+        """Describe the remaining work; None if the directory is empty. Raises `SafetyViolation` if a log is left on
+        the disk.
         """
         broker = member.config.node_id
         asking = describe_log_dirs(self.client.core, [broker], timeout=CALL_SECONDS)
@@ -120,11 +121,11 @@ class Retirements(Duty):
         ]
 
     async def _must_be_empty(self, member: Member, path: str) -> None:
-        """Check that a directory which its broker calls empty is empty on the disk: a forgotten log would be lost
-        with the disk.
+        """Check that a directory which its broker reports as empty has no live log on the disk. Such a log would be
+        lost with the disk.
 
-        A late request may have lifted the cordon since the answer. So a log counts only if the broker leaves it out
-        of a second answer, and it is still there.
+        A late request may have removed the cordon since the answer. So a log counts only if the broker omits it
+        from a second answer too, and it is still on the disk.
         """
         live = self._live_logs(member, path)
         if not live:
@@ -140,7 +141,7 @@ class Retirements(Duty):
             raise SafetyViolation(f"{path} of {member.name} is said to be empty, and holds {forgotten}")
 
     def _live_logs(self, member: Member, path: str) -> list[str]:
-        """List the logs of partitions in a directory of a process that lives."""
+        """List the partition logs in a directory of a living process."""
         if not member.is_up():
             return []
         names = self.world.machine(member.name).disk.open_dir(path).list()

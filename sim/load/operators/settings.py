@@ -1,6 +1,6 @@
-"""An operator that alters configurations of topics, of brokers and of their loggers. PORTED.
+"""An operator that changes configurations of topics, of brokers and of their loggers. PORTED.
 
-The value that was acknowledged last is what every broker says at the end.
+At the end every broker must describe the values that were last acknowledged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOPIC_VALUES: Mapping[str, Sequence[str]] = {
     "leader.replication.throttled.replicas": ("*", ""),
     "follower.replication.throttled.replicas": ("*", ""),
 }
-"""Values that leave the load its records: all of them are small and young enough."""
+"""Values with which no record of the workload is deleted, since all are small and young enough."""
 BROKER_VALUES: Mapping[str, Sequence[str]] = {
     "leader.replication.throttled.rate": ("1000000", "10000000"),
     "follower.replication.throttled.rate": ("1000000", "10000000"),
@@ -41,7 +41,7 @@ BROKER_VALUES: Mapping[str, Sequence[str]] = {
 }
 LOG_LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
 REFUSED = (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
-"""Answers that mean for certain that nothing was changed."""
+"""Error codes after which certainly nothing was changed."""
 _TOPICS_SHARE = 0.6
 
 __all__ = ["Settings"]
@@ -50,7 +50,7 @@ _Key = tuple[ResourceType, str, str]
 
 
 class Settings(Duty):
-    """One operator of the topics of the load, and of all brokers."""
+    """An operator that changes the configuration of the workload's topics, and of all brokers."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
@@ -86,7 +86,7 @@ class Settings(Duty):
         possible.acknowledge(value)
 
     async def _set_log_level(self) -> None:
-        """Alter a process's log level; it is lost with the process, so nothing is promised."""
+        """Change a process's log level. It is lost with the process, so it is not checked."""
         broker = self._any_broker()
         logger = self.random.choice(("root", "odradek", "kafka.log.LogCleaner"))
         await self._alter(ResourceType.BROKER_LOGGER, broker, logger, self.random.choice(LOG_LEVELS))

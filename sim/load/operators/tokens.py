@@ -1,8 +1,8 @@
-"""An operator that makes, renews and ends delegation tokens, and clients that log in by them (KIP-48). PORTED.
+"""An operator that creates, renews and expires delegation tokens, and clients that log in with them (KIP-48). PORTED.
 
-After a token's time all logins by it fail, and connections that have logged in are served no more (KIP-368).
-The operator knows each time from the answer to its request. If an answer is missing, the token may live for ever. In
-the healed cluster every broker takes a new token, and refuses an expired token.
+After its expiry a token allows no login, and connections that have logged in with it are rejected (KIP-368). The
+operator knows the expiry from the answers to its requests. If an answer is missing, the token may be valid for
+ever. At the end every broker accepts a new token, and rejects an expired one.
 """
 
 from __future__ import annotations
@@ -31,16 +31,20 @@ from sim.machine.guards import ADMIN, ADMIN_PASSWORD, PLAIN, SASL_PORT
 from sim.machine.members import Member
 
 HOLDERS = ("holder-1", "holder-2")
-"""The machines of the clients that log in by tokens."""
+"""The machines of the clients that log in with tokens."""
 TOKENS_MAX = 4
-"""The newest tokens are used; older ones are left to the controller, which removes them."""
+"""How many of the newest tokens are used. The controller removes the older ones after their expiry."""
 PERIODS_MS = (500, 2_000, 5_000)
 SHORT_MS = 1_000
-"""The life of the token that must have expired in the end."""
+"""The lifetime in milliseconds of the token that must have expired at the end."""
 LATE_MS = 1_000
-"""How much later than its time a token may be taken: clocks of a run agree to less, unless something sets them."""
+"""How many milliseconds after its expiry a token may be accepted. Clocks of a run differ by less, unless a fault sets
+them.
+"""
 CLOCKS_SET_MS = 43_200_000
-"""Clocks that were set are less than this apart. A clock that jumps is further off, and the node does not believe it."""
+"""Clocks that a fault has set differ by less than this, in milliseconds. A clock that jumps differs by more, and its
+node distrusts it.
+"""
 ASKS_IN_A_ROW = 8
 CALM_SECONDS_MAX = 0.4
 
@@ -49,14 +53,14 @@ __all__ = ["HOLDERS", "Tokens"]
 
 @attrs.define(eq=False)
 class _Held:
-    """A token, and the latest time at which it may end by any answer; None: unknown, since an answer is missing."""
+    """A token, and its latest possible expiry by any answer; None if an answer is missing."""
 
     token: DelegationToken
     ends_ms: int | None
 
 
 class Tokens(Duty):
-    """One operator, and the clients that log in by its tokens."""
+    """An operator, and the clients that log in with its tokens."""
 
     calm_seconds_max = 1.0
 
@@ -68,7 +72,7 @@ class Tokens(Duty):
         self.let_in = self.refused = 0
 
     def statistics(self) -> dict[str, int]:
-        """Count what the clients got."""
+        """Count the requests with tokens that were accepted, and the logins that were rejected."""
         return {"tokens taken": self.let_in, "tokens refused": self.refused}
 
     async def run(self) -> None:
@@ -95,7 +99,7 @@ class Tokens(Duty):
             expiring = expire_delegation_token(core, hmac, period_ms=period_ms, timeout=CALL_SECONDS)
             ends_ms = await self._admin.run(expiring)
         if before is not None:
-            # A broker whose metadata are behind may not know yet that the token ends sooner.
+            # A broker with older metadata may not know yet that the token expires sooner.
             held.ends_ms = max(before, ends_ms)
 
     async def _make(self, lifetime_ms: int = -1) -> _Held:
@@ -106,7 +110,9 @@ class Tokens(Duty):
     # --- clients
 
     async def _use(self, machine: str) -> None:
-        """Log in by one token after the other, and ask for metadata until it is refused or long enough."""
+        """Log in with one random token after another. After each login request metadata, until a request is rejected
+        or enough were sent.
+        """
         while not self.is_over:
             await self.world.sleep(self.random.uniform(0.0, CALM_SECONDS_MAX) * self.load.pace)
             if not self._held:
@@ -141,7 +147,7 @@ class Tokens(Duty):
         return AsyncClient(self.world.node_env(machine), self.world.tasks, where, config)
 
     async def _ask(self, client: AsyncClient, held: _Held, machine: str) -> None:
-        """Send a request, which no broker may answer after the token's end. Raises `SafetyViolation`."""
+        """Send a request with the token's login. Raises `SafetyViolation` if it is answered after the token's expiry."""
         asked_ms = self._wall_ms(machine)
         await client.metadata()
         self.let_in += 1
@@ -155,23 +161,23 @@ class Tokens(Duty):
         return self.world.node_env(machine).clock.wall_ms()
 
     def _are_clocks_set(self, machine: str) -> bool:
-        """True if the clock of a node was set, so that it may take a token for longer."""
+        """True if a fault has set the clock of a node, so that the node may accept a token for longer."""
         now_ms = self._wall_ms(machine)
         ahead = (abs(self._wall_ms(member.name) - now_ms) for member in self.cluster.members)
         return any(LATE_MS / 2 < each < CLOCKS_SET_MS for each in ahead)
 
     @staticmethod
     def _doubts_its_clock(member: Member) -> bool:
-        """True if a node's clock has jumped a while ago: tokens are judged by the latest time that it may be."""
+        """True if a node's clock has jumped. Then the node compares expiries with the latest possible present time."""
         running = member.running
         assert running is not None
         moment = running.env.agreed_clock.moment()
         return moment.latest_ms != moment.wall_ms
 
-    # --- what was promised
+    # -- final checks ------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Check that every broker takes a valid token, and refuses an expired one. Raises `SafetyViolation`."""
+        """Check that every broker accepts a valid token, and rejects an expired one. Raises `SafetyViolation`."""
         if self._are_clocks_set(self.site.name):
             self._admin.close()
             return
@@ -193,7 +199,7 @@ class Tokens(Duty):
         return made[-1]
 
     async def _wrong_renewed(self) -> str | None:
-        """Find a broker that refuses a new token."""
+        """Describe a broker that rejects a new token; None if all accept it."""
         return await self._wrong_login(await self._make(), is_valid=True)
 
     async def _wrong_login(self, held: _Held, *, is_valid: bool) -> str | None:

@@ -1,8 +1,10 @@
-"""An operator that makes topics, writes, adds partitions, deletes records, deletes the topic and makes it again. PORTED.
+"""An operator that creates a topic, writes to it, adds partitions, deletes records, deletes the topic and creates it
+again. PORTED.
 
-At the end each topic has the id and the partitions that were acknowledged last. It has every record that was
-acknowledged since it was made, but for those that were deleted. Nothing is there that an earlier topic of this name
-had, or that was acknowledged as deleted. A topic is given up when an answer about its life is missing.
+Each topic from its creation to its deletion is called a life of the name. At the end a topic has the id and the
+partitions that were last acknowledged. It has every record that was acknowledged since its creation, except deleted
+ones. Records of an earlier life, and records that were acknowledged as deleted, are absent. If an answer about a
+creation or deletion is missing, the name is no longer used.
 """
 
 from __future__ import annotations
@@ -32,42 +34,42 @@ __all__ = ["Life", "Name", "Topics"]
 
 @attrs.define
 class Life:
-    """One topic from its creation to its deletion."""
+    """A topic from its creation to its deletion."""
 
     topic_id: bytes
     partitions: Possible[int]
     acknowledged: dict[TopicPartition, dict[int, bytes]] = attrs.Factory(dict)
-    """Values by offset."""
+    """Acknowledged record values, by offset."""
     deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
-    """Log starts that were acknowledged."""
+    """Log start offsets that DeleteRecords has acknowledged."""
     asked_below: dict[TopicPartition, int] = attrs.Factory(dict)
-    """The offsets below which records may be deleted."""
+    """Offsets below which records may have been deleted, since that was requested."""
     configs: Mapping[str, str] = attrs.Factory(dict)
-    """The configuration with which the topic was made."""
+    """The configuration with which the topic was created."""
 
 
 @attrs.define
 class Name:
-    """A name, the topic that has it now, and the ids of earlier ones."""
+    """A topic name, the topic that has it now, and ids of earlier topics."""
 
     name: str
     life: Life | None = None
     lives: int = 0
     before: dict[bytes, bytes] = attrs.Factory(dict)
-    """Acknowledged values of deleted topics, with the ids of these topics."""
+    """By record value: the id of the deleted topic in which it was acknowledged."""
     gone: list[bytes] = attrs.Factory(list)
-    """The ids of deleted topics."""
+    """Ids of deleted topics."""
     is_known: bool = True
-    """Whether every answer about its creations and deletions came."""
+    """True if every creation and deletion was answered."""
 
 
 class Topics(Duty):
-    """One operator with topics of its own, one after the other."""
+    """An operator that creates, writes and deletes its own topics, one after another."""
 
     prefix = "remade"
-    """The beginning of the names of its topics."""
+    """The start of its topic names."""
     reset_to: int | None = None
-    """The offset at which the final reading goes on if the broker has removed the records at its position; None if
+    """The offset at which the final reading continues if the broker has removed the records at its position; None if
     that is an error.
     """
 
@@ -82,7 +84,7 @@ class Topics(Duty):
 
     @property
     def lives(self) -> int:
-        """How many topics were made."""
+        """How many topics were created."""
         return sum(each.lives for each in self._names)
 
     async def step(self) -> None:
@@ -127,11 +129,11 @@ class Topics(Duty):
         return {"min.insync.replicas": "1"}
 
     def key_of(self, serial: int) -> bytes | None:
-        """Return the key of a record with this number."""
+        """Return the key of the record with this serial number, or None."""
         return None
 
     async def _id_of(self, name: Name) -> bytes:
-        """Find the id of a topic that has just been made, as soon as a broker knows an id that no deleted topic has
+        """Return the id of a topic that was just created: the first that a broker reports and no deleted topic has
         had.
         """
         while True:
@@ -202,7 +204,7 @@ class Topics(Duty):
             raise deleted.error
         life.deleted_below[key] = max(offset, life.deleted_below.get(key, 0))
 
-    # --- what was promised
+    # -- final checks ------------------------------------------------------------------------------
 
     async def check(self) -> None:
         for name in self._names:
@@ -234,7 +236,7 @@ class Topics(Duty):
     def check_partition(
         self, name: Name, life: Life, key: TopicPartition, start: int, values: Mapping[int, bytes]
     ) -> None:
-        """Check the records of a partition by offset. Raises `SafetyViolation`."""
+        """Check the records of a partition, by offset. Raises `SafetyViolation`."""
         if not life.deleted_below.get(key, 0) <= start <= life.asked_below.get(key, 0):
             raise SafetyViolation(
                 f"{key} begins at {start}: deleted were the records below {life.deleted_below.get(key, 0)}, "
@@ -249,7 +251,7 @@ class Topics(Duty):
 
     @staticmethod
     def check_values(name: Name, key: TopicPartition, values: Mapping[int, bytes]) -> None:
-        """Check that no record of an earlier topic is there. Raises `SafetyViolation`."""
+        """Check that no record of an earlier topic with this name is present. Raises `SafetyViolation`."""
         for offset, value in values.items():
             if value in name.before:
                 raise SafetyViolation(f"{key}: {value!r} of a deleted topic is at {offset} of the new one")

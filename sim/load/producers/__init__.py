@@ -1,1 +1,1 @@
-"""Producers of every kind."""
+"""Workload: producers with all kinds of settings."""

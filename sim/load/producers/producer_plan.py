@@ -1,4 +1,4 @@
-"""The plan of one producer, drawn from a seed: its demands on brokers, and the form of its records. PURE."""
+"""The settings of one producer and the form of its records, drawn from a seed. PURE."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ CODECS = ("none", "none", "gzip", "snappy", "lz4", "zstd")
 ACKS = ("all", "all", "1", "0")
 RETRIES_MANY = "2147483647"
 BROKER_SECONDS = (None, None, 0.001, 0.1, 60.0)
-"""How long brokers may wait for followers; None: as long as the client waits for the answer."""
+"""Choices for how long brokers may wait for followers, in seconds; None: as long as the client waits for the answer."""
 
 
 @attrs.frozen
 class ProducerPlan:
-    """One life of a producer."""
+    """The settings of one producer process."""
 
     settings: Mapping[str, str]
     broker_timeout_ms: int | None
-    """`timeout_ms` of its Produce requests, if that is not the client's own request timeout."""
+    """`timeout_ms` of its Produce requests; None if it is the client's own request timeout."""
     value_bytes: tuple[int, ...]
     burst: int
     """How many records it sends before it rests."""
     rest_seconds: float
     keyed: float
-    """The share of the records that have a key, and go to the partition of that key."""
+    """The share of records that have a key, and go to the partition of that key."""
     headers_max: int
 
     @property
     def acks(self) -> str:
-        """`all`, `1` or `0`."""
+        """The producer's `acks`: `all`, `1` or `0`."""
         return self.settings["acks"]
 
     @property
     def idempotent(self) -> bool:
-        """Whether each record is there at most once, and all in order."""
+        """True if the producer is idempotent: each record occurs at most once, and all are in order."""
         return self.settings["enable.idempotence"] == "true"
 
     @property
     def repeats(self) -> bool:
-        """Whether the client may send a record again."""
+        """True if the client may send a record again."""
         return self.settings["retries"] != "0"
 
     @classmethod
     def draw(cls, random: Random) -> ProducerPlan:
-        """Draw a plan within the client's own rules."""
+        """Draw settings that the client accepts."""
         acks = random.choice(ACKS)
         idempotent = acks == "all" and random.random() < 0.5
         linger_ms = random.choice((0, 0, 5, 100, 500))
@@ -82,7 +82,7 @@ class ProducerPlan:
 
 
 def topic_configs(random: Random) -> dict[str, str]:
-    """Draw settings of the producers' topic: a codec of its own, and sometimes a limit that large batches exceed."""
+    """Draw the configuration of the producers' topic: a codec, and sometimes a limit that large batches exceed."""
     configs = {"compression.type": random.choice(("producer", "producer", "gzip", "zstd", "uncompressed"))}
     if random.random() < 0.3:
         configs["max.message.bytes"] = "2500"

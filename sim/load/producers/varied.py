@@ -1,12 +1,12 @@
-"""Producers of every kind, each a process that lives for some seconds, dies or ends, and is followed by another.
-PORTED.
+"""Workload: producers with all kinds of settings; each process runs for some seconds, closes or is killed, and another
+follows. PORTED.
 
-Each life has a name of its own (`varied-1.3`) and a plan of its own (`ProducerPlan`). Many die within milliseconds of
-a send, by a kill or with their machines: requests end in the middle, answers get lost. The history has all answers to
-a producer, until it died, and how often each record was sent.
+Each process has its own name (`varied-1.3`) and its own `ProducerPlan`. Many are killed within milliseconds of a
+send, some together with their machines, so that requests are cut off and answers are lost. The history has all
+answers that a producer received, and how often each record was sent.
 
-The promises are in `sim.history`. A record with acks=1 may be lost. But while it is at its acknowledged offset, later
-records are behind it. That holds for records that were sent once.
+`sim.history` checks the guarantees. A record with acks=1 may be lost. But as long as it is at its acknowledged
+offset, later records have higher offsets. This is checked for records that were sent once.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ PARTITIONS = 3
 KEYS = 8
 LIFE_SECONDS_MAX = 6.0
 DOOM_PROBABILITY = 0.01
-"""How often a producer dies right after a send."""
+"""The probability that a producer is killed right after a send."""
 DYING_SECONDS_MAX = 0.05
 AWAY_SECONDS_MAX = 1.0
 CLOSE_SECONDS = 60.0
 CLOSE_SECONDS_SHORT = 0.2
 UNDER_WAY_MAX = 200
 CERTAINLY_REFUSED = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.NOT_ENOUGH_REPLICAS)
-"""Answers that brokers give before they append."""
+"""Error codes that brokers return only before they append."""
 
 __all__ = ["PARTITIONS", "TOPIC", "VariedProducer", "certainly_failed"]
 
 
 def certainly_failed(batch: Batch, error: Exception) -> bool:
-    """True if no copy of a batch that has this error can be in any log, now or later.
+    """True if a batch that failed with this error is in no log, now or later.
 
-    The error may come from an earlier batch: a queue that begins new sequence numbers fails batches that may be in
+    The error may come from an earlier batch: a queue that starts new sequence numbers fails batches that may be in
     the log.
     """
     if batch.parts is not None or batch.maybe_appended:
@@ -64,7 +64,7 @@ def certainly_failed(batch: Batch, error: Exception) -> bool:
 
 @attrs.define(eq=False)
 class _UnderWay:
-    """A record that was given to a producer: `sent` is None until the client takes it."""
+    """A record that was passed to a producer. `sent` is None until the client has accepted it."""
 
     key: TopicPartition
     value: bytes
@@ -73,7 +73,7 @@ class _UnderWay:
 
 
 class VariedProducer:
-    """One machine; a producer's life after the other, until the load is over."""
+    """One machine, on which one producer process after another runs until the workload ends."""
 
     def __init__(self, load: Workload, name: str) -> None:
         self._load = load
@@ -83,7 +83,7 @@ class VariedProducer:
         self.deaths = 0
 
     async def run(self) -> None:
-        """Live until the load is over."""
+        """Run one producer process after another until the workload ends."""
         load, random = self._load, self._random
         world = load.world
         while not load.is_over:
@@ -115,12 +115,12 @@ class _Life:
         self._serial = 0
         self._under_way: list[_UnderWay] = []
         self.doomed: Event = load.world.event()
-        """Set when the process is about to die."""
+        """Set when the process is about to be killed."""
         self.is_over = False
-        """If True, the producer closes, and the process ends."""
+        """If set to True, the producer closes and the process ends."""
 
     async def main(self, env: Env, tasks: TaskGroup) -> None:
-        """Send until it is over; then close, often without the patience to wait for the last answers."""
+        """Send records until stopped, then close the producer, often without waiting for the last answers."""
         load, plan, random = self._load, self._plan, self._random
         servers = ",".join(f"{host}:{port}" for host, port in load.bootstrap)
         own = {"bootstrap.servers": servers, "client.id": self._name}
@@ -155,12 +155,12 @@ class _Life:
         try:
             record.sent = await producer.send(TOPIC, value, name, headers, partition=given)
         except (KafkaError, ClientError) as error:
-            # A record that the client does not take is in none of its batches.
+            # A record that the client has not accepted is in none of its batches.
             self._under_way.remove(record)
             load.history.refuse(record.key, value, repr(error), load.world.now)
 
     def look_back(self) -> None:
-        """Note the outcome of every record that has one."""
+        """Record the outcome of every record that has one by now."""
         waiting: list[_UnderWay] = []
         for record in self._under_way:
             if record.sent is None or not record.sent.done():
@@ -191,12 +191,16 @@ class _Life:
 
 
 def _attempts(batch: Batch) -> float:
-    """Return how often records of this batch were sent. Records of a split batch may have been in several batches."""
+    """Return how often the records of this batch were sent; infinity for a split batch, whose records may have been in
+    several batches.
+    """
     return inf if batch.parts is not None else batch.attempts
 
 
 def _let_brokers_wait(core: ClientCore, timeout_ms: int) -> None:
-    """Set the timeout for which brokers wait for followers, independent of the client's own timeouts."""
+    """Set `timeout_ms` of all Produce requests: how long brokers wait for followers, independent of the client's
+    timeouts.
+    """
     sound = core.call
 
     def call(request: Any, **named: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Topics of one cluster into another, exactly once."""
+"""The mirror: copies topics of one cluster to another, exactly once."""

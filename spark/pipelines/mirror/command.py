@@ -1,14 +1,14 @@
-"""Mirror: topics of one cluster into another, exactly once, with keys, headers, timestamps and partitions.
+"""Mirror: copies topics of one cluster to another, exactly once, with keys, headers, timestamps and partitions.
 
-Apache Kafka or Odradek on either side. The job copies up to the ends that the source has at its start, and ends; with
-`--follow` it goes on for ever. Killed at any moment and started again, it goes on: no record is lost or doubled for
-readers at read_committed.
+Each cluster may be Apache Kafka or Odradek. The job copies up to the ends that the source has at its start, and ends;
+with `--follow` it runs for ever. If it is killed at any moment, start it again: it continues where it stopped.
+Readers at read_committed see each record exactly once.
 
     odradek mirror --source old:9092 --target new:9092 --topic 'orders*' --plan
     odradek mirror --source old:9092 --target new:9092 --topic 'orders*' --group '*'
 
-`--plan` prints what the job would make in the target, and what cannot be kept. `--group` translates the offsets of
-groups once everything is copied. `--map` prints the offset map. It needs neither Spark nor Java.
+`--plan` prints what the job would create in the target, and what it cannot copy. `--group` translates the offsets of
+groups after everything is copied. `--map` prints the offset map. The job needs neither Spark nor Java.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ __all__ = ["main"]
 
 _COMMON = ("security.", "sasl.", "ssl.", "client.id", "request.timeout.ms", "default.api.timeout.ms")
 _CONTROLLERS = "odradek.controller."
-"""Keys for another listener, in the files that `odradek dev --secure` writes."""
+"""Keys in the files that `odradek dev --secure` writes; they are for the controllers' listener, so the mirror ignores
+them.
+"""
 _LINE_SECONDS = 10.0
 
 
 @attrs.frozen
 class _Cluster:
-    """One cluster: the configuration keys of all its clients, and those of its producer alone."""
+    """One cluster: the configuration keys for all clients, and the further keys for its producer."""
 
     keys: dict[str, str] = attrs.field(repr=False)
     producer_keys: dict[str, str]
@@ -52,7 +54,7 @@ class _Cluster:
 
 
 def _cluster(bootstrap: str, config: Path | None) -> _Cluster:
-    """Read the options of one cluster. Raises `Failed`."""
+    """Make the keys for one cluster from its address and its configuration file. Raises `Failed`."""
     keys = {"bootstrap.servers": bootstrap}
     others = {}
     for key, value in ({} if config is None else _properties(config)).items():
@@ -64,7 +66,7 @@ def _cluster(bootstrap: str, config: Path | None) -> _Cluster:
 
 
 def _properties(path: Path) -> dict[str, str]:
-    """Read the keys of a file of lines KEY=VALUE. Raises `Failed`."""
+    """Read a file with lines of the form KEY=VALUE. Raises `Failed`."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +84,7 @@ def _properties(path: Path) -> dict[str, str]:
 
 
 class _Screen:
-    """The line of progress: records copied, how fast, how far behind, and for how long still."""
+    """Shows progress in one line: records copied, records per second, lag, and the estimated time left."""
 
     def __init__(self, line: ProgressLine) -> None:
         self._line = line
@@ -113,14 +115,14 @@ def _pairs(source: ClusterFacts, target: ClusterFacts) -> dict[TopicPair, int]:
 
 
 class _Run:
-    """One run of the command."""
+    """One run of the command `odradek mirror`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._line = ProgressLine("mirror")
         self._source = _cluster(arguments.source, arguments.source_config)
         self._target = _cluster(arguments.target, arguments.target_config)
-        # Report an unknown key before anything is made.
+        # Report an unknown key before anything is created.
         ProducerSettings.from_properties({**self._target.keys, **self._target.producer_keys})
         self._dropped: set[str] = set()
 
@@ -155,7 +157,9 @@ class _Run:
             return theirs, plan_of(theirs, ours, group_patterns=arguments.group)
 
     def _ready(self) -> Mapping[TopicPair, int]:
-        """Prepare the target for the present topics of the source, and return the pairs of topics."""
+        """Prepare the target for the present topics of the source. Return the pairs of topics, each with its number
+        of partitions.
+        """
         theirs, plan = self._facts_and_plan()
         if plan.refusals:
             raise Failed("; ".join(plan.refusals))
@@ -206,7 +210,7 @@ class _Run:
 
 
 class ClientNotReady(ClientError):
-    """The target does not show the new topics yet; it will soon."""
+    """The target does not list the new topics yet, but soon will."""
 
     retriable = True
 
@@ -245,12 +249,19 @@ def _parser() -> argparse.ArgumentParser:
         help="name of this mirror; only one process at a time may use it (%(default)s)",
     )
     parser.add_argument(
-        "--plan", "--dry-run", action="store_true", help="print what would be made, and what cannot be kept"
+        "--plan",
+        "--dry-run",
+        action="store_true",
+        help="print the topics, groups and ACLs that would be created, and what cannot be copied",
     )
-    parser.add_argument("--map", action="store_true", help="print the offset map of this name")
-    parser.add_argument("--follow", action="store_true", help="go on for ever")
+    parser.add_argument(
+        "--map", action="store_true", help="print the offset map of the mirror with this --name"
+    )
+    parser.add_argument("--follow", action="store_true", help="run until it is stopped")
     parser.add_argument("--no-acls", action="store_true", help="leave ACLs alone")
-    parser.add_argument("--skip-lost", action="store_true", help="go on where the source has lost records")
+    parser.add_argument(
+        "--skip-lost", action="store_true", help="continue even if the source has lost records"
+    )
     parser.add_argument("--transaction-records", type=int, default=100_000, help="(%(default)s)")
     parser.add_argument("--transaction-seconds", type=float, default=5.0, help="(%(default)s)")
     parser.add_argument(
@@ -264,7 +275,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _checked(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Check the arguments. Raises `Failed` for impossible values."""
+    """Check the arguments, and return them. Raises `Failed` for impossible values."""
     arguments.topic = arguments.topic or ["*"]
     name = arguments.name
     if (

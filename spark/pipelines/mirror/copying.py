@@ -1,20 +1,21 @@
-"""Copies of records, exactly once: each transaction of the target ends with the ranges of the source that it copied.
+"""Copies records exactly once: each transaction in the target includes the source ranges that it has copied.
 
 Theory of operation
 ===================
 
-A session begins with `init_transactions` under the id of the mirror's name. That fences every older process of this
-name, and ends what it left open: committed or aborted, before the answer. Then the session reads the map
-(`offset_map.py`) up to the end that it has now. The place where it goes on follows from the map alone.
+A session begins with `init_transactions`, with a transactional id made from the mirror's name. That fences every
+older process of this name, and commits or aborts its open transaction before the answer. Then the session reads the
+map (`offset_map.py`) to its end. The map alone decides where the session continues.
 
-A transaction holds records, and as its last writes the ranges of the source that they come from. Both are committed
-or neither. A fenced process can commit nothing more. So every record that is visible in the source comes once to the
-target, in the order of its partition, wherever a process ends.
+A transaction has records, and then the source ranges from which these records come. Either both are committed or
+neither. A fenced process can commit nothing more. So every visible record of the source is copied to the target once,
+in the order of its partition, even if processes die.
 
-After an error that may pass, another session begins, from the map again; nothing is repaired in place.
+After a temporary error another session begins, again by reading the map; a broken session is never repaired.
 
-A target's topic has to be empty when its mirror begins, and nobody else writes to it before the move. So offsets of
-groups can be translated exactly. Each pair of topics is written down by its ids, before the first record.
+A topic of the target must be empty when the mirror begins. Until the switch to the target, no other program may write
+to it. So offsets of groups can be translated exactly. The ids of each pair of topics are written to the map before
+the first record is copied.
 """
 
 from __future__ import annotations
@@ -51,36 +52,36 @@ _RECORD_BYTES = 32
 _POLL_SECONDS = 0.2
 _POLL_RECORDS = 5000
 _LOOK_SECONDS = 30.0
-"""The time after which a run with `follow` looks again for new partitions of the source."""
+"""Seconds after which a run with `follow` checks the source for new partitions."""
 _MAP_SETTINGS = {"cleanup.policy": "compact", "compression.type": "producer"}
 _REQUEST_BYTES_MAX = 64 << 20
-"""The client's limit of a batch; the target's own limit decides."""
+"""The producer's limit for a batch in bytes. It is large, so that the target's own limit decides."""
 
 
 @attrs.frozen
 class Limits:
-    """The limits of one transaction; the first that is reached ends it."""
+    """The limits of one transaction. The transaction is committed when the first of them is reached."""
 
     records: int = 100_000
     seconds: float = 5.0
     runs: int = 10_000
-    """The most runs in the map's record for a partition: many small transactions of the source make many."""
+    """The most runs in the map's record for one partition. Many small transactions of the source make many runs."""
 
 
 @attrs.frozen
 class Progress:
-    """The state of a mirror behind a transaction."""
+    """The progress of a mirror after a transaction."""
 
     records: int
-    """Copied by this process."""
+    """The number of records that this process has copied."""
     lag: int
-    """Offsets of the source that are not done."""
+    """The number of source offsets that are not copied yet."""
     lost: int = 0
 
 
 @attrs.define
 class _Part:
-    """The records of one partition in the open transaction: waiting ones, and those that were sent."""
+    """The records of one partition in the open transaction: those that wait to be sent, and those that were sent."""
 
     rows: list[Row] = attrs.field(factory=list)
     offsets: list[int] = attrs.field(factory=list)
@@ -91,18 +92,18 @@ class _Part:
 
 
 class _PlaceUnknown(ClientError):
-    """The target has the batch but did not report its place; only a repeated transaction can find it out."""
+    """The target has the batch but did not report its offset. The transaction must be repeated to learn it."""
 
     retriable = True
 
 
 def map_topic(name: str) -> str:
-    """Name the topic of the target that has the map and the progress of a mirror."""
+    """Return the name of the target's topic that has the map of this mirror."""
     return f"odradek-mirror-{name}"
 
 
 def read_map(target: Mapping[str, str], name: str, *, keep_runs: bool) -> OffsetMap:
-    """Read the map up to its present end. Raises `Failed` when another client's open transaction hides it."""
+    """Read the map to its present end. Raises `Failed` if another client's open transaction hides a part of it."""
     found = OffsetMap(keep_runs=keep_runs)
     place = TopicPartition(map_topic(name), 0)
     reader = {"isolation.level": "read_committed", "auto.offset.reset": "none", "enable.auto.commit": "false"}
@@ -113,7 +114,7 @@ def read_map(target: Mapping[str, str], name: str, *, keep_runs: bool) -> Offset
         consumer.assign([place])
         consumer.seek(place, begin)
         deadline = time.monotonic() + 90.0
-        # A read that ended at the last stable offset could miss a commit, so it goes on to the high watermark.
+        # The last stable offset may be below a committed record of the map, so read to the high watermark.
         while consumer.position(place) < end:
             for record in consumer.poll(_POLL_SECONDS):
                 try:
@@ -132,9 +133,10 @@ def read_map(target: Mapping[str, str], name: str, *, keep_runs: bool) -> Offset
 
 
 class Mirror:
-    """Copies topics between two clusters; `source` and `target` have the client's keys by Kafka's names.
+    """Copies topics between two clusters. `source` and `target` are client configurations with Kafka's keys.
 
-    `ready` is called before each session and returns the topics with the ids of both sides and the number of partitions.
+    `ready` is called before each session. It returns the pairs of topics (with both ids), each with its number of
+    partitions.
     """
 
     def __init__(
@@ -160,14 +162,14 @@ class Mirror:
         self.records = 0
         self.lost = 0
         self.ends: dict[TopicPartition, int] = {}
-        """The ends of the source at the start: a run without `follow` ends there."""
+        """The end offsets of the source at the start. A run without `follow` copies up to them."""
 
     def run(
         self, show: Callable[[Progress], None], *, follow: bool = False, patience_seconds: float = 120.0
     ) -> None:
-        """Copy up to the present ends of the source, or without end.
+        """Copy all records up to the present ends of the source; with `follow`, continue for ever.
 
-        Raises `Failed` for an error that stays, or after `patience_seconds` without a commit.
+        Raises `Failed` for a permanent error, or after `patience_seconds` without a commit.
         """
         last_good = time.monotonic()
         while True:
@@ -193,7 +195,7 @@ def _causes(error: BaseException | None) -> list[BaseException]:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """True if another session may get further: no broker answered, or one allowed another attempt."""
+    """True if another session may succeed: no broker answered, or all error codes are retriable."""
     causes = _causes(error)
     codes = [each.code for each in causes if isinstance(each, KafkaError)]
     if codes:
@@ -217,19 +219,23 @@ def _sentence(error: BaseException) -> str:
 
 
 class _Session:
-    """One consumer and one producer, from reading the offset map to the end or to an error."""
+    """One attempt at copying, with a consumer and a producer: from reading the map to the end of the source, or to an
+    error.
+    """
 
     def __init__(self, mirror: Mirror, show: Callable[[Progress], None]) -> None:
         self._mirror = mirror
         self._show = show
         self._parts: dict[TopicPartition, _Part] = {}
         self._done: dict[TopicPartition, int] = {}
-        """The next offset of the source that is not committed."""
+        """The next source offset to be committed, by partition."""
         self._count = 0
         self._is_open = False
 
     def run(self, *, follow: bool) -> bool:
-        """Copy; True at the end, False when the topics have to be looked at again. Raises `KafkaError`, `ClientError`."""
+        """Copy records. Return True at the end of the source, False if the topics must be checked again. Raises
+        `KafkaError`, `ClientError`.
+        """
         mirror = self._mirror
         pairs = mirror._ready()
         _make_map(mirror._target, mirror._name)
@@ -252,7 +258,9 @@ class _Session:
             return self._copy(follow, pairs)
 
     def _begin(self, pairs: Mapping[TopicPair, int]) -> None:
-        """Find out where to go on, from the map; write down topics that are new. Raises `Failed`."""
+        """Read the map, seek the consumer to where copying continues, and write new topics to the map. Raises
+        `Failed`.
+        """
         mirror, consumer = self._mirror, self._consumer
         known = read_map(mirror._target, mirror._name, keep_runs=False)
         keys = [TopicPartition(pair.topic, index) for pair, count in pairs.items() for index in range(count)]
@@ -318,7 +326,7 @@ class _Session:
         return sum(max(0, ends[key] - done) for key, done in self._done.items())
 
     def _transact(self, began: float) -> None:
-        """Copy for one transaction, and commit it with its progress."""
+        """Copy records in one transaction, and commit it together with its progress."""
         limits = self._mirror._limits
         ends = self._mirror.ends
         while self._count < limits.records and time.monotonic() - began < limits.seconds:
@@ -383,7 +391,7 @@ class _Session:
 
 
 def _runs(part: _Part) -> list[Run]:
-    """List the runs of a partition's records that were sent. Raises the error of a batch that was not written."""
+    """List the runs of those records of a partition that were sent. Raises the error of a batch that was not written."""
     offsets: list[int] = []
     targets: list[int] = []
     for batch, of_batch in part.sent:

@@ -1,4 +1,4 @@
-"""Committed offsets of groups, translated from the source to the target by the offset map."""
+"""Translates committed offsets of groups from the source to the target, by the offset map."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ __all__ = ["GroupOutcome", "translate_groups", "translated"]
 
 @attrs.frozen
 class GroupOutcome:
-    """The outcome for a group: the offsets that the target has now, and a sentence for each that it lacks."""
+    """The outcome for one group: the offsets that were set in the target, and a sentence for each offset that was
+    not.
+    """
 
     group: str
     moved: dict[TopicPartition, int]
@@ -29,10 +31,10 @@ def translated(
     committed: dict[TopicPartition, CommittedOffset],
     present: dict[TopicPartition, CommittedOffset],
 ) -> tuple[dict[TopicPartition, CommittedOffset], int, list[str]]:
-    """Translate commits. Return the commits that the target needs, the number of those that it already has, and a
-    sentence for each impossible one.
+    """Translate one group's commits. Return the commits to make in the target, the number of commits that are already
+    right, and a sentence for each commit that is impossible.
 
-    If the target's offset is already further on, it stays, because a consumer reads there.
+    If the target's committed offset is already higher, it stays, because a consumer reads there.
     """
     wanted: dict[TopicPartition, CommittedOffset] = {}
     left: list[str] = []
@@ -60,7 +62,9 @@ def translate_groups(
     groups: Sequence[str],
     topics: Collection[str],
 ) -> list[GroupOutcome]:
-    """Copy each group's commits from the source to the target. Raises `KafkaError`, `ClientError`."""
+    """Translate the committed offsets of each group, and commit them in the target. Raises `KafkaError`,
+    `ClientError`.
+    """
     outcomes: list[GroupOutcome] = []
     if not groups:
         return outcomes

@@ -1,4 +1,4 @@
-"""The offset map of a mirror: which offset of the source became which of the target. PURE.
+"""The offset map of a mirror: the target's offset for each offset of the source. PURE.
 
 Theory of operation
 ===================
@@ -8,12 +8,13 @@ The map is a compacted topic of the target, `odradek-mirror-NAME`, with two kind
     ["topic", TOPIC] -> {"source": ID, "target": ID}
     ["offsets", TOPIC, PARTITION, FIRST] -> {"next": NEXT, "runs": [[SOURCE, TARGET, COUNT], ...]}
 
-The first says which two topics belong together, by their ids: offsets of a topic that was made anew mean others. The
-second is among the last writes of a transaction, one for each partition that it copied. Offsets of the source from
-FIRST to below NEXT are done. A run is `COUNT` records whose offsets go up by one on both sides. Gaps of the source
-(compaction, markers and aborted records of transactions) and of the target (markers) lie between runs.
+The first kind has the ids of the two topics, because the offsets of a topic that was created again mean other
+records. The second kind is written at the end of each transaction, one for each partition that it copied. Source
+offsets from FIRST to below NEXT are copied. A run is `COUNT` records with consecutive offsets on both sides. Gaps in
+the offsets end a run: in the source from compaction, transaction markers and aborted records, in the target from
+transaction markers.
 
-So the same record is the mirror's progress and a part of the map. It is there if and only if its records are.
+So such a record is both progress and a part of the map. It is committed if and only if the copied records are.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _TOPIC, _OFFSETS = "topic", "offsets"
 
 
 class MapError(ValueError):
-    """A record of the map's topic is none that a mirror wrote."""
+    """The map's topic has a record that no mirror has written."""
 
 
 @attrs.frozen
 class Run:
-    """Records with offsets that follow each other on both sides."""
+    """Records with consecutive offsets both in the source and in the target."""
 
     source: int
     target: int
@@ -46,20 +47,20 @@ class Run:
 
 @attrs.frozen
 class TopicPair:
-    """The two topics of one name, by their ids in hexadecimal digits."""
+    """The topics of one name in source and target, with their ids in hexadecimal digits."""
 
     topic: str
     source_id: str
     target_id: str
 
     def encoded(self) -> tuple[bytes, bytes]:
-        """Encode key and value of its record."""
+        """Encode the pair as key and value of a record of the map."""
         return _json([_TOPIC, self.topic]), _json({"source": self.source_id, "target": self.target_id})
 
 
 @attrs.frozen
 class CopiedRange:
-    """The part that one transaction copied of one partition: offsets of the source from `first` to below `next`."""
+    """The range of one partition that one transaction has copied: source offsets from `first` to below `next`."""
 
     key: TopicPartition
     first: int
@@ -67,13 +68,15 @@ class CopiedRange:
     runs: tuple[Run, ...]
 
     def encoded(self) -> tuple[bytes, bytes]:
-        """Encode key and value of its record."""
+        """Encode the range as key and value of a record of the map."""
         runs = [[run.source, run.target, run.count] for run in self.runs]
         return _json([_OFFSETS, *self.key, self.first]), _json({"next": self.next, "runs": runs})
 
 
 def runs_of(offsets: Sequence[int], targets: Sequence[int]) -> list[Run]:
-    """Find the runs of records that were copied from `offsets` of the source to `targets`, both ascending."""
+    """Find the runs of records that were copied from the source offsets `offsets` to the target offsets `targets`,
+    both ascending.
+    """
     runs: list[Run] = []
     start = 0
     for index in range(1, len(offsets) + 1):
@@ -95,7 +98,7 @@ class _PartitionMap:
 
 
 class OffsetMap:
-    """The content of the map's topic. Without `keep_runs` it knows the progress alone, in memory of fixed size."""
+    """The content of the map's topic. Without `keep_runs` it keeps only the progress, in memory of constant size."""
 
     def __init__(self, *, keep_runs: bool) -> None:
         self._keep_runs = keep_runs
@@ -103,7 +106,7 @@ class OffsetMap:
         self.pairs: dict[str, TopicPair] = {}
 
     def take_in(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in a record of the topic, in the order of their offsets. Raises `MapError`."""
+        """Process a record of the map's topic; call this in the order of offsets. Raises `MapError`."""
         try:
             match json.loads(key or b"null"), json.loads(value or b"null"):
                 case [[kind, str(topic)], {"source": str(source), "target": str(target)}] if kind == _TOPIC:
@@ -126,7 +129,7 @@ class OffsetMap:
             ) from None
 
     def add(self, copied: CopiedRange) -> None:
-        """Add a transaction's progress. Raises `MapError` when it does not follow the progress before."""
+        """Add the range that a transaction has copied. Raises `MapError` if it overlaps with an earlier range."""
         found = self._partitions.get(copied.key)
         if found is not None and copied.first < found.next:
             raise MapError(
@@ -140,15 +143,15 @@ class OffsetMap:
                 _extend(found.runs, run)
 
     def progress(self, key: TopicPartition) -> int | None:
-        """Return the next offset of the source to be copied; None before the first."""
+        """Return the next source offset to copy; None if nothing of the partition was copied."""
         found = self._partitions.get(key)
         return None if found is None else found.next
 
     def translate(self, key: TopicPartition, offset: int) -> int | None:
-        """Find the target's offset of the first record at or after `offset` of the source; None if that record is
-        not copied yet.
+        """Return the target offset of the first record at or after a source offset; None if that record is not copied
+        yet.
 
-        After the last copied record, it is the offset after its copy. Needs `keep_runs`.
+        After the last copied record, it is the offset after that record's copy. Needs `keep_runs`.
         """
         assert self._keep_runs
         found = self._partitions.get(key)
@@ -162,7 +165,7 @@ class OffsetMap:
         return found.runs[-1].target + found.runs[-1].count if found.runs else 0
 
     def runs(self) -> Iterable[tuple[TopicPartition, Run]]:
-        """Yield all runs, by partition and offset."""
+        """Yield all runs with their partition, in the order of partitions and offsets."""
         for key in sorted(self._partitions):
             for run in self._partitions[key].runs:
                 yield key, run

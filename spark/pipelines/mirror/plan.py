@@ -1,6 +1,6 @@
-"""The plan of a mirror: topics to make, to grow and to correct, ACLs to add, and settings that cannot be mirrored. PURE.
+"""The plan of a mirror: topics to create, grow and change, ACLs to add, and settings that cannot be mirrored. PURE.
 
-`surveys.py` looks up the facts about both clusters, and performs a plan.
+`surveys.py` collects the facts about both clusters, and carries out a plan.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _NOT_COPIED = {
     "local.retention.ms": "",
     "local.retention.bytes": "",
 }
-"""Settings that are not copied, with the plan's sentence about each."""
+"""Settings that are not copied, with the sentence that the plan prints about each."""
 
 
 @attrs.frozen
 class TopicFacts:
-    """One topic of a cluster. `settings` are those that differ from the product's defaults."""
+    """One topic of a cluster. `settings` has the settings that differ from the product's defaults."""
 
     name: str
     topic_id: str
@@ -46,21 +46,21 @@ class ClusterFacts:
     brokers: int
     topics: Mapping[str, TopicFacts]
     acls: frozenset[Acl] | None
-    """None where the cluster has no authorizer."""
+    """The cluster's ACLs; None if it has no authorizer."""
     groups: tuple[str, ...] = ()
 
 
 @attrs.frozen
 class TopicPlan:
-    """The state in which the target needs a topic, and the changes that lead there."""
+    """The state of a topic that the target needs, and the changes to reach it."""
 
     name: str
     partitions: int
     replicas: int
     present: int
-    """The number of partitions that the target has; 0: the topic is to be made."""
+    """The number of partitions that the target's topic has; 0 if the topic must be created."""
     settings: Mapping[str, str]
-    """Settings to make the topic with, or to change."""
+    """Settings with which to create the topic, or which to change."""
 
     def __str__(self) -> str:
         settings = "".join(f" {key}={value}" for key, value in sorted(self.settings.items()))
@@ -73,18 +73,18 @@ class TopicPlan:
 
 @attrs.frozen
 class Plan:
-    """All steps of a mirror before it copies, and the limits of the copy."""
+    """The steps of a mirror before it copies, and what it cannot copy."""
 
     topics: tuple[TopicPlan, ...]
     acls: tuple[Acl, ...]
     groups: tuple[str, ...]
     losses: tuple[str, ...]
-    """Contents of the source that the target will not have, one sentence each."""
+    """The things of the source that the target will not have, one sentence each."""
     refusals: tuple[str, ...]
-    """Reasons not to begin, one sentence each."""
+    """The reasons not to begin, one sentence each."""
 
     def lines(self) -> Iterable[str]:
-        """Yield the plan for people, a line each."""
+        """Yield the lines of the plan for the terminal."""
         yield from map(str, self.topics)
         for acl in self.acls:
             yield f"acl     {acl}"
@@ -97,15 +97,15 @@ class Plan:
 
 
 def matching(names: Iterable[str], patterns: Iterable[str]) -> tuple[str, ...]:
-    """Select the names that one of the patterns fits (`*` and `?` as in file names), in order."""
+    """Return the names that match one of the patterns (`*` and `?` as in file names), sorted."""
     wanted = tuple(patterns)
     return tuple(sorted(name for name in names if any(fnmatchcase(name, each) for each in wanted)))
 
 
 def plan_of(source: ClusterFacts, target: ClusterFacts, *, group_patterns: Iterable[str] = ()) -> Plan:
-    """Make the plan that prepares `target` for the topics of `source`. `source` has only the topics to be copied."""
+    """Make the plan that prepares `target` for the topics of `source`, which has only the topics to copy."""
     losses = [
-        "transactions of the source: aborted records stay behind, and what was atomic there is not here"
+        "transactions of the source: aborted records are not copied, and the records of a transaction do not appear at once in the target"
     ]
     refusals: list[str] = []
     if source.cluster_id == target.cluster_id:

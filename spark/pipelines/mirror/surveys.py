@@ -1,4 +1,4 @@
-"""The facts about two clusters that a plan needs, and the changes that it makes in the target."""
+"""Collects the facts about two clusters for a plan, and makes the plan's changes in the target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALL_ACLS = AclFilter(AclResourceType.ANY, None, PatternType.ANY, None, None, Op
 def survey(
     admin: Admin, patterns: Sequence[str], *, with_acls: bool = True, with_groups: bool = False
 ) -> ClusterFacts:
-    """Collect the facts about one cluster, of the topics that the patterns fit. Raises `KafkaError` and
+    """Collect the facts about one cluster, for the topics that match the patterns. Raises `KafkaError` and
     `ClientError`.
     """
     cluster = admin.describe_cluster()
@@ -51,8 +51,8 @@ def survey(
 
 
 def _settings(admin: Admin, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Read the settings of each topic that differ from the product's defaults, whether set for the topic or for its
-    brokers.
+    """Read the settings of each topic that differ from the product's defaults, whether they are set for the topic or
+    for its brokers.
     """
     if not names:
         return {}
@@ -85,9 +85,9 @@ def _acls(admin: Admin) -> frozenset[Acl] | None:
 
 
 def perform(admin: Admin, plan: Plan) -> list[str]:
-    """Make the changes of a plan in the target. Return sentences about settings that the target does not know.
+    """Make the plan's changes in the target. Return sentences about settings that the target does not know.
 
-    Raises `Failed` for a change that is refused, and `ClientError`.
+    Raises `Failed` for a refused change, and `ClientError`.
     """
     dropped: list[str] = []
     for topic in plan.topics:
@@ -111,7 +111,7 @@ def perform(admin: Admin, plan: Plan) -> list[str]:
 
 
 def _create(admin: Admin, topic: TopicPlan) -> Iterable[str]:
-    """Make a topic; settings that the target refuses are left out."""
+    """Create a topic. Settings that the target refuses are left out, and a sentence about each is returned."""
     wanted = NewTopic(topic.name, topic.partitions, topic.replicas, topic.settings)
     [made] = admin.create_topics([wanted])
     if made.error is None or made.error.code is ErrorCode.TOPIC_ALREADY_EXISTS:

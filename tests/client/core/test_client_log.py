@@ -93,14 +93,14 @@ def test_trouble_that_lasts_is_said_once_a_minute_and_anew_when_it_was_over() ->
 
 def test_records_that_are_given_up_are_in_the_log(broker: LoopbackBroker, log: Any) -> None:
     """With their count and the reason, but not their contents."""
-    lines = log(Lines("gave up"))
+    lines = log(Lines("not delivered"))
     broker.broker.trouble[ApiKey.PRODUCE].append(int(ErrorCode.INVALID_TIMESTAMP))
     with Producer(bootstrap_servers=broker.bootstrap, linger_ms=0) as producer:
         future = producer.send("t", b"a secret")
         assert future.exception(10) is not None
         assert lines.heard.wait(10)
     text = "\n".join(lines.lines)
-    assert "the producer gave up 1 records for t-0: INVALID_TIMESTAMP" in text
+    assert "1 records for t-0 were not delivered: INVALID_TIMESTAMP" in text
     assert "secret" not in text
 
 

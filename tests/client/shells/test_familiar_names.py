@@ -100,7 +100,7 @@ def test_the_error_of_a_key_names_ours(key: FamiliarKey) -> None:
     """The advice is in the text, and each key that it names is one of ours."""
     advice = key.ours.replace("`", "")
     with pytest.raises(
-        ValueError, match=re.escape(f"unknown configuration key '{key.name}': here it is {advice}")
+        ValueError, match=re.escape(f"unknown configuration key '{key.name}'. In this client: {advice}")
     ):
         ConsumerSettings.from_properties({**SERVERS, key.name: 1}, on_trio=key.clients == (AIOKAFKA,))
     known = {field.name.replace("_", ".") for kind in KINDS for field in attrs.fields(kind)}
@@ -137,7 +137,7 @@ def test_two_spellings_and_contradictions_are_named() -> None:
     with pytest.raises(ValueError, match=r"^sasl_plain_password=(?!5)"):
         ProducerSettings.from_properties({**SERVERS, "sasl_plain_password": 5})
     with pytest.raises(
-        ValueError, match=r"calls it fetch\.max\.wait\.ms, and only a client of another kind has it"
+        ValueError, match=r"means fetch\.max\.wait\.ms, which this kind of client does not have"
     ):
         ProducerSettings.from_properties({**SERVERS, "fetch.wait.max.ms": 5})
     with pytest.raises(TypeError, match="a configuration key is a int"):
@@ -179,7 +179,9 @@ def test_the_error_of_a_method_names_ours(method: FamiliarMethod) -> None:
     for face in FACES[method.of]:
         client = face.__new__(face)
         assert not hasattr(client, method.name)
-        with pytest.raises(AttributeError, match=re.escape(f"here it is {method.ours.replace('`', '')}")):
+        with pytest.raises(
+            AttributeError, match=re.escape(f"In this client: {method.ours.replace('`', '')}")
+        ):
             getattr(client, method.name)
     blocking, _ = FACES[method.of]
     for named in re.findall(r"`(?:Admin\.)?([a-z_]+)(?:\(|`)", method.ours):
@@ -196,7 +198,7 @@ def test_the_error_of_an_argument_names_ours(argument: FamiliarMethod) -> None:
     kind, _, name = argument.of.partition(".")
     for face in FACES[kind]:
         call = getattr(face.__new__(face), name)
-        with pytest.raises(TypeError, match=re.escape(f"here it is {argument.ours.replace('`', '')}")):
+        with pytest.raises(TypeError, match=re.escape(f"In this client: {argument.ours.replace('`', '')}")):
             call(**{argument.name: 1})
 
 

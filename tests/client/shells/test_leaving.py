@@ -75,7 +75,7 @@ def test_records_of_a_producer_that_is_open_at_the_end_are_written(
     topic = fresh_topic("exit")
     done = run(HEAD + WAYS[way], node.bootstrap, topic)
     assert values(node.bootstrap, topic) == [b"%d" % number for number in range(100)]
-    assert "given up" not in done.stderr
+    assert "not delivered" not in done.stderr
 
 
 def test_what_cannot_be_sent_at_the_end_is_counted_once(broker: LoopbackBroker) -> None:
@@ -84,8 +84,8 @@ def test_what_cannot_be_sent_at_the_end_is_counted_once(broker: LoopbackBroker) 
     program = HEAD + "other = Producer(bootstrap_servers=bootstrap)\nother.send(topic, b'one more')\n"
     done = run(program, broker.bootstrap, "t", seconds=EXIT_SECONDS + 60)
     assert done.returncode == 0
-    assert done.stderr.count("records were given up") == 1
-    assert "101 records were given up: the process ended" in done.stderr
+    assert done.stderr.count("records were not delivered") == 1
+    assert "101 records were not delivered: the process ended" in done.stderr
 
 
 def test_a_consumer_that_is_open_at_the_end_leaves_and_commits_nothing(

@@ -112,7 +112,7 @@ def changed_archives(life: Life) -> None:
             other,
             f"Release {OLD} is not the same everywhere: {hosts}: digest",
             "the archive: digest",
-            "A name is given once",
+            "A release name must be used only once",
         )
         assert "(commit" in " ".join(other.output.split())
         for path in (old, new):

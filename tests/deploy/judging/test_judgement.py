@@ -256,7 +256,7 @@ def test_hosts_on_which_nothing_is_wrong() -> None:
         ({"resolved": {"heron": ["127.0.1.1"]}}, "heron: the name heron is 127.0.1.1 there"),
         ({"absent": ["192.0.2.2"]}, "heron: no interface there has the address 192.0.2.2"),
         ({"clock_seconds": 3700.5}, "heron: its clock is wrong by more than 5 s"),
-        ({"synchronized": False}, "heron: nobody keeps its clock"),
+        ({"synchronized": False}, "heron: no NTP client keeps its clock"),
     ],
 )
 def test_a_host_that_cannot_be_taken(facts: dict[str, Any], sentence: str) -> None:

@@ -10,18 +10,18 @@ import sys
 
 from testkit.kafka_server import kafka_server
 from testkit.processes import free_ports
-from tests.groups.beside_kafka import cases
+from tests.groups.beside_kafka import cases, refusals, transactions
 from tests.groups.beside_kafka.asking import answers_of, run_tag
-from tests.groups.beside_kafka.recording import RECORDING, unexplained
+from tests.groups.beside_kafka.recording import RECORDING, SETTINGS, unexplained
 
 
 def main() -> int:
     """Record the answers of Apache Kafka, or show how another server's differ."""
-    assert cases.case, "importing the cases enters them"
+    assert cases.case is refusals.case is transactions.case, "importing the cases enters them"
     match sys.argv[1:]:
         case ["record"]:
             (port,) = free_ports(1)
-            settings = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
+            settings = {**SETTINGS, "group.initial.rebalance.delay.ms": "0"}
             with kafka_server(port=port, settings=settings) as server:
                 RECORDING.write(answers_of(server.bootstrap, run_tag()))
         case ["record", bootstrap]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -48,13 +48,21 @@ from odradek.wire.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from odradek.wire.messages.sync_group import SyncGroupRequest
-from odradek.wire.structure import ZERO_UUID, Structure
+from odradek.wire.structure import ZERO_UUID, Message, Structure
 from testkit.raw_requests import RawClient
 
-__all__ = ["CASES", "Talk", "answers_of", "case"]
+__all__ = ["CASES", "ERRORS", "Talk", "answers_of", "case"]
 
 WAIT_SECONDS = 30.0
 GROUP_RESOURCE = 32
+NO_TOPIC = b"\x07" * 16
+"""An id that no topic has."""
+STARTING = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
+ERRORS = "errors that were answered"
 Case = Callable[["Talk"], None]
 CASES: dict[str, Case] = {}
 
@@ -66,14 +74,19 @@ def case(function: Case) -> Case:
 
 
 def answers_of(bootstrap: str, tag: str) -> dict[str, list[Any]]:
-    """Hold all conversations with a server; `tag` makes the names of this run."""
-    found = {}
+    """Hold all conversations with a server; `tag` makes the names of this run.
+
+    Under `ERRORS`, the result lists the name of a request, its version and an error, for each error that was answered.
+    """
+    found: dict[str, list[Any]] = {}
+    errors: set[tuple[str, int, str]] = set()
     for number, (name, talk) in enumerate(CASES.items()):
         with RawClient(bootstrap) as client:
             conversation = Talk(client, f"{tag}-{number}")
             talk(conversation)
         found[name] = conversation.answers
-    return found
+        errors |= conversation.errors
+    return found | {ERRORS: sorted(map(list, errors))}
 
 
 class Talk:
@@ -86,25 +99,36 @@ class Talk:
         self.topics = {"T": f"topic-t-{tag}", "U": f"topic-u-{tag}", "V": f"topic-v-{tag}"}
         self.ids: dict[str, bytes] = {}
         self.answers: list[Any] = []
+        self.errors: set[tuple[str, int, str]] = set()
+        """The errors that were answered, each with the name and version of its request; `NONE` is one of them."""
         self._probes = 0
-        self._find_coordinator()
+        self.find_coordinator(0, self.group)
+        self.ask_when_loaded(ConsumerGroupDescribeRequest([self.group]), 1)
 
-    def _find_coordinator(self) -> None:
+    def find_coordinator(self, key_type: int, key: str) -> None:
+        """Wait until the coordinator of a group (0) or of a transactional id (1) has an address."""
         deadline = time.monotonic() + WAIT_SECONDS
-        while self._client.request(FindCoordinatorRequest("", 0, [self.group]), 4).coordinators[0].error_code:
-            assert time.monotonic() < deadline, "the server has no coordinator for this group"
-            time.sleep(0.05)
-        while self._is_loading():
-            assert time.monotonic() < deadline, "the coordinator does not begin"
+        asked = FindCoordinatorRequest("", key_type, [key])
+        while self._client.request(asked, 4).coordinators[0].error_code:
+            assert time.monotonic() < deadline, f"the server has no coordinator for {key}"
             time.sleep(0.05)
 
-    def _is_loading(self) -> bool:
-        (answer,) = self._client.request(ConsumerGroupDescribeRequest([self.group]), 1).groups
-        return answer.error_code in (
-            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            ErrorCode.NOT_COORDINATOR,
-        )
+    def ask_when_loaded(self, request: Message, version: int) -> Any:
+        """Send a request until its coordinator has loaded its partition; return the answer."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            answer = self._client.request(request, version)
+            if not STARTING & set(_codes_in(answer)):
+                return answer
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.05)
+
+    def ask(self, request: Message, version: int) -> Any:
+        """Send a request, and enter the errors of its answer."""
+        answer = self._client.request(request, version)
+        name = type(request).__name__.removesuffix("Request")
+        self.errors |= {(name, version, ErrorCode(code).name) for code in _codes_in(answer)}
+        return answer
 
     def keep(self, answer: Structure, *, by_number: bool = False) -> Any:
         """Keep an answer for the comparison; `by_number` counts partitions in place of naming them."""
@@ -193,7 +217,7 @@ class Talk:
     def configure(self, key: str, value: str, *, kept: bool = False) -> None:
         """Set a key of the group."""
         change = AlterConfigsResource(GROUP_RESOURCE, self.group, [AlterableConfig(key, 0, value)])
-        answer = self._client.request(IncrementalAlterConfigsRequest([change], False), 1)
+        answer = self.ask(IncrementalAlterConfigsRequest([change], False), 1)
         if kept:
             self.keep(answer)
         else:
@@ -222,11 +246,26 @@ class Talk:
             else [TopicPartitions(self.ids[name], partitions) for name, partitions in owned.items()],
         )
         assert not fields, fields
-        return self.keep(self._client.request(request, version), by_number=by_number)
+        return self.keep(self.ask(request, version), by_number=by_number)
+
+    def try_beat(self, member: str, epoch: int = 0, **fields: Any) -> Any:
+        """Send a heartbeat whose answer is not kept."""
+        before = self.errors.copy()
+        answer = self.beat(member, epoch, **fields)
+        self.answers.pop()
+        self.errors = before
+        return answer
+
+    def wait_for_refusal(self, attempt: Callable[[], Any]) -> None:
+        """Call `attempt` until its answer is an error: a right that was taken away reaches the broker a moment later."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (answer := attempt()).error_code:
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.05)
 
     def describe(self, *, version: int = 1, by_number: bool = False, groups: list[str] | None = None) -> None:
         request = ConsumerGroupDescribeRequest([self.group] if groups is None else groups, True)
-        self.keep(self._client.request(request, version), by_number=by_number)
+        self.keep(self.ask(request, version), by_number=by_number)
 
     # -- members of the classic protocol ------------------------------------------------------------------------
 
@@ -240,53 +279,92 @@ class Talk:
             "consumer",
             [JoinGroupRequestProtocol("range", metadata)],
         )
-        return self._client.request(request, version)
+        return self.ask(request, version)
 
     def sync(self, member: str, generation: int, assignments: Any = ()) -> Any:
         request = SyncGroupRequest(
             self.group, generation, member, None, "consumer", "range", list(assignments)
         )
-        return self._client.request(request, 5)
+        return self.ask(request, 5)
 
     def heartbeat(self, member: str, generation: int) -> Any:
-        return self._client.request(HeartbeatRequest(self.group, generation, member), 4)
+        return self.ask(HeartbeatRequest(self.group, generation, member), 4)
 
     def leave(self, *members: MemberIdentity) -> Any:
-        return self._client.request(LeaveGroupRequest(self.group, "", list(members)), 5)
+        return self.ask(LeaveGroupRequest(self.group, "", list(members)), 5)
 
     # -- offsets and groups -------------------------------------------------------------------------------------
 
     def commit(
-        self, member: str, epoch: int, partition: int, *, version: int = 9, topic: str = "T", group: str = ""
+        self,
+        member: str,
+        epoch: int,
+        partition: int,
+        *,
+        version: int = 9,
+        topic: str = "T",
+        group: str | None = None,
+        instance: str | None = None,
+        metadata: str = "",
     ) -> Any:
+        """Commit offset 5 of a partition. The name of a topic that the conversation did not create goes out as it is."""
         named = OffsetCommitRequestTopic(
-            self.topics[topic],
-            self.ids[topic],
-            [OffsetCommitRequestPartition(partition, 5, 0, "")],
+            self.topics.get(topic, topic),
+            self.ids.get(topic, NO_TOPIC),
+            [OffsetCommitRequestPartition(partition, 5, 0, metadata)],
         )
-        request = OffsetCommitRequest(group or self.group, epoch, member, None, -1, [named])
-        return self.keep(self._client.request(request, version))
+        group = self.group if group is None else group
+        request = OffsetCommitRequest(group, epoch, member, instance, -1, [named])
+        return self.keep(self.ask(request, version))
 
-    def fetch(self, member: str | None, epoch: int, *, version: int = 9) -> Any:
-        named = [OffsetFetchRequestTopics(self.topics["T"], self.ids["T"], [0])]
-        asked = OffsetFetchRequestGroup(self.group, member, epoch, named)
-        return self.keep(self._client.request(OffsetFetchRequest("", None, [asked], False), version))
+    def fetch(
+        self,
+        member: str | None,
+        epoch: int,
+        *,
+        version: int = 9,
+        topic: str = "T",
+        group: str | None = None,
+        stable: bool = False,
+    ) -> Any:
+        """Fetch the offset of partition 0; with `stable`, an offset that a transaction may still change is refused."""
+        return self.keep(self.ask(self._fetch(member, epoch, topic, group, stable), version))
 
-    def delete_offset(self, topic: str, partition: int) -> None:
-        named = OffsetDeleteRequestTopic(self.topics[topic], [OffsetDeleteRequestPartition(partition)])
-        self.keep(self._client.request(OffsetDeleteRequest(self.group, [named]), 0))
+    def _fetch(
+        self, member: str | None, epoch: int, topic: str, group: str | None, stable: bool
+    ) -> OffsetFetchRequest:
+        named = [OffsetFetchRequestTopics(self.topics.get(topic, topic), self.ids.get(topic, NO_TOPIC), [0])]
+        asked = OffsetFetchRequestGroup(self.group if group is None else group, member, epoch, named)
+        return OffsetFetchRequest("", None, [asked], stable)
+
+    def fetch_when_stable(self, version: int) -> None:
+        """Keep the committed offset of partition 0 as soon as no transaction may change it."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            answer = self._client.request(self._fetch(None, -1, "T", None, True), version)
+            (partition,) = answer.groups[0].topics[0].partitions
+            if partition.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                self.keep(answer)
+                return
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.05)
+
+    def delete_offset(self, topic: str, partition: int, *, group: str | None = None) -> None:
+        name = self.topics.get(topic, topic)
+        named = OffsetDeleteRequestTopic(name, [OffsetDeleteRequestPartition(partition)])
+        self.keep(self.ask(OffsetDeleteRequest(group or self.group, [named]), 0))
 
     def describe_as_classic(self, version: int) -> None:
-        self.keep(self._client.request(DescribeGroupsRequest([self.group], False), version))
+        self.keep(self.ask(DescribeGroupsRequest([self.group], False), version))
 
     def list_groups(self, states: list[str], types: list[str]) -> None:
         """Keep whether this group is listed, and how."""
-        answer = self._client.request(ListGroupsRequest(states, types), 5)
+        answer = self.ask(ListGroupsRequest(states, types), 5)
         answer.groups = [each for each in answer.groups if each.group_id == self.group]
         self.keep(answer)
 
     def delete_group(self) -> None:
-        self.keep(self._client.request(DeleteGroupsRequest([self.group]), 2))
+        self.keep(self.ask(DeleteGroupsRequest([self.group]), 2))
 
     def wait_until(self, member: str, epoch: int, is_so: Callable[[Any], bool]) -> Any:
         """Send heartbeats until an answer is as wished; keep that one."""
@@ -298,6 +376,20 @@ class Talk:
                 return self.keep(answer)
             assert time.monotonic() < deadline, answer
             time.sleep(0.1)
+
+
+def _codes_in(value: Any) -> Iterator[int]:
+    """Yield each error code of an answer; 0 stands for none."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _codes_in(each)
+    elif isinstance(value, Structure):
+        for field in attrs.fields(type(value)):
+            found = getattr(value, field.name)
+            if field.name == "error_code":
+                yield found
+            else:
+                yield from _codes_in(found)
 
 
 def run_tag() -> str:

@@ -5,30 +5,7 @@ from __future__ import annotations
 from odradek.wire.messages.leave_group import MemberIdentity
 from odradek.wire.messages.sync_group import SyncGroupRequestAssignment
 from tests.groups.beside_kafka.asking import Talk, case
-
-
-def _subscription(*topics: str, owned: dict[str, list[int]] | None = None) -> bytes:
-    """Encode a subscription of version 1 by hand."""
-
-    def text(value: str) -> bytes:
-        return len(value).to_bytes(2, "big") + value.encode()
-
-    def number(value: int) -> bytes:
-        return value.to_bytes(4, "big")
-
-    body = (1).to_bytes(2, "big") + number(len(topics)) + b"".join(map(text, topics)) + b"\xff\xff\xff\xff"
-    body += number(len(owned or {}))
-    for topic, partitions in (owned or {}).items():
-        body += text(topic) + number(len(partitions)) + b"".join(map(number, partitions))
-    return body
-
-
-def _assignment(topic: str, partitions: list[int]) -> bytes:
-    name = len(topic).to_bytes(2, "big") + topic.encode()
-    numbers = b"".join(each.to_bytes(4, "big") for each in partitions)
-    return (
-        (1).to_bytes(2, "big") + (1).to_bytes(4, "big") + name + len(partitions).to_bytes(4, "big") + numbers
-    ) + b"\xff\xff\xff\xff"
+from tests.groups.beside_kafka.classic_bytes import assignment, subscription
 
 
 @case
@@ -292,8 +269,8 @@ def consumers_among_classic_groups(talk: Talk) -> None:
     talk.commit("", -1, 0)
     talk.describe()
     talk.beat("a", 2)
-    member = talk.join("", _subscription(talk.topics["T"]), version=3).member_id
-    talk.sync(member, 1, [SyncGroupRequestAssignment(member, _assignment(talk.topics["T"], [0, 1]))])
+    member = talk.join("", subscription(talk.topics["T"]), version=3).member_id
+    talk.sync(member, 1, [SyncGroupRequestAssignment(member, assignment(talk.topics["T"], [0, 1]))])
     talk.describe()
     talk.beat("a", 2)
     talk.beat("a", -1)
@@ -304,13 +281,13 @@ def upgrade_and_back(talk: Talk) -> None:
     talk.assign_at_once()
     talk.create(T=4)
     topic = talk.topics["T"]
-    joined = talk.join("", _subscription(topic), version=3)
+    joined = talk.join("", subscription(topic), version=3)
     member = joined.member_id
-    talk.sync(member, 1, [SyncGroupRequestAssignment(member, _assignment(topic, [0, 1, 2, 3]))])
+    talk.sync(member, 1, [SyncGroupRequestAssignment(member, assignment(topic, [0, 1, 2, 3]))])
     talk.beat("a", by_number=True)
     talk.keep(talk.heartbeat(member, 1))
     talk.keep(talk.sync(member, 1))
-    again = talk.join(member, _subscription(topic, owned={topic: [0, 1, 2, 3]}))
+    again = talk.join(member, subscription(topic, owned={topic: [0, 1, 2, 3]}))
     talk.answers.append([again.error_code, again.generation_id, again.protocol_name, again.leader])
     synced = talk.sync(member, again.generation_id)
     kept = [int.from_bytes(synced.assignment[-8 - 4 * each : -4 - 4 * each], "big") for each in range(2)]
@@ -318,7 +295,7 @@ def upgrade_and_back(talk: Talk) -> None:
         [synced.error_code, synced.protocol_type, synced.protocol_name, len(synced.assignment)]
     )
     talk.keep(talk.heartbeat(member, again.generation_id))
-    last = talk.join(member, _subscription(topic, owned={topic: kept}))
+    last = talk.join(member, subscription(topic, owned={topic: kept}))
     talk.answers.append([last.error_code, last.generation_id])
     talk.keep(talk.heartbeat(member, last.generation_id))
     talk.beat("a", 2, by_number=True)

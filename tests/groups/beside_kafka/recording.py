@@ -9,7 +9,17 @@ from typing import Any
 from tests.conformance.recordings import Recording
 from tests.groups.beside_kafka.deliberate import DELIBERATE
 
-__all__ = ["RECORDING", "unexplained"]
+__all__ = ["RECORDING", "SETTINGS", "unexplained"]
+
+
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.consumer.max.size": "5",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+"""The settings with which both servers are asked."""
 
 
 def _a_line_each(talk: list[Any]) -> str:
@@ -17,7 +27,9 @@ def _a_line_each(talk: list[Any]) -> str:
     return f"[\n  {of_talk}\n]"
 
 
-RECORDING = Recording(Path(__file__).parent, ("asking", "cases"), _a_line_each)
+RECORDING = Recording(
+    Path(__file__).parent, ("asking", "cases", "classic_bytes", "refusals", "transactions"), _a_line_each
+)
 
 
 def unexplained(answers: dict[str, list[Any]]) -> list[str]:

@@ -7,24 +7,32 @@ from pathlib import Path
 import pytest
 
 from testkit.odradek_server import start_odradek
-from tests.groups.beside_kafka import cases
-from tests.groups.beside_kafka.asking import CASES, answers_of, run_tag
-from tests.groups.beside_kafka.recording import RECORDING, unexplained
+from tests.groups.beside_kafka import cases, refusals, transactions
+from tests.groups.beside_kafka.asking import CASES, ERRORS, answers_of, run_tag
+from tests.groups.beside_kafka.errors import NOT_ASKED, required
+from tests.groups.beside_kafka.recording import RECORDING, SETTINGS, unexplained
 from tests.kafka_jars import NO_RETENTION
 
 
 def test_the_recording_is_of_these_conversations() -> None:
     """A conversation that has changed since is asked of Kafka again: `python -m tests.groups.beside_kafka record`."""
-    assert cases.case
+    assert cases.case is refusals.case is transactions.case, "importing the cases enters them"
     assert len(CASES) >= 15
     assert RECORDING.is_sealed()
+
+
+def test_every_error_is_asked_for() -> None:
+    """Each version of each request has answered each of its errors at least once, as the recording lists."""
+    answered = {(str(name), int(version), str(error)) for name, version, error in RECORDING.load()[ERRORS]}
+    assert sorted(set(required()) - answered) == []
+    assert not NOT_ASKED.keys() & {error for *_, error in answered}
 
 
 @pytest.mark.long
 def test_we_answer_like_kafka(tmp_path: Path) -> None:
     """Error codes, texts, epochs, assignments and states are those of Kafka 4.3, with its default heartbeat interval."""
     server = start_odradek(
-        tmp_path / "node", settings={**NO_RETENTION, "group.initial.rebalance.delay.ms": "300"}
+        tmp_path / "node", settings={**NO_RETENTION, **SETTINGS, "group.initial.rebalance.delay.ms": "300"}
     )
     try:
         assert unexplained(answers_of(server.bootstrap, run_tag())) == []

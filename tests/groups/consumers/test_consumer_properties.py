@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from odradek.data_plane.groups.consumers import target_runs
 from odradek.data_plane.groups.consumers.assignors import ASSIGNORS, Subscriber
-from odradek.data_plane.groups.consumers.consumer_group import ConsumerGroup, Owned, replayed
+from odradek.data_plane.groups.consumers.consumer_group import (
+    WEIGHT_OF_PATTERN,
+    ConsumerGroup,
+    Owned,
+    replayed,
+    weight_of_member,
+    weight_of_topics,
+)
 from odradek.data_plane.groups.consumers.consumer_records import (
     current_record,
     epoch_record,
@@ -210,7 +217,9 @@ class World(ScriptedCoordinator[GroupsState, None]):
         self._check_clients(group)
         self._check_counts(group)
         if self.log.high_watermark == self.log.log_end_offset:
-            assert self.log.state().consumers == self.runtime.state.consumers
+            state: GroupsState = self.log.state()
+            assert state.consumers == self.runtime.state.consumers
+            assert state.consumer_weight == self.runtime.state.consumer_weight
 
     def _check_clients(self, group: ConsumerGroup) -> None:
         """Hold that a client's partitions are nobody else's, as long as the coordinator knows the client."""
@@ -229,6 +238,9 @@ class World(ScriptedCoordinator[GroupsState, None]):
                 topics[topic] = topics.get(topic, 0) + 1
             if member.profile.pattern:
                 patterns[member.profile.pattern] = patterns.get(member.profile.pattern, 0) + 1
+        weight = sum(weight_of_member(each.member_id, each.profile) for each in group.members.values())
+        weight += len(patterns) * WEIGHT_OF_PATTERN + sum(map(weight_of_topics, group.resolved.values()))
+        assert group.weight == weight == self.runtime.state.consumer_weight
         assert dict(group.topic_counts) == topics
         assert dict(group.pattern_counts) == patterns
         assert set(group.resolved) <= set(patterns)

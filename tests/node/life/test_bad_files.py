@@ -337,7 +337,7 @@ def test_a_metadata_log_that_is_gone_names_one_way_out(take: Callable[[str], Pat
     directory = take("killed")
     (directory / "data" / "__cluster_metadata-0" / "quorum-state").unlink()
     said = refusal(directory)
-    assert "has lost its file quorum-state" in said
+    assert "has no file quorum-state" in said
     assert said.lower().count("restore ") == 1, said
 
 

@@ -219,7 +219,7 @@ def test_replicas_are_found_where_they_lie() -> None:
     }
     assert image.topics["t2"].partitions[0].last_known_elr == ()
     texts = "\n".join(evidence(choice, nodes))
-    for text in ("t9 (", "lies on node 4", "leader epoch 7, the copy knows 0"):
+    for text in ("t9 (", "is on node 4", "leader epoch 7, but the copy has only 0"):
         assert text in texts
     assert dict(review(choice, nodes))["topics on no disk that was read"] == ["t2"]
 

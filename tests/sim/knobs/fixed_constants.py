@@ -65,6 +65,7 @@ NAMED: Mapping[str, str] = {
         metadata_quorum.topic_names TOPIC_NAME_LENGTH_MAX
         data_plane.fetch_sessions INITIAL_EPOCH
         data_plane.groups.consumers.consumer_group JOINING_EPOCH LEAVING_EPOCH STATIC_LEAVING_EPOCH FIRST_EPOCH
+        data_plane.groups.consumers.consumer_group BYTES_PER_WEIGHT TOPIC_OVERHEAD_BYTES WEIGHT_OF_PATTERN
         data_plane.groups.record_sizes DASHED_UUID_BYTES
         data_plane.groups.records GROUP_METADATA_VERSION OFFSET_COMMIT_VERSION OFFSET_COMMIT_VERSION_WITH_EXPIRY
         data_plane.handlers.fetching.fetch_job READ_COMMITTED
@@ -119,6 +120,7 @@ NAMED: Mapping[str, str] = {
         data_plane.disks.disk_watch ROOM_BYTES ROOM_SHARE
         data_plane.groups.consumers.assignors BALANCING_ROUNDS_MAX
         data_plane.handlers.grouping.consumer_groups TOPIC_NAMES_MAX
+        serving.patterns READING_MICROSECONDS_MAX AUTOMATON_BYTES_MAX _REPEATS_MAX
         data_plane.handlers.fetching.offsets TIME_QUERIES_WAITING_MAX WALK_BYTES_MAX
         data_plane.handlers.metadata CREATED_PER_REQUEST_MAX CREATED_AT_ONCE_MAX
         data_plane.handlers.producing.batches_left ANY_SIZE

@@ -1,4 +1,4 @@
-"""`odradek cluster events`: the metadata log as sentences."""
+"""`odradek cluster events`: the changes in the metadata log, printed as sentences."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ _COLOURS = {"offline": RED, "leader": YELLOW}
 
 
 def register_events(commands: Groups) -> None:
-    """Add the command to its group."""
+    """Add the command `events` to the group `cluster`."""
     events = add_command(
         commands,
         "events",
         _events,
         "print what has happened: which broker became the leader of what, when and why",
     )
-    events.add_argument("--follow", action="store_true", help="go on and print new events as they happen")
+    events.add_argument(
+        "--follow", action="store_true", help="keep running, and print new events as they happen"
+    )
     events.add_argument(
         "--last",
         type=positive,
@@ -112,8 +114,7 @@ def _events(args: argparse.Namespace) -> int:
             chosen = [event for same in _sentences(backlog)[-args.last :] for event in same]
         if reader.begins_at and len(chosen) == len(backlog):
             complain(
-                f"the history begins at offset {reader.begins_at}; a snapshot holds only the results "
-                "of earlier events"
+                f"events before offset {reader.begins_at} cannot be shown, because the metadata log has only a snapshot of their results"
             )
         _print(args, chosen, authors)
         if authors is not None:
@@ -165,7 +166,9 @@ def _wanted(args: argparse.Namespace, events: Iterable[Event]) -> Iterator[Event
 
 
 def _authors(args: argparse.Namespace) -> EventAuthors | None:
-    """Read the changes in the given audit logs. Raises `CliError`."""
+    """Read who made which changes from the audit logs of `--audit`; return None without that option. Raises
+    `CliError`.
+    """
     if not args.audit:
         if args.by:
             raise CliError(
@@ -200,7 +203,7 @@ def _asked_by(args: argparse.Namespace, authors: EventAuthors, events: Iterable[
 
 
 def _print_gaps(authors: EventAuthors, events: list[Event], controllers: Mapping[int, int]) -> None:
-    """Print which events the audit logs do not cover."""
+    """Print a warning for events whose author is unknown, and for audit lines that are missing or damaged."""
     gaps = authors.gaps(events, controllers)
     if gaps:
         complain(f"the events do not say who caused {'; '.join(gaps)}")
@@ -236,7 +239,9 @@ def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors 
 
 
 def _sentences(events: Iterable[Event], authors: EventAuthors | None = None) -> list[list[Event]]:
-    """Write events as sentences: a broker's death is one sentence, not one for each partition that it led."""
+    """Put events together that are printed as one sentence: a broker's death is one sentence, not one for each
+    partition that it led.
+    """
     groups: dict[tuple[int, str, str, Author | None], list[Event]] = {}
     for event in events:
         author = None if authors is None else authors.author(event)

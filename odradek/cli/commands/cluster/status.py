@@ -1,4 +1,6 @@
-"""`odradek cluster status|features|events`: quorum, brokers, partitions that need attention; feature levels; events."""
+"""`odradek cluster status|features`: the quorum, the brokers, partitions that need attention; and feature
+levels.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _BROKERS_SHOWN = 11
 
 
 def register(groups: Groups) -> None:
-    """Add the group."""
+    """Add the command group `cluster` to the parser of the command line."""
     commands = groups.add_parser(
         "cluster", help="show the state of the cluster, and what has happened"
     ).add_subparsers(metavar="COMMAND", required=True)
@@ -80,7 +82,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _features(args: argparse.Namespace) -> int:
-    """Print the finalized levels beside those that this release supports (KIP-584)."""
+    """Print the finalized feature levels beside the levels that this release supports (KIP-584)."""
     from odradek.metadata_quorum import features as known
 
     with connected(args) as client:
@@ -123,9 +125,10 @@ T = TypeVar("T")
 
 
 def _asked(question: Callable[[], T]) -> T | None:
-    """Return the answer; None if the cluster cannot give one now. Then the status is shown without this answer.
+    """Call `question` and return its answer; None if the cluster cannot answer now. The status is then shown
+    without it.
 
-    A refusal for lack of rights is raised.
+    An error because of missing rights is raised.
     """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import ErrorCode, KafkaError
@@ -139,7 +142,7 @@ def _asked(question: Callable[[], T]) -> T | None:
 
 
 class _Health(NamedTuple):
-    """Partitions that need attention, by name."""
+    """The partitions of a cluster, counted, with the names of those that need attention."""
 
     partitions: int
     offline: list[str]
@@ -222,7 +225,7 @@ def _document(
 
 
 def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
-    """True if the leader has received no fetch of the voter for long, by the leader's own clock."""
+    """True if the leader has received no fetch from this voter for a long time, by the leader's clock."""
     leader = quorum.leader
     if leader is None or voter.node_id == quorum.leader_id:
         return False
@@ -315,7 +318,7 @@ def _vote(quorum: QuorumDescription | None, node: int) -> str | None:
 
 
 def _some(names: list[str], colour: str, most: int = 3) -> str | int:
-    """Write how many names there are, and the first of them, in a colour; 0 if there are none."""
+    """Write the number of names and the first `most` of them in a colour; return 0 if there are none."""
     if not names:
         return 0
     return paint(colour, f"{len(names)}: " + ", ".join(names[:most]) + (", ..." if len(names) > most else ""))

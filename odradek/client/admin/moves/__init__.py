@@ -1,1 +1,1 @@
-"""Plans that move partitions between brokers and directories, and their progress."""
+"""Plans that move partitions between brokers and directories, and the execution of such plans."""

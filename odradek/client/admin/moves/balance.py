@@ -2,20 +2,20 @@
 
 Theory of operation
 -------------------
-The load of a broker is the bytes of its replicas. A plan is computed on a model of the cluster (`planned_cluster.py`),
-replica by replica, in this order:
+The load of a broker is the bytes of its replicas. A plan is computed on a model of the cluster
+(`planned_cluster.py`), replica by replica, in this order:
 
 1. **Leaving**: replicas on brokers that leave go to the remaining brokers: the largest first, each to the lightest
    broker allowed.
 2. **Spread**: if a partition has two replicas in a rack and none in another, one of them moves.
-3. **Bytes**: replicas move from brokers above the mean to brokers below it. The largest replica moves that fits
-   into both the excess and the lack, so each byte moves at most once. If none fits, the smallest replica moves that
-   still narrows the gap between the two brokers. This step ends when all brokers are within `tolerance` of the
-   mean, or no allowed move helps.
+3. **Bytes**: replicas move from brokers above the mean to brokers below it. The excess of one broker and the lack of
+   the other limit the size of a move. The largest replica within this limit moves. So each byte moves at most once.
+   If none fits, the smallest replica moves that still narrows the gap between the two brokers. This step ends when
+   all brokers are within `tolerance` of the mean, or no allowed move helps.
 4. **Counts**: small replicas move so that brokers have similar numbers of replicas, as far as bytes stay within the
    tolerance.
-5. **Leaders**: the first broker in a partition's list leads it. A swap within a list moves no bytes; by chains of
-   such swaps all brokers come to lead similar numbers.
+5. **Leaders**: the first broker in a partition's list leads it. A swap within a list moves no bytes. Chains of such
+   swaps lead to brokers that lead similar numbers of partitions.
 
 Rules
 -----
@@ -47,8 +47,8 @@ def balance(
     tolerance: float = 0.05,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """Plan the moves that balance the load with the fewest bytes, sorted by topic and partition; with `only`, only
-    of these partitions.
+    """Plan the moves that balance the brokers' bytes, with as few copied bytes as possible. Moves are sorted
+    by topic and partition. With `only`, other partitions stay.
     """
     cluster = PlannedCluster(sites, partitions, only)
     widen_partitions(cluster)
@@ -69,10 +69,10 @@ def drain(
     tolerance: float = 0.05,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """Plan the moves that empty the brokers `leaving`, which `sites` may list; with `only`, only of these
-    partitions.
+    """Plan the moves that empty the brokers `leaving`, which `sites` may include. With `only`, other
+    partitions stay.
 
-    Raises `CannotPlan` when a partition has more replicas than there are brokers left.
+    Raises `CannotPlan` if a partition has more replicas than there are brokers left.
     """
     remaining = [site for site in sites if site.node_id not in leaving]
     cluster = PlannedCluster(remaining, partitions, only)
@@ -88,8 +88,8 @@ def resize(
     *,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """Plan the moves that change every partition to this number of replicas; preferred leaders stay. Raises
-    `CannotPlan`.
+    """Plan the moves that give every partition this number of replicas; preferred leaders stay. With `only`,
+    other partitions stay. Raises `CannotPlan`.
     """
     if not 0 < replicas <= len(sites):
         raise CannotPlan(f"{replicas} replicas need {replicas} brokers, and there are {len(sites)}")

@@ -1,7 +1,8 @@
-"""Plans of moves between the directories of one broker: a disk is emptied, or its load is spread (KIP-113). PURE.
+"""Plans of moves between the directories of one broker: they empty a disk, or balance the disks (KIP-113).
+PURE.
 
-A replica moves only to a disk that is online and accepts new replicas. `ROOM_SHARE` of that disk stays free. Disks
-of different sizes are compared by the share that is used, not by bytes.
+A replica moves only to a disk that is online and accepts new replicas. `ROOM_SHARE` of that disk stays free.
+Disks of different sizes are compared by the share that is used, not by bytes.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ __all__ = [
 ROOM_SHARE = 0.05
 """The share of a disk that a plan leaves free."""
 SLACK_BYTES = 1 << 20
-"""Smaller differences are no reason for a move."""
+"""A plan leaves differences between disks below this number of bytes as they are."""
 
 
 @attrs.frozen
 class DiskReplica:
-    """A replica on a disk, and its bytes."""
+    """A replica on a disk, and its size in bytes."""
 
     topic: str
     partition: int
@@ -43,9 +44,10 @@ class DiskReplica:
 
 @attrs.frozen
 class Disk:
-    """One online directory of a broker. `total_bytes` and `usable_bytes` are -1 if the broker does not report them.
+    """One online directory of a broker. `total_bytes` and `usable_bytes` are -1 if the broker does not report
+    them.
 
-    `takes` is False for a directory that must get no more replicas.
+    `takes` is False if the directory must get no further replicas.
     """
 
     path: str
@@ -67,7 +69,8 @@ class DiskMove:
 
 
 def disks_of(directories: Iterable[LogDirDescription], closed: Collection[str] = ()) -> list[Disk]:
-    """List the online disks of a broker, from its `LogDirDescription`s. Disks in `closed` take no replicas.
+    """Describe the online disks of a broker, from its `LogDirDescription`s. Directories in `closed` must get
+    no replicas.
 
     A replica that is moving between disks counts only on its target.
     """
@@ -98,7 +101,7 @@ def disks_of(directories: Iterable[LogDirDescription], closed: Collection[str] =
 
 
 class Loads:
-    """The disks as they would be after the moves so far."""
+    """The loads of a broker's disks as they would be after the moves planned so far."""
 
     def __init__(self, disks: Sequence[Disk]) -> None:
         self.disks = {disk.path: disk for disk in disks}
@@ -106,14 +109,16 @@ class Loads:
         self.count = {disk.path: len(disk.replicas) for disk in disks}
 
     def room(self, path: str) -> float:
-        """Compute the bytes that a disk may still accept; infinite if its size is unknown."""
+        """Compute how many bytes a plan may still add to a disk; infinite if the disk's size is unknown."""
         disk = self.disks[path]
         if disk.total_bytes <= 0 or disk.usable_bytes < 0:
             return float("inf")
         return disk.usable_bytes - self.gained[path] - ROOM_SHARE * disk.total_bytes
 
     def load(self, path: str) -> float:
-        """Compute the load of a disk: the share of its size that its logs take, or their bytes if sizes are unknown."""
+        """Compute the share of a disk that its logs use, from 0 to 1. If the size of any disk is unknown,
+        return the logs' bytes instead.
+        """
         disk = self.disks[path]
         held = sum(replica.size for replica in disk.replicas) + self.gained[path]
         return held / disk.total_bytes if self._are_known else float(held)
@@ -123,11 +128,11 @@ class Loads:
         return all(disk.total_bytes > 0 for disk in self.disks.values())
 
     def scale(self, path: str) -> float:
-        """Return the bytes in one unit of `load`."""
+        """Return the bytes that correspond to a `load` of 1: the disk's size, or 1 if sizes are unknown."""
         return float(self.disks[path].total_bytes) if self._are_known else 1.0
 
     def move(self, replica: DiskReplica, source: str, target: str) -> DiskMove:
-        """Note a move."""
+        """Count a planned move in the loads of both disks, and return the move."""
         self.gained[source] -= replica.size
         self.gained[target] += replica.size
         self.count[source] -= 1
@@ -136,9 +141,10 @@ class Loads:
 
 
 def plan_disk_retirement(disks: Sequence[Disk], path: str) -> list[DiskMove]:
-    """Plan the moves that empty a directory, the largest replica first; each goes to the least loaded disk.
+    """Plan the moves that empty a directory, the largest replica first. Each replica goes to the least loaded
+    disk with room for it.
 
-    Raises `CannotPlan` if a replica has no place.
+    Raises `CannotPlan` if no disk has room for a replica.
     """
     loads = Loads(disks)
     takers = [disk.path for disk in disks if disk.takes and disk.path != path]
@@ -159,7 +165,7 @@ def plan_disk_retirement(disks: Sequence[Disk], path: str) -> list[DiskMove]:
 
 
 def plan_disk_balance(disks: Sequence[Disk], tolerance: float = 0.05) -> list[DiskMove]:
-    """Plan the moves that bring a broker's disks within `tolerance` of each other's load, as a share of the mean.
+    """Plan moves until the loads of a broker's disks differ by at most `tolerance`, relative to their mean.
 
     Each move narrows the gap between the fullest and an emptier disk, and each replica moves at most once.
     """
@@ -196,7 +202,9 @@ def _balancing_step(
 def _narrowing(
     loads: Loads, replicas: Iterable[DiskReplica], source: str, target: str, gap: float
 ) -> DiskReplica | None:
-    """Choose the replica whose move leaves the least gap; None if none makes it smaller."""
+    """Choose the replica whose move from `source` to `target` makes the gap between them smallest. None if no
+    move narrows it.
+    """
 
     def left(replica: DiskReplica) -> float:
         return abs(gap - replica.size / loads.scale(source) - replica.size / loads.scale(target))

@@ -1,4 +1,4 @@
-"""Steps that balance brokers by bytes and by the number of their replicas. PURE."""
+"""Two steps of a balancing plan: they even out the bytes and the number of replicas of brokers. PURE."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["Evening"]
 
 _SLACK_BYTES = 1 << 20
-"""Smaller differences are no reason for a move."""
+"""A plan leaves differences between brokers below this number of bytes as they are."""
 _ROUNDS_MAX = 8
 
 
 class Evening:
-    """Moves one replica at a time from a broker with a high load to a broker with a low load, while a move helps."""
+    """Moves replicas, one at a time, from brokers with a high load to brokers with a low load, while a move helps."""
 
     def __init__(self, cluster: PlannedCluster, tolerance: float) -> None:
         self._cluster = cluster
         self._loads = cluster.loads
         self._mean = cluster.loads.mean()
-        """The mean in bytes, which moves between brokers do not change."""
+        """The mean of the brokers' bytes. Moves between brokers do not change it."""
         self._slack = max(self._mean * tolerance, _SLACK_BYTES)
         self._blocked: set[tuple[int, int]] = set()
-        """Pairs of brokers without an allowed move."""
+        """The (source, target) pairs of brokers for which no move is allowed in this round."""
 
     def even_bytes(self) -> bool:
-        """Take step 3; return True if any replica moved."""
+        """Balance the bytes of brokers (step 3 of `balance.py`). Return True if any replica moved."""
         return self._repeat(self._byte_step)
 
     def even_counts(self) -> bool:
-        """Take step 4; return True if any replica moved."""
+        """Balance the number of replicas of brokers (step 4 of `balance.py`). Return True if any replica moved."""
         return self._repeat(self._count_step)
 
     def _repeat(self, step: Callable[[], tuple[TopicPartition, int, int] | None]) -> bool:
-        """Take steps while there are any. Return True if there was one."""
+        """Call `step` and make the moves that it finds, until it finds no more. Return True if any replica
+        moved.
+        """
         moved = False
         for _ in range(_ROUNDS_MAX):
-            # Pairs of brokers without an allowed move are tried again in the next round, because moves between
-            # other pairs may allow one.
+            # Each round forgets the blocked pairs, because moves between other brokers may have made a move
+            # of theirs possible.
             self._blocked.clear()
             found = step()
             if found is None:
@@ -70,7 +72,9 @@ class Evening:
         return None
 
     def _fitting(self, giver: int, taker: int, wanted: float, gap: float) -> TopicPartition | None:
-        """Choose the largest replica of `giver` up to `wanted` bytes, or else the smallest that narrows the gap."""
+        """Choose the largest replica of the broker `giver` with at most `wanted` bytes. If there is none,
+        choose the smallest that narrows the gap to `taker`.
+        """
         held = self._loads.held(giver)
         middle = bisect_right(held, wanted, key=lambda entry: entry[0])
         for place in range(middle - 1, -1, -1):
@@ -103,7 +107,9 @@ class Evening:
         return None
 
     def _smallest(self, giver: int, taker: int) -> TopicPartition | None:
-        """Choose the smallest replica that may move and keeps bytes within the tolerance."""
+        """Choose the smallest replica that may move from `giver` to `taker`, if both stay within the
+        tolerance for bytes.
+        """
         room = min(
             self._mean + self._slack - self._loads.size(taker),
             self._loads.size(giver) - self._mean + self._slack,
@@ -112,8 +118,8 @@ class Evening:
         start = 0
         while start < len(held) and held[start][0] <= room:
             end = bisect_right(held, held[start][0], lo=start, key=lambda entry: entry[0])
-            # Of equal replicas, choose one from the topic with the most replicas here, so that topics spread,
-            # too.
+            # Among equal replicas, choose one from the topic with the most replicas on this broker, so that
+            # topics spread as well.
             for key in self._by_crowd(giver, held[start:end]):
                 if self._cluster.may_move(key, giver, taker):
                     return key

@@ -1,8 +1,9 @@
-"""Plans of moves between the disks of different brokers, which balance the used share of the brokers' disks. PURE.
+"""Plans of moves between the disks of different brokers, which balance the used share of the brokers' disks.
+PURE.
 
-`balance.py` balances bytes, which is right for equal hosts. Here a host with twice the space gets twice the bytes.
-A replica moves from the fullest broker to the emptiest disk of another broker, if that narrows the gap between the
-two.
+`balance.py` balances bytes, which is right for equal hosts. Here a host with twice the space gets twice the
+bytes. A replica moves from the fullest broker to the emptiest disk of another broker, if the move narrows the
+gap between these two brokers.
 
 Rules
 * A replica moves at most once, only to a disk that accepts new replicas, and `ROOM_SHARE` of that disk stays free.
@@ -32,26 +33,28 @@ class HostMove:
     target: int
     target_path: str
     move: Move
-    """The same move as a reassignment: the target replaces the source in the list of replicas."""
+    """The same move as a change of the partition's replicas: the target broker replaces the source broker."""
 
 
 class _Host:
-    """The disks of one broker as they would be after the moves so far."""
+    """The disks of one broker as they would be after the moves planned so far."""
 
     def __init__(self, disks: Sequence[Disk], knows_sizes: bool) -> None:
         self.loads = Loads(disks)
         self.held = {disk.path: list(disk.replicas) for disk in disks}
         self.bytes = sum(replica.size for disk in disks for replica in disk.replicas)
         self.scale = float(sum(disk.total_bytes for disk in disks)) if knows_sizes else 1.0
-        """Bytes in one unit of the used share."""
+        """The bytes that correspond to a `share` of 1: the size of all disks, or 1 if sizes are unknown."""
 
     @property
     def share(self) -> float:
-        """The used share of all its disks."""
+        """The used share of all the broker's disks together, from 0 to 1; their used bytes if sizes are
+        unknown.
+        """
         return self.bytes / self.scale
 
     def target_for(self, size: int) -> str | None:
-        """Choose the emptiest disk with room for this number of bytes."""
+        """Choose the emptiest disk that has room for `size` bytes; None if there is none."""
         loads = self.loads
         fitting = [disk.path for disk in loads.disks.values() if disk.takes and loads.room(disk.path) >= size]
         return min(fitting, key=lambda path: (loads.load(path), path), default=None)
@@ -63,10 +66,10 @@ def plan_balance_over_hosts(
     partitions: Iterable[Placement],
     tolerance: float = 0.05,
 ) -> list[HostMove]:
-    """Plan the moves that bring the loads of the brokers of `disks` within `tolerance` of each other, as a share of
-    the mean.
+    """Plan moves until the used shares of these brokers differ by at most `tolerance`, relative to their
+    mean. `disks` has the disks of each broker.
 
-    `partitions` are the partitions that may move, without those that are moving already.
+    `partitions` are the partitions that may move; partitions that are already moving must be left out.
     """
     knows_sizes = all(disk.total_bytes > 0 for each in disks.values() for disk in each)
     hosts = {node: _Host(each, knows_sizes) for node, each in disks.items() if each}
@@ -116,7 +119,9 @@ def _narrowing(
     target: int,
     gap: float,
 ) -> HostMove | None:
-    """Choose the move that leaves the least gap between two brokers; None if none makes it smaller."""
+    """Choose the move from `source` to `target` that makes the gap between these brokers smallest. None if no
+    move narrows it.
+    """
     giver, taker = hosts[source], hosts[target]
 
     def left(size: int) -> float:

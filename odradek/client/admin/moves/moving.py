@@ -1,13 +1,13 @@
-"""Execution of a plan of moves: a survey of the cluster, throttles, waves of reassignments, progress. Operations,
-PURE.
+"""Execution of a plan of moves: a survey of the cluster, throttles, waves of reassignments, progress.
+Operations, PURE.
 
-A request to the controller begins a reassignment, which then runs by itself. Brokers copy the data; once the new
-replicas are in sync, the controller drops the old replicas. A plan keeps a few partitions moving: when one is done,
-the next is begun. A plan may be stopped at any time, and every partition stays whole. Reassignments that have begun
-go on; the other partitions stay where they are.
+A request to the controller starts a reassignment, which then needs no further requests. Brokers copy the
+data; once the new replicas are in sync, the controller drops the old replicas. A few partitions move at a
+time: when one has moved, the next starts. The execution of a plan may be stopped at any time without harm.
+Reassignments that have started go on; the other partitions stay where they are.
 
-A throttle is configuration (KIP-73): a rate on each broker, and on each topic the list of replicas that it applies
-to. It is removed at the end, unless moves of other commands still need it.
+A throttle is configuration (KIP-73): a rate on each broker, and on each topic the list of replicas that it
+applies to. It is removed at the end, unless moves of other commands still need it.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ _SETTLED = frozenset((ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE))
 
 @attrs.frozen
 class ClusterSurvey:
-    """The facts that a plan is made from.
+    """The state of the cluster that a plan is computed from.
 
-    `sizes` has the bytes of the largest replica of each partition. `unmeasured` has the brokers that did not report
-    their replicas; `usable` has the free bytes on the disks of all other brokers. `is_current` is False if no
-    controller answered: then all facts come from the image of one broker.
+    `sizes` has the bytes of the largest replica of each partition. `unmeasured` are the brokers that did not
+    report their replicas. `usable` has the free disk bytes of each other broker. `is_current` is False if no
+    controller answered: then everything comes from one broker, which may lag behind.
     """
 
     cluster: ClusterDescription
@@ -85,7 +85,7 @@ class ClusterSurvey:
 
     @property
     def sites(self) -> list[Site]:
-        """The brokers that may get replicas: all live brokers."""
+        """The brokers that may get replicas: all brokers that are alive."""
         return [
             Site(broker.node_id, broker.rack, broker.host)
             for broker in self.cluster.brokers
@@ -94,7 +94,7 @@ class ClusterSurvey:
 
     @property
     def placements(self) -> list[Placement]:
-        """The partitions that are not moving already."""
+        """The partitions that are not being reassigned."""
         return [
             Placement(topic.name, index, each.replicas, self.sizes.get(TopicPartition(topic.name, index), 0))
             for topic in self.topics
@@ -104,7 +104,7 @@ class ClusterSurvey:
 
     @property
     def placements_to_be(self) -> list[Placement]:
-        """All partitions; a moving partition has the replicas of its target."""
+        """All partitions. A partition that is being reassigned has its future replicas."""
         return [
             Placement(
                 topic.name,
@@ -118,7 +118,7 @@ class ClusterSurvey:
         ]
 
     def load_of(self, node: int) -> tuple[int, int, int]:
-        """Count the partitions that a broker leads, its replicas, and their bytes."""
+        """Return the number of partitions that a broker leads, the number of its replicas, and their bytes."""
         leads = replicas = size = 0
         for topic in self.topics:
             for index, each in topic.partitions.items():
@@ -129,8 +129,8 @@ class ClusterSurvey:
         return leads, replicas, size
 
     def too_full(self, moves: Iterable[Move]) -> dict[int, tuple[int, int]]:
-        """Find the brokers without room for their share of a plan. Return for each the bytes that it would gain,
-        and its free bytes.
+        """Find the brokers that lack disk space for their part of a plan. Return (bytes that the plan adds,
+        free bytes) for each.
         """
         gains: dict[int, int] = {}
         for move in moves:
@@ -146,7 +146,7 @@ class ClusterSurvey:
 
 @attrs.frozen
 class MoveProgress:
-    """The progress of a plan: finished and all partitions, copied and all bytes."""
+    """The progress of a plan: the moved and the total number of partitions, the copied and the total bytes."""
 
     done: int
     partitions: int
@@ -155,19 +155,20 @@ class MoveProgress:
 
 
 def _is_refused(error: Exception) -> bool:
-    """True if the client lacks the right, so that waiting does not help."""
+    """True if the client is not authorized, so that waiting does not help."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def survey_cluster(
     core: ClientCore, *, patience: float | None = None, measured: bool = True
 ) -> Operation[ClusterSurvey]:
-    """Collect brokers, topics, sizes (with `measured`, from every broker), and the moves under way.
+    """Collect the brokers, the topics, the moves under way, and (with `measured`) the replica sizes from
+    every broker.
 
-    `patience` (seconds) is for callers that only describe a cluster in trouble. A broker that does not answer in
-    that time is listed as unmeasured. If the controller does not answer in that time, `reassignments` is empty and
-    `is_current` false. Without `patience`, a missing answer of the controller is raised as an error. Raises
-    `KafkaError` and `ClientError`.
+    Set `patience` (seconds) only to describe a cluster in trouble. A broker that does not answer in that time
+    is listed in `unmeasured`. If the controller does not answer, `reassignments` is empty and `is_current`
+    false. Without `patience`, a missing answer of the controller is an error. Raises `KafkaError` and
+    `ClientError`.
     """
     cluster = yield from describe_cluster(core, include_fenced=True)
     topics = yield from describe_topics(core)
@@ -207,13 +208,13 @@ def move_partitions(
     watch: Callable[[MoveProgress], None] | None = None,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Execute a plan to its end, at most `at_once` partitions at a time, then elect the preferred replicas.
+    """Execute a plan to its end, at most `at_once` partitions at a time, then elect the preferred leaders.
 
-    Returns the error or None for each partition: that of the controller, or the reason why the preferred replica
-    does not lead. If another client cancelled a move, the error is INVALID_REPLICA_ASSIGNMENT. `watch` is called
-    with the progress. A broker may be down for long, so only `timeout` (seconds) sets a deadline. A partition that
-    has not moved by then has `RequestTimedOut`; a move that has begun goes on by itself. Raises `KafkaError` and
-    `ClientError`.
+    Returns None or an error for each partition: the controller's error, or the reason why the preferred
+    replica does not lead. If another client cancelled a move, the error is INVALID_REPLICA_ASSIGNMENT.
+    `watch` is called with the progress. A broker may be down for long, so only `timeout` (seconds) sets a
+    deadline. A partition that has not moved by then has `RequestTimedOut`; a move that has started goes on.
+    Raises `KafkaError` and `ClientError`.
     """
     deadline = None if timeout is None else core.now + timeout
     waiting = list(moves)
@@ -263,21 +264,23 @@ def _key(move: Move) -> TopicPartition:
 def _begun(
     core: ClientCore, wave: Sequence[Move], timeout: float | None
 ) -> Operation[dict[TopicPartition, CallError]]:
-    """Begin these moves. Return the errors of the moves that the controller refused."""
+    """Start these moves. Return the errors of the moves that the controller refused."""
     wanted = {_key(move): move.after for move in wave}
     asked = yield from alter_partition_reassignments(core, wanted, timeout=timeout)
     return {key: error for key, error in asked.items() if error is not None}
 
 
 def _left(core: ClientCore, deadline: float | None) -> float | None:
-    """Return the seconds for one more call within this deadline. (Moves that have begun may finish later.)"""
+    """Return the timeout in seconds for one more request: the time left until the deadline, but at least
+    `_FINISH_SECONDS`.
+    """
     return None if deadline is None else max(_FINISH_SECONDS, deadline - core.now)
 
 
 def _copied(
     core: ClientCore, moving: Mapping[TopicPartition, Move], timeout: float | None
 ) -> Operation[dict[TopicPartition, int]]:
-    """Measure the bytes that the new replicas of these partitions already have."""
+    """Measure the bytes that the new replicas of these partitions have copied so far."""
     takers = sorted({node for move in moving.values() for node in move.adding})
     copied: dict[TopicPartition, int] = {}
     for found in (yield from describe_log_dirs(core, takers, timeout=timeout)):
@@ -296,10 +299,11 @@ def _checked(
     outcomes: Mapping[TopicPartition, CallError | None],
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, KafkaError]]:
-    """Find the partitions that ended in another way than planned, and return an error for each.
+    """Find the partitions whose replicas differ from the plan after the move has ended, and return an error
+    for each.
 
-    The controller reports which moves have ended, and any broker reports the replicas. A broker whose image is
-    behind still reports old and new replicas together, and is asked again.
+    The controller reports which moves have ended, and any broker reports the replicas. A broker with older
+    metadata still reports old and new replicas together, and is asked again.
     """
     done = [move for move in moves if outcomes[_key(move)] is None]
     if not done:
@@ -328,8 +332,8 @@ def _checked(
 def elect_preferred(
     core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, KafkaError]]:
-    """Let the first replica lead each of these partitions; return an error for each partition whose first replica
-    cannot lead.
+    """Elect the first replica of each of these partitions as its leader. Return an error for each partition
+    whose first replica cannot lead.
     """
     if not partitions:
         return {}
@@ -338,10 +342,10 @@ def elect_preferred(
 
 
 def throttle_moves(core: ClientCore, moves: Sequence[Move], bytes_per_second: int) -> Operation[None]:
-    """Limit replication for these moves to a rate, on every live broker that is involved.
+    """Limit the replication traffic of these moves to a rate, on every live broker that takes part.
 
-    Other moves may be throttled at the same time: their replicas stay listed, and the last rate applies. Raises
-    `KafkaError` and `ClientError`.
+    Other moves may be throttled at the same time. Their replicas stay in the lists of throttled replicas, and
+    the rate that was set last applies. Raises `KafkaError` and `ClientError`.
     """
     nodes = sorted(
         {node for move in moves for node in (*move.before, *move.after) if node in core.cluster.brokers}
@@ -355,7 +359,8 @@ def throttle_moves(core: ClientCore, moves: Sequence[Move], bytes_per_second: in
 def release_throttles(core: ClientCore, moves: Sequence[Move]) -> Operation[None]:
     """Remove the throttles of these moves. Raises `KafkaError` and `ClientError`.
 
-    A broker's rate stays as long as replicas of other moves are throttled there: the move that ends last removes it.
+    A broker keeps its rate while replicas of other moves are throttled there. The move that ends last removes
+    it.
     """
     yield from _altered(core, (yield from _changed_lists(core, moves, ConfigOperation.SUBTRACT)))
     topics = yield from describe_topics(core)
@@ -371,7 +376,9 @@ def release_throttles(core: ClientCore, moves: Sequence[Move]) -> Operation[None
 
 
 def _replicas_of(moves: Sequence[Move]) -> dict[str, tuple[list[str], list[str]]]:
-    """List the replicas that these moves copy from, and to, by topic and in the form of the configuration."""
+    """List, for each topic, the replicas that these moves copy from, and those that they copy to. Each is
+    PARTITION:BROKER, as in the configuration.
+    """
     found: dict[str, tuple[list[str], list[str]]] = {}
     for move in moves:
         if move.adding:
@@ -384,10 +391,10 @@ def _replicas_of(moves: Sequence[Move]) -> dict[str, tuple[list[str], list[str]]
 def _changed_lists(
     core: ClientCore, moves: Sequence[Move], operation: ConfigOperation
 ) -> Operation[dict[ConfigResource, list[AlterConfig]]]:
-    """Compute the changes that add the replicas of these moves to their topics' lists of throttled replicas, or
-    remove them.
+    """Compute the configuration changes that add the replicas of these moves to their topics' lists of
+    throttled replicas, or remove them.
 
-    If a topic's list covers every replica, an operator has set it, and it stays.
+    If a topic's list is `*`, an operator has set it, and it stays.
     """
     own = _replicas_of(moves)
     lists = yield from _throttled_lists(core, list(own))
@@ -405,7 +412,7 @@ def _changed_lists(
 
 
 def _throttled_lists(core: ClientCore, topics: Sequence[str]) -> Operation[dict[str, tuple[str, ...]]]:
-    """Return two lists of throttled replicas, for leaders and for followers, of each topic that still exists."""
+    """Return the two lists of throttled replicas (leaders, followers) of each topic that still exists."""
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     described = (yield from describe_configs(core, resources, _REPLICAS)) if resources else []
     return {

@@ -1,4 +1,6 @@
-"""The data types of a plan of moves: the brokers' racks and hosts, the replicas' places, the moves. PURE."""
+"""The data types of a plan of moves: brokers with their racks and hosts, partitions with their replicas, and
+moves. PURE.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,14 @@ __all__ = ["CannotPlan", "Move", "Placement", "Site", "seconds_of", "traffic_of"
 
 
 class CannotPlan(ValueError):
-    """Raised if the plan has no allowed place for some replica; the text says which."""
+    """Raised if no broker or disk is allowed for some replica of the plan. The text names the replica."""
 
 
 @attrs.frozen
 class Site:
-    """A broker that may have replicas, and its place. `host` is any unit below a rack that fails as a whole."""
+    """A broker that may have replicas, with its rack and host. `host` is any unit inside a rack that fails as
+    a whole.
+    """
 
     node_id: int
     rack: str | None = None
@@ -26,7 +30,9 @@ class Site:
 
 @attrs.frozen
 class Placement:
-    """A partition, the brokers of its replicas (the preferred leader first), and the bytes of one replica."""
+    """A partition: the brokers of its replicas, the preferred leader first, and the size of one replica in
+    bytes.
+    """
 
     topic: str
     partition: int
@@ -41,7 +47,9 @@ class Placement:
 
 @attrs.frozen
 class Move:
-    """New replicas for a partition, the preferred leader first."""
+    """The change of a partition's replicas: their brokers before and after, each with the preferred leader
+    first.
+    """
 
     topic: str
     partition: int
@@ -51,17 +59,17 @@ class Move:
 
     @property
     def adding(self) -> tuple[int, ...]:
-        """The brokers that copy the partition."""
+        """The brokers that get a new replica of the partition."""
         return tuple(node for node in self.after if node not in self.before)
 
     @property
     def removing(self) -> tuple[int, ...]:
-        """The brokers that drop the partition."""
+        """The brokers that drop their replica of the partition."""
         return tuple(node for node in self.before if node not in self.after)
 
     @property
     def bytes(self) -> int:
-        """The bytes that are copied in total."""
+        """The bytes that the move copies in total."""
         return self.size * len(self.adding)
 
 
@@ -75,5 +83,7 @@ def traffic_of(moves: Iterable[Move]) -> dict[int, int]:
 
 
 def seconds_of(moves: Iterable[Move], bytes_per_second: float) -> float:
-    """Estimate the seconds that the moves take: the time of the broker that receives the most bytes."""
+    """Estimate the seconds that the moves take at this rate per broker: the time of the broker that receives
+    the most bytes.
+    """
     return max(traffic_of(moves).values(), default=0) / bytes_per_second

@@ -12,7 +12,9 @@ __all__ = ["clear_brokers", "resize_partitions", "widen_partitions"]
 
 
 def clear_brokers(cluster: PlannedCluster, leaving: Collection[int]) -> list[TopicPartition]:
-    """Move all replicas off these brokers. Returns the partitions that were moved; raises `CannotPlan`."""
+    """Move all replicas off the brokers `leaving`. Return the partitions that were moved. Raises
+    `CannotPlan`.
+    """
     partitions = cluster.partitions
     affected = [key for key in cluster.movable if any(node in leaving for node in partitions[key].replicas)]
     affected.sort(key=lambda key: (-partitions[key].size, key))
@@ -24,7 +26,7 @@ def clear_brokers(cluster: PlannedCluster, leaving: Collection[int]) -> list[Top
 
 
 def _refuge(cluster: PlannedCluster, key: TopicPartition, node: int, leaving: Collection[int]) -> int:
-    """Choose the best broker for a replica that must leave its broker."""
+    """Choose the best new broker for a replica that must leave the broker `node`."""
     others = [each for each in cluster.replicas(key) if each != node]
     staying = [each for each in others if each not in leaving]
     free = [each for each in cluster.sites if each not in others]
@@ -37,13 +39,17 @@ def _refuge(cluster: PlannedCluster, key: TopicPartition, node: int, leaving: Co
 
 
 def _rank(cluster: PlannedCluster, others: Iterable[int], candidate: int) -> tuple[int, int, int, int, int]:
-    """Rank a broker for a replica beside `others`: the lower, the better."""
+    """Rank a broker as the place of a new replica, given the brokers of the partition's other replicas. A
+    lower rank is better.
+    """
     racks, hosts = cluster.spread.span([*others, candidate])
     return -racks, -hosts, cluster.loads.size(candidate), cluster.loads.count(candidate), candidate
 
 
 def resize_partitions(cluster: PlannedCluster, count: int) -> None:
-    """Add replicas on the best brokers, or drop them from the worst. Raises `CannotPlan`."""
+    """Give each partition `count` replicas: add replicas on the best brokers, or drop the least useful ones.
+    Raises `CannotPlan`.
+    """
     for key in cluster.movable:
         replicas = cluster.replicas(key)
         while len(replicas) < count:
@@ -58,15 +64,15 @@ def resize_partitions(cluster: PlannedCluster, count: int) -> None:
 
 
 def _dispensable(cluster: PlannedCluster, replicas: Iterable[int], node: int) -> tuple[int, int, int, int]:
-    """Rank a replica by how little the partition loses without it: a higher rank means a smaller loss. Of equal
-    replicas, one on a dead broker ranks highest.
+    """Rank the replica on broker `node` by how little the partition loses without it; a higher rank means a
+    smaller loss. Of equal replicas, the one on a dead broker ranks highest.
     """
     racks, hosts = cluster.spread.span(each for each in replicas if each != node)
     return racks, hosts, cluster.loads.size(node) if node in cluster.loads else 1 << 62, node
 
 
 def widen_partitions(cluster: PlannedCluster) -> None:
-    """Let every partition span as many racks as it can."""
+    """Move replicas until every partition spans as many racks as it can."""
     if cluster.spread.racks < 2:
         return
     for key in cluster.movable:
@@ -75,7 +81,7 @@ def widen_partitions(cluster: PlannedCluster) -> None:
 
 
 def _widening(cluster: PlannedCluster, key: TopicPartition) -> tuple[int, int] | None:
-    """Find the brokers between which a replica must move for the partition to span one more rack."""
+    """Find a move that lets the partition span one more rack: (source broker, target broker), or None."""
     replicas, sites, loads = cluster.replicas(key), cluster.sites, cluster.loads
     racks = [sites[node].rack for node in replicas if node in sites]
     if len(racks) < len(replicas) or len(set(racks)) >= min(len(replicas), cluster.spread.racks):

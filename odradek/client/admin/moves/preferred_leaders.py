@@ -1,4 +1,4 @@
-"""The step that balances the number of partitions that brokers lead, without copying a byte. PURE."""
+"""The plan step that balances how many partitions each broker leads. It copies no data. PURE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ __all__ = ["PreferredLeaders"]
 
 
 class PreferredLeaders:
-    """The number of partitions that each broker leads, and the partitions that other brokers could lead."""
+    """The number of partitions that each broker leads, and the partitions that other brokers could lead
+    instead.
+    """
 
     def __init__(self, cluster: PlannedCluster, keys: Iterable[TopicPartition], tolerance: float) -> None:
         self._cluster = cluster
@@ -24,13 +26,13 @@ class PreferredLeaders:
                 leads[replicas[0]] += 1
         self._slack = max(1, int(sum(leads.values()) / max(1, len(leads)) * tolerance))
         self._between: dict[int, dict[int, dict[TopicPartition, None]]] = {node: {} for node in cluster.sites}
-        """For each pair of brokers, the partitions of `keys` that the first leads and the second could lead."""
+        """`[a][b]` has the partitions of `keys` that broker `a` leads and broker `b` could lead."""
         for key in keys:
             self._offer(key)
 
     def even(self) -> None:
-        """Balance the leaders of the given partitions (step 5). The leaders of all other partitions count, but
-        stay.
+        """Balance how many partitions each broker leads (step 5 of `balance.py`). Only the leaders of `keys` change,
+        but those of all partitions count.
         """
         while (chain := self._chain()) is not None:
             for leader, successor in pairwise(chain):
@@ -42,7 +44,9 @@ class PreferredLeaders:
             self._leads[chain[-1]] += 1
 
     def _chain(self) -> list[int] | None:
-        """Find the shortest chain of swaps that moves one leadership from a broker with many to a broker with few."""
+        """Find the shortest chain of leader swaps from a broker that leads many partitions to a broker that leads
+        few. None if there is none.
+        """
         leads = self._leads
         for giver in sorted(leads, key=lambda node: (-leads[node], node)):
             came_from: dict[int, int | None] = {giver: None}
@@ -64,7 +68,9 @@ class PreferredLeaders:
         return None
 
     def _offer(self, key: TopicPartition) -> None:
-        """Note the brokers that could lead a partition instead of its leader."""
+        """Add a partition to the entries of `_between`, for each broker that could lead it instead of its
+        leader.
+        """
         leader, *others = self._cluster.replicas(key)
         if leader in self._between:
             for node in others:
@@ -72,7 +78,7 @@ class PreferredLeaders:
                     self._between[leader].setdefault(node, {})[key] = None
 
     def _withdraw(self, key: TopicPartition) -> None:
-        """Undo what `_offer` noted."""
+        """Remove a partition from the entries of `_between`: the reverse of `_offer`."""
         leader, *others = self._cluster.replicas(key)
         for node in others:
             if node in self._cluster.sites:

@@ -1,4 +1,6 @@
-"""A command of `odradek` that may take a day, asked in short pieces: each minute a line names the rest."""
+"""Runs an `odradek` command that may take a day, as many short runs. Each minute it prints a line about the remaining
+work.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,25 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 LATE = "--timeout has passed: "
-"""The words with which a command ends whose time was up while moves go on."""
+"""The text in the error output of a command whose --timeout has passed while its moves continue."""
 _PIECE_SECONDS_MAX = 60
 _REACH_SECONDS_MAX = 300
 _PAUSE_SECONDS = 5
 
 
 def is_late(answer: dict[str, Any]) -> bool:
-    """True if the command has not failed, but needs more time."""
+    """True if the command has only run out of time, and should be run again."""
     return answer.get("rc") not in (0, None) and LATE in answer.get("stderr", "")
 
 
 def left_text(stderr: str) -> str:
-    """Return the rest of the work, as the command's last line names it."""
+    """Return the remaining work, from the command's last line."""
     line = next((line for line in reversed(stderr.splitlines()) if LATE in line), "")
     return line.partition(LATE)[2].partition(";")[0].strip()
 
 
 def document_of(stdout: str) -> dict[str, Any]:
-    """Parse the JSON that the command printed; empty if it printed none."""
+    """Parse the JSON object that the command printed; return {} if it printed none."""
     for line in reversed(stdout.splitlines()):
         try:
             found = json.loads(line)
@@ -42,19 +44,19 @@ def document_of(stdout: str) -> dict[str, Any]:
 
 
 def has_moves(document: dict[str, Any]) -> bool:
-    """True if the command had something to move."""
+    """True if the command had replicas to move."""
     brokers = document.get("brokers") or ()
     return bool(document.get("partitions") or document.get("moves") or any(each["moves"] for each in brokers))
 
 
 def failure_text(answer: dict[str, Any]) -> str:
-    """Return the last line that the command wrote about its failure."""
+    """Return the last line of a failed command's output."""
     lines = str(answer.get("stderr") or answer.get("msg") or answer.get("stdout") or "no answer").splitlines()
     return next((line for line in reversed(lines) if line.strip()), "no answer").removeprefix("odradek: ")
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no types
-    """Runs a command again and again until it is done. A dropped connection costs one piece, not the wait."""
+    """Runs a command repeatedly until it is done. If the connection breaks, only one of these runs is lost."""
 
     _supports_check_mode = True
 
@@ -83,7 +85,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no types
         return result
 
     def _asked(self, argv: list[str], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        """Run one piece; try again for a while if the host cannot be reached."""
+        """Run the command once, for a short time. Retry for a while if the host cannot be reached."""
         until = time.monotonic() + _REACH_SECONDS_MAX
         while True:
             try:
@@ -98,6 +100,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no types
                 time.sleep(_PAUSE_SECONDS)
 
     def _say(self, text: str, seconds: float) -> None:
-        """Print a line at once, not only when the task has ended."""
+        """Print a line now, instead of at the end of the task."""
         now = datetime.datetime.now().astimezone().strftime("%H:%M:%S")
         Display().display(f"{now} {self._task.get_name()}: {text} (after {seconds / 60:.0f} min)")

@@ -1,4 +1,4 @@
-"""The module `gate`, asked for a minute at a time."""
+"""Runs the module `gate` repeatedly, for a minute each time, until it has an answer."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ansible_collections.odradek.cluster.plugins.plugin_utils.waiting_action imp
 
 
 class ActionModule(WaitingAction):
-    """The class that Ansible looks for."""
+    """The action plugin, under the name that Ansible requires."""

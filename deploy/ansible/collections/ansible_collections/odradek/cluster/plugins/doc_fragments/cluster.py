@@ -1,10 +1,10 @@
-"""The options of all modules that ask a cluster: its addresses, and the command that asks."""
+"""Documentation of the options that all modules for a cluster share: its addresses, and the path of the command."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The fragment, in the class that Ansible looks for."""
+    """The documentation fragment, in a class with the name that Ansible requires."""
 
     DOCUMENTATION = r"""
 options:

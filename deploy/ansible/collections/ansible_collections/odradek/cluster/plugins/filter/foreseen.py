@@ -1,4 +1,4 @@
-"""The changes that a run in earnest would make, in sentences; and what a check cannot foresee. PURE."""
+"""Sentences about the changes that a real run would make, and about those that a check cannot foresee. PURE."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _value:
 
 
 def foreseen(values: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the changes that a run would make to a host, and what the check cannot know."""
+    """Return two lists of sentences: the changes that a run would make to a host, and changes that a check cannot
+    foresee.
+    """
     state = values.get("odradek_host_state") or {}
     if "nodes" not in state:
         return {"differences": [], "unforeseen": ["it was not looked at."]}
@@ -39,7 +41,7 @@ def foreseen(values: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, li
 
 
 def foreseen_votes(plan: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
-    """Return the votes that a run would give and take."""
+    """Return sentences about the nodes that a run would make voters, or whose vote it would remove."""
     quorum = (live.get("status") or {}).get("quorum")
     if not quorum:
         return []
@@ -49,7 +51,7 @@ def foreseen_votes(plan: Mapping[str, Any], live: Mapping[str, Any]) -> list[str
 
 
 def _prepared(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield changes of host and disks, as the roles' tasks have reported them."""
+    """Yield changes of the host and its disks, as the roles' tasks have reported them."""
     if _is_changed(values, "host_installed"):
         yield "packages would be installed"
     if _is_changed(values, "host_user_made"):
@@ -71,7 +73,7 @@ def _is_changed(values: Mapping[str, Any], name: str) -> bool:
 
 
 def _nodes(values: Mapping[str, Any], state: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[str]:
-    """Yield changes of release, files and nodes."""
+    """Yield changes of the release, of configuration files and of running nodes."""
     release = str(values.get("odradek_release") or "")
     if release and release not in state["releases"]:
         yield f"release {release} would be installed"
@@ -81,7 +83,7 @@ def _nodes(values: Mapping[str, Any], state: Mapping[str, Any], plan: Mapping[st
     for path in paths:
         yield f"{path} would be written"
     begins = not state["founded"]
-    # Without a cluster no node is restarted: all nodes start together.
+    # If the cluster does not run yet, all nodes start together, and none is restarted.
     running = (values.get("node_touched") or {}).get("running") or ()
     for node in state["nodes"]:
         if node["unformatted"]:
@@ -93,21 +95,20 @@ def _nodes(values: Mapping[str, Any], state: Mapping[str, Any], plan: Mapping[st
 
 
 def _unforeseen(values: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what only the run itself can find."""
+    """Yield sentences about changes that only a real run can find."""
     release = str(values.get("odradek_release") or "")
     if release and release not in state["releases"]:
         yield (
-            f"release {release} is not installed, so its code has not judged the settings: the run does that before it "
-            "starts a node"
+            f"release {release} is not installed, so its code has not checked the settings: the run does that before it starts a node"
         )
     if not state["founded"]:
-        yield "nothing listens there yet, so nobody knows whether other hosts reach it"
+        yield "nothing listens there yet, so it is not known whether other hosts reach it"
     if any(disk["formatted"] for disk in (values.get("disks_found") or {}).get("disks") or ()):
-        yield "mount units of new disks have their UUID, which comes with the file system"
+        yield "the mount units of new disks are not shown, because they contain a UUID that exists only after formatting"
 
 
 class FilterModule:
-    """The filters of this file, in the class that Ansible looks for."""
+    """The filters of this file, in a class with the name that Ansible requires."""
 
     def filters(self) -> dict[str, Any]:
         return {"foreseen": foreseen, "foreseen_votes": foreseen_votes}

@@ -1,7 +1,7 @@
-"""Mistakes of an inventory, all at once and each in a sentence: unknown names, wrong types, duplicates.
+"""Finds all mistakes of an inventory at once, each as a sentence: unknown names, wrong types, duplicates.
 
-The table of `module_utils/variables.py` has the names and their types. Names that begin with `odradek_` are ours: if
-the collection does not read such a name, it is a mistake. Other names belong to the operator, unless they are nearly ours.
+`module_utils/variables.py` has a table of the names and their types. A name that begins with `odradek_` is a mistake
+if the collection does not use it. Other names belong to the operator, unless they resemble one of ours.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _WRITTEN = {
     "process.roles": "odradek_roles",
     "log.dirs": "odradek_disks",
 }
-"""Properties that the collection writes, each with the variable from which it is made."""
+"""Properties that the collection writes itself, each with the variable that determines it."""
 _JUDGED_BY_THE_PLAN = ("odradek_security", "odradek_roles", "roles")
-"""Names whose choices `layout` judges, with a sentence of its own."""
+"""Variables whose choices the filter `layout` checks, with its own sentence."""
 
 
 def distance(one: str, other: str) -> int:
-    """Count the typing errors between two words: letters more, less, other, or in the wrong order."""
+    """Count the typing errors between two words: missing, extra, wrong or swapped letters."""
     before: list[int] = []
     last = list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
@@ -73,7 +73,7 @@ def distance(one: str, other: str) -> int:
 
 
 def closest(name: str, known: Collection[str], most: int | None = None) -> str | None:
-    """Return the known name that is meant; None where none is near enough."""
+    """Return the known name that was probably meant; None if no known name is similar enough."""
     limit = max(2, len(name) // 4) if most is None else most
     near = [each for each in known if abs(len(each) - len(name)) <= limit]
     found = min(((distance(name, each), each) for each in near), default=(limit + 1, ""))
@@ -87,14 +87,14 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 @functools.cache
 def names_used() -> frozenset[str]:
-    """Collect the names of variables that playbooks, roles and plugins of the collection mention."""
+    """Return the names of variables that playbooks, roles and plugins of the collection mention."""
     root = Path(__file__).resolve().parents[2]
     files = [path for kind in ("yml", "j2", "py") for path in root.rglob(f"*.{kind}") if path.is_file()]
     return frozenset(name for path in files for name in _OURS.findall(path.read_text(encoding="utf-8")))
 
 
 def addresses_of(name: str) -> tuple[str, ...]:
-    """Resolve a name on this machine; none for a name that only ssh knows."""
+    """Return the addresses of a name on this machine; empty for a name that only ssh knows."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -108,7 +108,7 @@ def inventory_problems(
     resolve: Callable[[str], tuple[str, ...]] = addresses_of,
     used: Collection[str] | None = None,
 ) -> list[str]:
-    """Return all mistakes of the inventory, each once, with the hosts that it is made for."""
+    """Return all mistakes of the inventory as sentences, each once, with the hosts that it concerns."""
     found: dict[str, list[str]] = defaultdict(list)
     used = names_used() if used is None else used
     for host, values in variables.items():
@@ -124,7 +124,7 @@ def inventory_problems(
 
 
 def _problems_of(values: Mapping[str, Any], used: Collection[str]) -> Iterator[str]:
-    """Yield the mistakes in the variables of one host."""
+    """Yield sentences about the mistakes in one host's variables."""
     known = every_variable()
     allowed = _listed(values.get("odradek_variables_unknown"))
     for name in sorted(map(str, values)):
@@ -157,18 +157,18 @@ def _about_unknown(name: str, known: Mapping[str, Variable]) -> Iterator[str]:
 
 @functools.cache
 def _near(name: str, known: frozenset[str]) -> str | None:
-    """Return the name of ours that an unprefixed name nearly is."""
+    """Return the variable of ours that a name without our prefix resembles; None if there is none."""
     if name.startswith("ansible_"):
         return None
     return closest(name, known, 2 if len(name) >= _SHORT else 1)
 
 
 def value_problems(variable: Variable, value: Any, where: str) -> Iterator[str]:
-    """Yield the mistakes in a value, by the type, the range and the keys that the table gives its variable."""
+    """Yield sentences about the mistakes in a variable's value: its type, range and keys."""
     if value is None:
         return
     if where == "odradek_disks" and isinstance(value, str):
-        # `layout` judges the word.
+        # The filter `layout` checks this word.
         return
     if variable.type == "int":
         yield from _number_problems(variable, value, where)
@@ -192,7 +192,7 @@ def value_problems(variable: Variable, value: Any, where: str) -> Iterator[str]:
 
 
 def _shown(variable: Variable, value: Any) -> str:
-    """Return a value as it is written; a possible secret is hidden."""
+    """Return a value as text for a sentence; a possible secret is hidden."""
     if isinstance(value, Mapping):
         return "a dictionary"
     if isinstance(value, list | tuple):
@@ -242,7 +242,7 @@ def _entry_problems(variable: Variable, entry: Any, where: str) -> Iterator[str]
 
 
 def _settings_problems(settings: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield mistakes that no release can judge, since they never reach a properties file as they are meant."""
+    """Yield sentences about settings that are never correct in a properties file, with any release."""
     for key, value in settings.items():
         if isinstance(value, Mapping | list | tuple) or value is None:
             kind = "empty" if value is None else "a dictionary" if isinstance(value, Mapping) else "a list"
@@ -252,7 +252,7 @@ def _settings_problems(settings: Mapping[str, Any], where: str) -> Iterator[str]
 
 
 def _about_disks(disks: Any) -> Iterator[str]:
-    """Yield devices that are named twice."""
+    """Yield a sentence for each device that is named several times."""
     if isinstance(disks, list | tuple):
         devices = [str(each["device"]) for each in disks if isinstance(each, Mapping) and each.get("device")]
         for device, count in Counter(devices).items():
@@ -263,7 +263,7 @@ def _about_disks(disks: Any) -> Iterator[str]:
 def _same_hosts(
     variables: Mapping[str, Mapping[str, Any]], resolve: Callable[[str], tuple[str, ...]]
 ) -> tuple[set[frozenset[str]], list[str]]:
-    """Return the pairs of hosts that are reached at one address, and a sentence for each."""
+    """Return the pairs of hosts that have the same address, and a sentence for each pair."""
     reached: dict[tuple[str, str], list[str]] = defaultdict(list)
     for host, values in variables.items():
         address = str(values.get("ansible_host") or host)
@@ -292,7 +292,7 @@ def _and(names: Sequence[str]) -> str:
 
 
 def listening_ports(node: Mapping[str, Any], stage: str) -> dict[str, int]:
-    """Return the ports at which a node listens, by what they are for."""
+    """Return the ports on which a node listens, by their purpose. `stage` is the stage of securing the cluster."""
     is_broker, is_controller = "broker" in node["roles"], "controller" in node["roles"]
     found = {"metrics": node["metrics_port"]}
     if stage != "only":
@@ -306,8 +306,8 @@ def listening_ports(node: Mapping[str, Any], stage: str) -> dict[str, int]:
 
 
 def _shared_ports(plan: Mapping[str, Any], known: set[frozenset[str]]) -> list[str]:
-    """Return a sentence for each address and port that is there twice; hosts that are known to be one machine
-    are left out.
+    """Return a sentence for each address and port that several nodes have. Hosts that are known to be one machine are
+    left out.
     """
     at: dict[tuple[str, int], list[tuple[Mapping[str, Any], str]]] = defaultdict(list)
     for node in plan["nodes"]:
@@ -324,7 +324,7 @@ def _shared_ports(plan: Mapping[str, Any], known: set[frozenset[str]]) -> list[s
 
 
 class FilterModule:
-    """The filters of this file, in the class that Ansible looks for."""
+    """The filters of this file, in a class with the name that Ansible requires."""
 
     def filters(self) -> dict[str, Any]:
         return {"inventory_problems": inventory_problems, "listening_ports": listening_ports}

@@ -1,6 +1,7 @@
-"""The plan of a cluster from its inventory: every node with its addresses, disks and settings; the problems found.
+"""Computes the plan of a cluster from its inventory: every node with its addresses, disks and settings, and the
+problems.
 
-PURE: the same inventory gives the same plan, so that every playbook and every host computes the same.
+PURE: the same inventory gives the same plan, so every playbook and every host compute the same plan.
 """
 
 from __future__ import annotations
@@ -70,27 +71,29 @@ _DISK_NAME = re.compile(r"[a-z0-9]{1,8}\Z")
 _ROLES = ("broker,controller", "broker", "controller")
 _PORTS_PER_NODE = 10
 _PORTS = {"client_port": 9092, "controller_port": 9093, "metrics_port": 9094}
-"""Ports that a node may have of its own."""
+"""The ports that can be set for each node, with their defaults."""
 _SECURED_PORTS = {"secured_port": 9095, "brokers_port": 9096, "controller_ssl_port": 9097}
 OPERATOR_KEYS = "/etc/odradek/operator.properties"
-"""The client's keys by which a host asks the cluster: its own certificate."""
+"""The file of client keys with which a host connects to the cluster, by its own certificate."""
 DISCOVER = "discover"
 PLAINTEXT = "plaintext"
 WITHIN = "within"
 ONLY = "only"
 STAGES = (PLAINTEXT, "beside", WITHIN, ONLY)
-"""The stages of a secured cluster: plaintext alone; secured listeners beside plaintext; nodes use the secured
-listeners among themselves; secured listeners alone.
+"""The stages of securing a cluster: only plaintext; secured listeners in addition; secured listeners between nodes;
+only secured listeners.
 """
 
 
 def directory_id(cluster_id: str, node_id: int) -> str:
-    """Return the id of a first voter's metadata directory: all hosts must know it before any of them is formatted."""
+    """Return the id of a first voter's metadata directory. It is computed, because all hosts must know it before the
+    format.
+    """
     return base64.urlsafe_b64encode(uuid.uuid5(_NAMESPACE, f"{cluster_id}/{node_id}").bytes).decode()[:22]
 
 
 def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Plan all nodes of the cluster; return the problems of the inventory as sentences that say what to do."""
+    """Plan all nodes of the cluster. The plan includes the problems of the inventory, as sentences with advice."""
     problems: list[str] = []
     nodes: list[dict[str, Any]] = []
     for host, values in variables.items():
@@ -124,7 +127,7 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         node["asked_port"] = node["brokers_port" if reached_securely else "client_port"]
     controller_port = "controller_ssl_port" if reached_securely else "controller_port"
     servers = [f"{node['address']}:{node[controller_port]}" for node in voters]
-    # Settings may have secrets: they stay apart from the nodes, which modules get as arguments.
+    # Settings may have secrets, so they are kept apart from the nodes, which are passed to modules as arguments.
     settings = {str(node["id"]): node.pop("settings") for node in nodes}
     return {
         "cluster_id": cluster_id,
@@ -133,7 +136,7 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "brokers": sorted(node["id"] for node in nodes if "broker" in node["roles"]),
         "voters": sorted(node["id"] for node in voters),
         "security": stage,
-        # The environment of commands that ask the cluster.
+        # Environment variables for commands that connect to the cluster.
         "environment": {"ODRADEK_COMMAND_CONFIG": OPERATOR_KEYS} if reached_securely else {},
         "bootstrap": ",".join(
             f"{node['address']}:{node['asked_port']}" for node in nodes if "broker" in node["roles"]
@@ -152,17 +155,17 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _entries(value: Any) -> list[Mapping[str, Any]]:
-    """Return the entries that are dictionaries; `inventory_problems` names the others."""
+    """Return the entries of a list that are dictionaries; the filter `inventory_problems` reports all others."""
     return [each for each in _listed(value) if isinstance(each, Mapping)]
 
 
 def _is_true(value: Any) -> bool:
-    """True if a value means yes; an inventory may write it as a word."""
+    """True if a value means yes; in an inventory it may be a word."""
     return str(value).lower() in ("y", "yes", "on", "1", "true", "t")
 
 
 def _number(value: Any, otherwise: int) -> int:
-    """Return a whole number; `otherwise` for any other value, which `inventory_problems` names."""
+    """Return the value as a whole number; return `otherwise` for any other value, which `inventory_problems` reports."""
     try:
         return int(str(value))
     except ValueError:
@@ -179,7 +182,7 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
                 f"{host}: odradek_disks is {told_disks!r}: list its disks, or write {DISCOVER!r} for all that are empty."
             )
         told_disks = []
-    # A disk without a name is a mistake that `inventory_problems` names: the plan goes on without that disk.
+    # A disk without a name is a mistake that `inventory_problems` reports. The plan leaves it out.
     told_disks = [disk for disk in _entries(told_disks) if disk.get("name")]
     disks = [str(disk["name"]) for disk in told_disks]
     for name in disks:
@@ -245,8 +248,8 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
 
 
 def _shared_hosts(nodes: list[dict[str, Any]]) -> list[str]:
-    """Check the racks of shared hosts: replicas are kept apart by rack, so that there must be a rack for each
-    replica.
+    """Check the racks of shared hosts. Replicas are separated by rack, so there must be at least as many racks as
+    replicas.
     """
     brokers = [node for node in nodes if "broker" in node["roles"]]
     hosts = Counter(node["host"] for node in brokers)
@@ -260,14 +263,13 @@ def _shared_hosts(nodes: list[dict[str, Any]]) -> list[str]:
     racks = {node["rack"] for node in brokers}
     if len(racks) < min(3, len(hosts)):
         return [
-            f"{len(racks)} racks for three replicas, and several nodes on a host: replicas would share a host; "
-            "set odradek_rack to the host's name."
+            f"{len(racks)} racks are too few for three replicas, and a host has several nodes, so replicas would share a host: set odradek_rack to the host's name."
         ]
     return []
 
 
 class FilterModule:
-    """The filters of this file, in the class that Ansible looks for."""
+    """The filters of this file, in a class with the name that Ansible requires."""
 
     def filters(self) -> dict[str, Any]:
         return {"layout": layout}

@@ -1,6 +1,6 @@
-"""Whether a release's name stands for the same contents everywhere: in its archive, and on each host that has it.
+"""Checks that a release's name means the same contents in its archive and on each host that has it.
 
-PURE: what the hosts and the archive say comes as arguments.
+PURE: facts about hosts and archive are arguments.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ _SHOWN = 12
 
 
 def release_needing(name: str, states: Mapping[str, Any], hosts: Sequence[str]) -> list[str]:
-    """Return those of the hosts that do not have the release; C(states) are the results of C(node_facts)."""
+    """Return those of the hosts that lack the release. C(states) has the results of C(node_facts) by host."""
     return [host for host in hosts if name not in (states.get(host) or {}).get("identities", {})]
 
 
 def release_problem(name: str, states: Mapping[str, Any], archive: Mapping[str, Any] | None = None) -> str:
-    """Return a sentence if two of the hosts, or a host and the archive, have other contents under this name."""
+    """Return a sentence if two hosts, or a host and the archive, have different contents under this name; otherwise
+    "".
+    """
     places: dict[str, list[str]] = {}
     commits: dict[str, str] = {}
     for host, state in states.items():
@@ -52,14 +54,13 @@ def release_problem(name: str, states: Mapping[str, Any], archive: Mapping[str, 
         for digest, where in places.items()
     )
     return (
-        f"Release {name} is not the same everywhere: {listed}. A name is given once. "
-        "Build what you have now under another version (make release ARGS='--version VERSION') and upgrade to that, "
+        f"Release {name} is not the same everywhere: {listed}. A release name must be used only once. Build the present sources under another version (make release ARGS='--version VERSION') and upgrade to that, "
         "or put the archive back that the hosts have."
     )
 
 
 class FilterModule:
-    """The filters of this file, in the class that Ansible looks for."""
+    """The filters of this file, in a class with the name that Ansible requires."""
 
     def filters(self) -> dict[str, Any]:
         return {"release_needing": release_needing, "release_problem": release_problem}

@@ -1,4 +1,4 @@
-"""The order of a roll-out: which nodes a change touches, and which hosts are restarted together.
+"""Computes the order of a roll-out: which nodes a change affects, and which hosts are restarted together.
 
 PURE: the same facts give the same order.
 """
@@ -37,9 +37,9 @@ _value:
 
 
 def touched(state: Mapping[str, Any], paths: Iterable[str], release_differs: bool) -> dict[str, list[int]]:
-    """Return the nodes of a host that are to be started (C(down)) or restarted (C(running)).
+    """Return the ids of a host's nodes that must be started (C(down)) or restarted (C(running)).
 
-    `state` is that of the module node_facts, `paths` are the files that will be other ones.
+    `state` is the result of the module node_facts; `paths` are the files that will change.
     """
     found: dict[str, list[int]] = {"down": [], "running": []}
     changed = list(paths)
@@ -52,7 +52,7 @@ def touched(state: Mapping[str, Any], paths: Iterable[str], release_differs: boo
 
 
 def _is_among(paths: Sequence[str], node: int) -> bool:
-    """True if a process of the node is started with one of the files."""
+    """True if one of the files is read when the node's process starts."""
     ends = (f"/node-{node}.properties", f"/odradek@{node}.service.d/node.conf", "/odradek@.service")
     return any(path.endswith(ends) for path in paths)
 
@@ -60,7 +60,9 @@ def _is_among(paths: Sequence[str], node: int) -> bool:
 def roll_out(
     hosts: Sequence[Mapping[str, Any]], leader: int | None = None, by_rack: bool = False
 ) -> dict[str, Any]:
-    """Return the hosts with nodes that are down, and the batches of the others."""
+    """Return the hosts with nodes that are down, and the other hosts in batches that are restarted one after the
+    other.
+    """
     running = [host for host in hosts if host["running"] or (host["differs"] and not host["down"])]
     last = [host for host in running if leader is not None and leader in host["voters"]]
     ordered = [host for host in running if host not in last]
@@ -71,7 +73,7 @@ def roll_out(
         for rack in sorted(racks, key=lambda each: each in led):
             members = [host for host in ordered if host["rack"] == rack]
             voting = [host for host in members if host["voters"]]
-            # The first voting host goes with the rack, the other ones alone.
+            # The first voting host is restarted with its rack, the other voting hosts alone.
             batches.append([host for host in members if host not in voting[1:]])
             batches += [[host] for host in voting[1:]]
     else:
@@ -92,7 +94,7 @@ def roll_out(
 
 
 class FilterModule:
-    """The filters of this file, in the class that Ansible looks for."""
+    """The filters of this file, in a class with the name that Ansible requires."""
 
     def filters(self) -> dict[str, Any]:
         return {"roll_out": roll_out, "touched": touched}

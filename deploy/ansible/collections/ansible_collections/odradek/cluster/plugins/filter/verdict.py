@@ -1,7 +1,7 @@
-"""The verdict on an inventory, its hosts and its cluster, after all were looked at and before anything is changed.
+"""Judges an inventory, its hosts and its cluster, after all facts were collected and before anything is changed.
 
-PURE: what was found comes as an argument. A problem refuses the run, a note is only printed. Much of what
-refuses a new host is a note for a member of the cluster: a playbook may be the way to mend it.
+PURE: the facts are arguments. A problem stops the run; a note is only printed. Many problems of a new host are only
+notes for a member of the cluster, because the playbook may be needed to repair it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _DISKS_ROOT = "/srv/odradek"
 
 
 class _Host(NamedTuple):
-    """A host with what was found on it."""
+    """A host with the facts that were collected about it."""
 
     name: str
     values: Mapping[str, Any]
     nodes: list[Mapping[str, Any]]
     is_concerned: bool
-    """True if this run prepares the host."""
+    """True if this run prepares this host."""
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -55,7 +55,7 @@ class _Host(NamedTuple):
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """Return the facts of `host_checks`; empty for a host that was not looked at."""
+        """The facts of the module `host_checks`; empty if they were not collected."""
         found = self.values.get("host_judged") or {}
         return found if "system" in found else {}
 
@@ -69,8 +69,8 @@ class _Host(NamedTuple):
 
 
 def looks_of(plan: Mapping[str, Any], host: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the nodes of a host with all their ports, and its peers with the ports at which nodes reach each
-    other.
+    """Return what `host_checks` must check on a host: its nodes with all ports, and other nodes with the ports used
+    between nodes.
     """
     names = (
         ("broker", "secured controller")
@@ -91,7 +91,7 @@ def looks_of(plan: Mapping[str, Any], host: str) -> dict[str, list[dict[str, Any
 def verdict(
     variables: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any], run: Mapping[str, Any]
 ) -> dict[str, list[str]]:
-    """Return all problems and notes, each once."""
+    """Return all problems and notes as sentences, each once."""
     only = run.get("host") or None
     hosts = [
         _Host(
@@ -120,7 +120,7 @@ def verdict(
     problems += [*_one_machine(hosts), *_about_cluster(plan, live), *_with_hosts(refused)]
     notes += [*_about_members(plan, live), *_with_hosts(said)]
     if problems:
-        # Report these hosts, too, so that an operator can mend all problems at once.
+        # These hosts are reported, too, so that an operator can fix all problems at once.
         problems += [f"{host.name} cannot be reached over SSH." for host in hosts if host.is_unreachable]
     return {"problems": list(dict.fromkeys(problems)), "notes": list(dict.fromkeys(notes))}
 
@@ -137,11 +137,11 @@ def _about_run(run: Mapping[str, Any]) -> Iterator[str]:
 def _about_host(
     host: _Host, hosts: Sequence[_Host], plan: Mapping[str, Any], live: Mapping[str, Any], converges: bool
 ) -> Iterator[tuple[bool, str]]:
-    """Yield sentences about a host, each with whether it refuses the run."""
+    """Yield sentences about a host, each with true if it stops the run."""
     if "odradek_discovered" in host.values and not host.is_unreachable:
         found = host.values["odradek_discovered"]
         if not any(key in found for key in ("skipped", "unreachable", "discovered")):
-            yield True, str(found.get("msg", "its disks cannot be looked at."))
+            yield True, str(found.get("msg", "its disks cannot be examined."))
     refuses_new = converges and host.is_concerned and not host.is_member
     for sentence in (*_about_system(host), *_about_ports(host, hosts)):
         yield refuses_new, sentence
@@ -177,7 +177,7 @@ def _about_system(host: _Host) -> Iterator[str]:
 
 
 def _about_ports(host: _Host, hosts: Sequence[_Host]) -> Iterator[str]:
-    """Yield sentences about ports, names and the ways to other hosts."""
+    """Yield sentences about a host's ports, names, and connections to other hosts."""
     found = host.found
     if not found:
         return
@@ -200,7 +200,7 @@ def _about_ports(host: _Host, hosts: Sequence[_Host]) -> Iterator[str]:
         for node in each.nodes
     }
     for each in found["unreached"]:
-        # Where nothing listens, a refusal says nothing.
+        # If nothing listens on the port, a refused connection means nothing.
         if each["port"] in listening.get(each["id"], ()):
             yield (
                 f"{each['address']}:{each['port']} (node {each['id']}) cannot be reached from there ({each['why']}): "
@@ -218,13 +218,13 @@ def _about_clock(host: _Host) -> Iterator[str]:
         yield f"its clock is wrong by more than {skew:g} s: set it and let an NTP client keep it."
     if found["clock_synchronized"] and not found["synchronized"]:
         yield (
-            "nobody keeps its clock: install systemd-timesyncd or chrony and wait until `timedatectl` says that it is "
+            "no NTP client keeps its clock: install systemd-timesyncd or chrony and wait until `timedatectl` says that it is "
             "synchronized (or set host_clock_synchronized to false)."
         )
 
 
 def _about_vanished(host: _Host, live: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences about nodes and disks that are in service here, and that the inventory lacks."""
+    """Yield sentences about nodes and disks that are in use on the host, but missing in the inventory."""
     ids = {node["id"] for node in host.nodes}
     for node in host.found.get("running", ()):
         if node not in ids:
@@ -252,7 +252,9 @@ def _about_vanished(host: _Host, live: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_in_service(directory: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """True if a node uses the directory: as the cluster says, or where it does not answer, by its mount."""
+    """True if a node uses the directory, according to the cluster. If the cluster does not answer, the directory's
+    mount decides.
+    """
     told = [each for each in live.get("directories", ()) if each["broker"] == directory["node"]]
     if not told:
         return bool(directory["mounted"])
@@ -271,7 +273,7 @@ def _one_machine(hosts: Sequence[_Host]) -> list[str]:
     machines: dict[tuple[str, ...], list[_Host]] = defaultdict(list)
     for host in hosts:
         machine = tuple(host.found.get("machine", ()))
-        # An id alone may come from an image that several machines were made of.
+        # The machine id alone is not enough: several machines may have it from the same image.
         if len(machine) > 1 and machine[0]:
             machines[machine].append(host)
     return [
@@ -290,7 +292,7 @@ def _about_cluster(plan: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator
 
 
 def _about_members(plan: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences about members of the cluster that the inventory lacks, or has elsewhere."""
+    """Yield sentences about members of the cluster that are missing in the inventory, or are on another host there."""
     status = live.get("status") or {}
     nodes = {node["id"]: node for node in plan["nodes"]}
     brokers = {broker["broker"]: broker for broker in status.get("brokers") or ()}
@@ -310,7 +312,7 @@ def _about_members(plan: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator
 
 
 class FilterModule:
-    """The filters of this file, in the class that Ansible looks for."""
+    """The filters of this file, in a class with the name that Ansible requires."""
 
     def filters(self) -> dict[str, Any]:
         return {"verdict": verdict, "looks_of": looks_of}

@@ -1,4 +1,4 @@
-"""Questions to a cluster, by the command `odradek` on the host, and sentences made of the answers."""
+"""Runs the command `odradek` on a host to get facts of a cluster, and formats lists for sentences."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ASK_SECONDS = 10
 _PATIENCE_SECONDS = 2.0
 _ASKED_ALONE_MAX = 3
 _ANSWERED: dict[str, str] = {}
-"""The addresses that answered last, by the list that they are of. A module that waits asks again and again."""
+"""The address that answered last, by the list of addresses that contains it. A module that waits asks many times."""
 
 
 def ask(odradek: str, bootstrap: str, *words: str) -> tuple[dict | None, str]:
-    """Run `odradek WORDS --json`; return the document, or None and the last line of its error.
+    """Run `odradek WORDS --json`. Return (the JSON object, ""), or (None, the last line of the error).
 
-    A broker that hangs takes a connection and never answers. So after a short silence some brokers are also asked one
-    by one, side by side, and the first answer counts.
+    A broker that hangs accepts a connection, but never answers. So after a short silence, some brokers are asked in
+    parallel, each by a separate command, and the first answer is used.
     """
     alone = bootstrap.split(",")[:_ASKED_ALONE_MAX] if "," in bootstrap else []
     turns = list(dict.fromkeys((_ANSWERED.get(bootstrap, bootstrap), bootstrap, *alone)))
@@ -48,7 +48,9 @@ def ask(odradek: str, bootstrap: str, *words: str) -> tuple[dict | None, str]:
 def _begin(
     odradek: str, address: str, words: tuple[str, ...], running: list[subprocess.Popen], answers: queue.Queue
 ) -> None:
-    """Start a question to one address, or to a list of them; its answer goes to the queue."""
+    """Start the command with one address or a list of addresses, and add it to `running`. Its answer is put into the
+    queue.
+    """
     command = [odradek, *words, "--json", "--timeout", str(_ASK_SECONDS), "--bootstrap-server", address]
     try:
         process = subprocess.Popen(
@@ -73,6 +75,6 @@ def _begin(
 
 
 def some(names: list, most: int = 5) -> str:
-    """Write the first names, and how many more there are."""
+    """Return the first `most` names, and how many more there are."""
     text = ", ".join(map(str, names[:most]))
     return f"{text} and {len(names) - most} more" if len(names) > most else text

@@ -1,4 +1,4 @@
-"""A cluster, asked and changed by its command C(odradek) on a host; and words for mistakes in an inventory."""
+"""Access to a cluster by the command C(odradek) on a host, and sentences about mistakes in an inventory."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ ARGUMENTS = {
     "bootstrap": {"type": "str", "required": True},
     "odradek": {"type": "path", "default": "/opt/odradek/current/bin/odradek"},
 }
-"""Arguments of each module that asks a cluster."""
+"""The arguments that all modules for a cluster have."""
 
 
 class Refused(Exception):
-    """A command failed; the message is its last line."""
+    """Raised if a command fails; the message is the last line of its output."""
 
 
 class Cluster:
-    """The cluster, by its command line. C(done) is what was changed, or would be in check mode, in words."""
+    """A cluster, accessed by the command line. C(done) has sentences about changes that were made, or would be made
+    in check mode.
+    """
 
     def __init__(self, module: Any) -> None:
         self._module = module
         self.done: list[str] = []
 
     def try_to(self, *words: str, stdin: str | None = None) -> str:
-        """Run a command. Raises `Refused`."""
+        """Run a command and return its output. Raises `Refused`."""
         params = self._module.params
         command = [params["odradek"], *words, "--bootstrap-server", params["bootstrap"]]
         status, out, err = self._module.run_command(command, data=stdin)
@@ -37,7 +39,7 @@ class Cluster:
         return str(out)
 
     def ask(self, *words: str, stdin: str | None = None) -> str:
-        """Run a command; the module fails with its last line."""
+        """Run a command and return its output. If it fails, the module fails with the command's last line."""
         try:
             return self.try_to(*words, stdin=stdin)
         except Refused as error:
@@ -45,18 +47,18 @@ class Cluster:
             raise
 
     def ask_json(self, *words: str) -> Any:
-        """Run a command, and parse what it prints."""
+        """Run a command with --json, and return the parsed output."""
         return json.loads(self.ask(*words, "--json"))
 
     def change(self, told: str, *words: str, stdin: str | None = None) -> None:
-        """Run a command that changes the cluster, and record the change in words; in check mode only record it."""
+        """Run a command that changes the cluster, and add `told` to C(done). In check mode, only do the latter."""
         if not self._module.check_mode:
             self.ask(*words, stdin=stdin)
         self.done.append(told)
 
 
 def unknown_keys(of: str, entry: dict, known: Iterable[str]) -> list[str]:
-    """Return a sentence for each key of an entry that does not exist, with the nearest key that exists."""
+    """Return a sentence for each unknown key of an entry, with the most similar known key."""
     known = sorted(known)
     found = []
     for key in sorted(map(str, set(entry) - set(known))):

@@ -1,10 +1,11 @@
-"""The losses of a cluster while its nodes restart, and afterwards: decisions on the answers of `odradek`.
+"""Computes what becomes unavailable while nodes of a cluster restart, and the losses that remain afterwards, from
+answers of `odradek`.
 
 `status` is the document of `odradek cluster status --json`, `partitions` that of `odradek partition list --json`.
 
-Three kinds of partitions matter when nodes stop. Some lose nothing: enough other replicas are in sync. Some lose what
-every order of restarts takes from them, since they have one replica, or just `min.insync.replicas` of them. The rest
-would lose something only because other replicas are out of sync or moving: for those a restart waits.
+When nodes stop, there are three kinds of partitions. Some stay available, because enough other replicas are in sync.
+Some become unavailable in any order of restarts, because they have one replica, or only `min.insync.replicas`. The
+others become unavailable only because other replicas are out of sync or moving: a restart waits for those.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ _TEXTS = {
 
 
 def name_of(partition: dict) -> str:
-    """Return the name of a partition as `odradek cluster status` writes it."""
+    """Return the name of a partition in the form of `odradek cluster status`."""
     return f"{partition['topic']}-{partition['partition']}"
 
 
 def absent_brokers(status: dict) -> set[int]:
-    """Return the brokers that are offline, and those of silent voters: their sessions end in a moment."""
+    """Return the ids of brokers that are offline, or are silent voters, whose sessions will end soon."""
     found = {broker["broker"] for broker in status["brokers"] if not broker["online"]}
     return found | set((status["quorum"] or {}).get("silent_voters", []))
 
 
 def losses(partition: dict, stopping: set[int], absent: set[int]) -> tuple[frozenset, frozenset]:
-    """Return what a partition loses while brokers stop: what could be spared it, and what no order of restarts can.
+    """Return what becomes impossible on a partition while the brokers `stopping` are down, in two sets of `read` and
+    `write`.
 
-    Each is a set of `read` and `write`.
+    Waiting avoids those in the first set. Those in the second set are lost in any order of restarts.
     """
     adding, removing = set(partition["adding"]), set(partition["removing"])
     replicas = set(partition["replicas"])
@@ -57,8 +59,8 @@ def losses(partition: dict, stopping: set[int], absent: set[int]) -> tuple[froze
 
 
 def quorum_losses(status: dict, stopping: set[int]) -> tuple[str | None, str | None]:
-    """Return two sentences about the quorum, each perhaps None: the loss that waiting could avoid, and the loss
-    that nothing can avoid.
+    """Return two sentences, each None if untrue: the quorum would lose its majority, but waiting avoids this; and it
+    loses its majority in any case.
     """
     quorum = status["quorum"]
     if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:
@@ -75,9 +77,9 @@ def quorum_losses(status: dict, stopping: set[int]) -> tuple[str | None, str | N
 
 
 def look_ahead(status: dict, partitions: list, stopping: list) -> dict:
-    """Say what the cluster loses while these nodes stop.
+    """Return sentences about what becomes unavailable while these nodes are down, by partition name or `quorum`.
 
-    `refused` and `unspared` have sentences by name of the partition, or by `quorum`.
+    `refused` has losses that waiting avoids, `unspared` losses that nothing avoids.
     """
     nodes = set(stopping)
     absent = absent_brokers(status) - nodes
@@ -100,12 +102,14 @@ def look_ahead(status: dict, partitions: list, stopping: list) -> dict:
 
 
 def accepted_by(name: str, words: list) -> bool:
-    """True if an operator's words accept the loss of a partition: they name it, its topic, or everything."""
+    """True if an operator accepts the loss of a partition: `words` has its name, its topic, or the word for
+    everything.
+    """
     return ALL in words or name in words or (name != QUORUM and name.rpartition("-")[0] in words)
 
 
 def summary(found: dict, most: int = 3) -> list:
-    """Write one text for each kind of loss: how many partitions, and the first of them."""
+    """Return a text for each kind of loss, with the number of partitions and the first `most` of them."""
     texts = [found[QUORUM]] if QUORUM in found else []
     kinds: dict[str, list[str]] = {}
     for name, text in found.items():
@@ -118,7 +122,9 @@ def summary(found: dict, most: int = 3) -> list:
 
 
 def lacking_before(status: dict, partitions: list, nodes: list) -> dict:
-    """Note what the cluster lacks for reasons other than these nodes, before they are started or restarted."""
+    """Return the cluster's deficits before these nodes restart, such as offline brokers, for reasons other than these
+    nodes.
+    """
     step = set(nodes)
     quorum = status["quorum"] or {}
     down = sorted(broker["broker"] for broker in status["brokers"] if not broker["online"])
@@ -145,7 +151,9 @@ def lacking_before(status: dict, partitions: list, nodes: list) -> dict:
 
 
 def is_lost(partition: dict) -> bool:
-    """True if records were lost with their only replica: a leader comes once an operator chooses one."""
+    """True if records were lost with their only replica: the partition stays without a leader until an operator
+    elects one.
+    """
     found = partition.get("leaderless")
     return (
         partition["leader"] is None
@@ -156,7 +164,7 @@ def is_lost(partition: dict) -> bool:
 
 
 def lacking_since(status: dict, partitions: list, before: dict) -> tuple[list, int]:
-    """Return what the cluster lacks now and did not lack before, in sentences, and how many things that are."""
+    """Return sentences about the cluster's deficits that did not exist in `before`, and their number."""
     found, count = [], 0
     quorum = status["quorum"]
     if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:

@@ -1,4 +1,4 @@
-"""The manifest of a release: the digest that names its contents, and the checks of an archive against it.
+"""The manifest of a release: the digest of its contents, and the verification of an archive by it.
 
 `deploy/build_release.py` writes manifests, and computes the digest in the same way.
 """
@@ -14,28 +14,30 @@ import tempfile
 
 MANIFEST, SIGNATURE = "MANIFEST.json", "MANIFEST.json.sig"
 NAMESPACE = "odradek-release"
-"""The purpose of signatures, by which C(ssh-keygen) keeps those of releases apart from all others."""
+"""The namespace of signatures of releases, by which C(ssh-keygen) distinguishes them from other signatures."""
 _CONTENTS = ("name", "python", "platform", "requirement", "pip", "wheels")
 _SIGNER = "release"
 
 
 class BadRelease(Exception):
-    """An archive is not what its manifest or its signature says; the message is a sentence for the operator."""
+    """Raised if an archive does not match its manifest or signature. The message is a sentence for the operator."""
 
 
 def contents_digest(manifest: dict) -> str:
-    """Return the digest of what a release contains. Its commit is left out: equal contents are one release."""
+    """Return the digest of a release's contents. The commit is not part of it: releases with equal contents are the
+    same.
+    """
     contents = {key: manifest.get(key) for key in _CONTENTS}
     return hashlib.sha256(json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def identity_of(manifest: dict) -> dict:
-    """Return the digest of a release, and the commit that its contents come from."""
+    """Return the digest of a release, and the commit from which it was built."""
     return {"digest": contents_digest(manifest), "commit": str(manifest.get("commit") or "unknown")}
 
 
 def read_archive(archive: str) -> tuple[bytes, bytes | None]:
-    """Verify an archive by its manifest; return the manifest and its signature. Raises `BadRelease`."""
+    """Verify an archive by its manifest. Return the manifest and its signature (None: unsigned). Raises `BadRelease`."""
     try:
         with tarfile.open(archive) as tar:
             return _verified(tar)
@@ -74,7 +76,7 @@ def _verified(tar: tarfile.TarFile) -> tuple[bytes, bytes | None]:
 def verify_signature(manifest: bytes, signature: bytes | None, signers: list) -> None:
     """Verify that one of the signers has signed the manifest. Raises `BadRelease`.
 
-    The manifest has the digests of all wheels, so its signature is one of the whole release.
+    The manifest has the digests of all wheels, so its signature covers the whole release.
     """
     name = json.loads(manifest).get("name")
     if signature is None:

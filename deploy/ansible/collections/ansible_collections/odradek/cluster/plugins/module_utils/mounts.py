@@ -1,5 +1,5 @@
-"""Mount points, and whether their disks answer. The first comes from the kernel's table of mounts, because a
-dead disk does not answer.
+"""Checks whether a path is a mount point, and whether its disk works. Mounts are read from the kernel's table,
+because a dead disk does not answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def is_mounted(path: str, table: str = TABLE) -> bool:
-    """True if a file system is mounted at this path, dead or alive (os.path.ismount says no of a dead one)."""
+    """True if a file system is mounted at this path, even if its disk is dead. (os.path.ismount returns false then.)"""
     with open(table, encoding="utf-8", errors="surrogateescape") as lines:
         points = [line.split()[4] for line in lines]
     wanted = os.path.abspath(path)
@@ -20,9 +20,9 @@ def is_mounted(path: str, table: str = TABLE) -> bool:
 
 
 def trouble_of(path: str, file: str) -> str | None:
-    """Return the error with which the disk at this mount point answers, None if it is sound.
+    """Return the error of the disk at this mount point; None if the disk works.
 
-    A file that is there is opened, since a file system may know names and sizes after the death of its disk.
+    If `file` exists, it is read, because a file system may still know names and sizes when its disk is dead.
     """
     try:
         os.listdir(path)

@@ -1,7 +1,7 @@
-"""The variables of the collection: names, types, ranges, and what each is for.
+"""A table of the collection's variables: name, type, range and purpose of each. PURE.
 
-Inventories are judged by this table (`plugins/filter/judgement.py`). The roles' argument specs and READMEs are written
-from it: `python -m deploy.role_pages`. PURE.
+Inventories are checked against it (`plugins/filter/judgement.py`). `python -m deploy.role_pages` writes the roles'
+argument specs and READMEs from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Variable(NamedTuple):
     type: str
     text: str
     default: object = None
-    """The value that holds where it is not set; None where the text says it."""
+    """The value of an unset variable; None if `text` describes it."""
     required: bool = False
     low: int | None = None
     high: int | None = None
@@ -27,7 +27,7 @@ class Variable(NamedTuple):
     elements: str | None = None
     options: tuple[Variable, ...] = ()
     pattern: str | None = None
-    """The expression that a text must match as a whole; `like` shows an example."""
+    """The regular expression that the whole text must match. `like` has an example."""
     like: str = ""
 
 
@@ -43,28 +43,38 @@ ROLES = ("broker,controller", "broker", "controller")
 STAGES = ("plaintext", "beside", "within", "only")
 _RATE = r"[0-9]+(\.[0-9]+)?[kKmMgGtT]?i?[bB]?"
 _SYSTEMD_BYTES = r"infinity|[0-9]+(\.[0-9]+)?[KMGTPE]?|[0-9]+(\.[0-9]+)?%"
-_STATE = Variable("state", "str", "Whether it is there.", "present", choices=("present", "absent"))
+_STATE = Variable("state", "str", "Whether it shall exist.", "present", choices=("present", "absent"))
 
 OF_ALL = (
     Variable("odradek_cluster_id", "str", "Id of the cluster, any text; it never changes.", required=True),
-    Variable("odradek_release", "str", "Version of the release, as in the name of its tar.", required=True),
+    Variable(
+        "odradek_release", "str", "Version of the release, as in the name of its tar archive.", required=True
+    ),
     Variable("odradek_releases", "path", "Directory of the releases on the control machine."),
     Variable("odradek_settings", "dict", "Properties of all nodes, by Kafka's names."),
     Variable(
         "odradek_settings_unknown",
         "list",
-        "Keys of settings that the release does not know and that are meant to be there.",
+        "Unknown keys in settings that are accepted without a complaint.",
         elements="str",
     ),
     Variable(
         "odradek_variables_unknown",
         "list",
-        "Variables of your own whose names look like misspelled ones of the collection.",
+        "Your own variables that look like misspelled variables of the collection and are accepted.",
         elements="str",
     ),
-    Variable("odradek_security", "str", "How far the cluster is secured.", "plaintext", choices=STAGES),
+    Variable(
+        "odradek_security",
+        "str",
+        "The stage of security, from plaintext for all to TLS and logins for all.",
+        "plaintext",
+        choices=STAGES,
+    ),
     Variable("odradek_secrets", "path", "Directory of keys and passwords on the control machine."),
-    Variable("odradek_certificates", "path", "Directory of certificates of your own."),
+    Variable(
+        "odradek_certificates", "path", "Directory of your own certificates, used in place of generated ones."
+    ),
     Variable("odradek_super_users", "list", "Principals that may do everything.", elements="str"),
     Variable(
         "odradek_release_signers",
@@ -73,17 +83,27 @@ OF_ALL = (
         elements="str",
     ),
     Variable("odradek_backups", "path", "Directory of backups on the control machine."),
-    Variable("odradek_backup_keep", "int", "How many backups are kept; 0 is no timer.", low=0),
-    Variable("odradek_backup_calendar", "str", "When hosts make backups, in systemd's words.", "daily"),
-    Variable("odradek_backup_recipient", "path", "Certificate to whose key backups are encrypted."),
-    Variable("odradek_topics", "list", "Topics; the module topics judges each entry.", elements="dict"),
     Variable(
-        "odradek_quotas", "list", "Quotas of clients; the module quotas judges each entry.", elements="dict"
+        "odradek_backup_keep",
+        "int",
+        "How many backups are kept; 0 means that no backups are made by a timer.",
+        low=0,
+    ),
+    Variable(
+        "odradek_backup_calendar",
+        "str",
+        "When hosts make backups, as a calendar expression of systemd.",
+        "daily",
+    ),
+    Variable("odradek_backup_recipient", "path", "Certificate whose public key encrypts backups."),
+    Variable("odradek_topics", "list", "Topics; the module topics checks each entry.", elements="dict"),
+    Variable(
+        "odradek_quotas", "list", "Quotas of clients; the module quotas checks each entry.", elements="dict"
     ),
     Variable(
         "odradek_find_prefixes",
         "list",
-        "Kernel names of disks that are found.",
+        "Prefixes of the kernel names of disks that find_disks and discover look at.",
         ["sd", "nvme", "vd"],
         elements="str",
     ),
@@ -94,7 +114,7 @@ OF_ALL = (
         elements="dict",
         options=(
             Variable("name", "str", "The user.", required=True),
-            Variable("password", "str", "Its password; one is made where there is none."),
+            Variable("password", "str", "The password; a random one is made if it is missing."),
             _STATE,
         ),
     ),
@@ -110,14 +130,14 @@ OF_ALL = (
             Variable("group", "str", "A group."),
             Variable("transactional_id", "str", "A transactional id."),
             Variable("cluster", "bool", "The cluster itself."),
-            Variable("prefixed", "bool", "Whether the name is the beginning of names.", False),
-            Variable("host", "str", "The host that it is allowed from.", "*"),
-            Variable("deny", "bool", "Whether it is forbidden.", False),
+            Variable("prefixed", "bool", "Whether the name is a prefix of names.", False),
+            Variable("host", "str", "The address of clients that the rule holds for.", "*"),
+            Variable("deny", "bool", "Whether the rule denies the operation.", False),
             _STATE,
         ),
     ),
 )
-"""Variables of the whole cluster."""
+"""Variables that apply to the whole cluster."""
 
 OF_A_HOST = (
     _node_id("odradek_node_id", "Id of the host's node; never used again for another."),
@@ -131,7 +151,7 @@ OF_A_HOST = (
             Variable(
                 "name",
                 "str",
-                "Short name; its mount point is called so.",
+                "Short name of the disk, and name of its mount point.",
                 required=True,
                 pattern=r"[a-z0-9]{1,8}",
                 like="one to eight small letters and digits",
@@ -139,14 +159,14 @@ OF_A_HOST = (
             Variable(
                 "device",
                 "path",
-                "Path of the disk, best one of /dev/disk/by-id.",
+                "Path of the disk, preferably in /dev/disk/by-id.",
                 required=True,
                 pattern=r"/.+",
                 like="a path that begins with a slash",
             ),
         ),
     ),
-    Variable("odradek_rack", "str", "Replicas of a partition go to different racks."),
+    Variable("odradek_rack", "str", "The rack of the host; replicas of a partition go to different racks."),
     Variable("odradek_address", "str", "Where clients and nodes reach the host (default: ansible_host)."),
     Variable("odradek_host_settings", "dict", "Properties of the host's nodes."),
     Variable("odradek_roles", "str", "Roles of its nodes.", ROLES[0], choices=ROLES),
@@ -160,7 +180,7 @@ OF_A_HOST = (
             Variable("disks", "list", "Names of its disks (default: all of the host).", elements="str"),
             Variable("voter", "bool", "Whether it votes."),
             Variable("roles", "str", "Its roles.", choices=ROLES),
-            Variable("cpus", "str", "Processors that it is bound to."),
+            Variable("cpus", "str", "Processors that the node is bound to."),
             Variable("settings", "dict", "Its own properties."),
             _port("client_port", "Port of its clients."),
             _port("controller_port", "Port of its controller."),
@@ -170,24 +190,31 @@ OF_A_HOST = (
     _port("odradek_client_port", "Port of clients.", 9092),
     _port("odradek_controller_port", "Port of controllers.", 9093),
     _port("odradek_metrics_port", "Port of the metrics page.", 9094),
-    _port("odradek_secured_port", "Port of clients that come by SASL_SSL.", 9095),
-    _port("odradek_brokers_port", "Port of brokers among themselves, by certificate.", 9096),
-    _port("odradek_controller_ssl_port", "Port of controllers, by certificate.", 9097),
-    Variable("odradek_more_names", "list", "More names in the host's certificate.", elements="str"),
+    _port("odradek_secured_port", "Port of clients that log in by SASL_SSL.", 9095),
+    _port("odradek_brokers_port", "Port at which brokers reach each other, with certificates.", 9096),
+    _port("odradek_controller_ssl_port", "Port of controllers, with certificates.", 9097),
+    Variable("odradek_more_names", "list", "Additional names in the host's certificate.", elements="str"),
 )
-"""Variables of a host."""
+"""Variables that apply to one host."""
 
 OF_A_RUN = (
     Variable("odradek_host", "str", "The one host that a playbook is for."),
     Variable("odradek_disk", "str", "The one disk that a playbook is for."),
     Variable("odradek_to", "str", "The release that rollback goes to."),
     Variable("odradek_topics_loss", "str", "Topics that may lose records or replicas in this run."),
-    Variable("odradek_accept", "str", "What restarts may take from partitions in this run."),
     Variable(
-        "odradek_strict", "bool", "Whether partitions that no order can spare refuse a roll-out.", False
+        "odradek_accept",
+        "str",
+        "What may become unavailable during restarts in this run: topics, partitions, quorum, all.",
+    ),
+    Variable(
+        "odradek_strict",
+        "bool",
+        "Whether a roll-out is refused if some partition becomes unavailable in every order of restarts.",
+        False,
     ),
     Variable("odradek_pause", "bool", "Whether a roll-out pauses before each further host.", False),
-    Variable("odradek_by_rack", "bool", "Whether a roll-out takes a rack at a time.", False),
+    Variable("odradek_by_rack", "bool", "Whether a roll-out restarts all hosts of a rack together.", False),
     Variable("odradek_wipe", "str", "Serial numbers of used disks that are emptied in this run."),
     Variable("odradek_accept_loss", "str", "Topics whose records may be lost with a host that is removed."),
     Variable(
@@ -196,20 +223,33 @@ OF_A_RUN = (
         "Whether replicas may share a rack once a host is removed.",
         False,
     ),
-    Variable("odradek_execute", "bool", "Whether recover carries its plan out.", False),
-    Variable("odradek_lost", "str", "Voters whose metadata are lost, NODE:DIRECTORY with commas."),
+    Variable(
+        "odradek_execute",
+        "bool",
+        "Whether recover carries out its plan; otherwise it only prints the plan.",
+        False,
+    ),
+    Variable(
+        "odradek_lost", "str", "Voters whose metadata directories are lost, as NODE:DIRECTORY,NODE:DIRECTORY."
+    ),
     Variable("odradek_absent", "str", "Ids of nodes that recover cannot read, and that may come back."),
     Variable("odradek_gone", "str", "Ids of nodes that never come back."),
-    Variable("odradek_topic_ids", "str", "Topics that count where disks have several of a name, NAME=ID."),
+    Variable(
+        "odradek_topic_ids", "str", "Topics to keep if disks hold several topics of one name, as NAME=ID."
+    ),
     Variable("odradek_backup", "path", "Backup of the metadata log for recover and restore."),
-    Variable("odradek_even_if_older", "bool", "Whether that backup counts beside better copies.", False),
-    Variable("odradek_rebuild", "bool", "Whether recover begins without any copy of the log.", False),
-    Variable("odradek_confirm", "str", "The cluster's id, in proof that remove is meant."),
+    Variable(
+        "odradek_even_if_older", "bool", "Whether the backup is used even if a node has a newer copy.", False
+    ),
+    Variable(
+        "odradek_rebuild", "bool", "Whether recover rebuilds the metadata log without any copy of it.", False
+    ),
+    Variable("odradek_confirm", "str", "The cluster's id, as a confirmation of remove."),
     Variable("odradek_remove_data", "bool", "Whether remove empties the disks, too.", False),
     Variable(
         "odradek_passwords",
         "str",
-        "Whether users get their password anew.",
+        "Whether the passwords of existing users are set again.",
         "once",
         choices=("once", "always"),
     ),
@@ -220,20 +260,20 @@ OF_A_RUN = (
         False,
     ),
 )
-"""Variables of one run, given by -e."""
+"""Variables that apply to one run, given by -e."""
 
 OF_ROLES = {
     "host": (
         Variable("host_user", "str", "User and group that the nodes run as.", "odradek"),
-        Variable("host_uid", "int", "Number of that user on hosts that do not have it yet.", 640, low=1),
-        Variable("host_gid", "int", "Number of its group on hosts that do not have it yet.", 640, low=1),
-        Variable("host_uid", "int", "Number of a new user.", 640, low=1),
-        Variable("host_gid", "int", "Number of a new group.", 640, low=1),
+        Variable("host_uid", "int", "Numeric id of that user on hosts where it is created.", 640, low=1),
+        Variable("host_gid", "int", "Numeric id of its group on hosts where it is created.", 640, low=1),
+        Variable("host_uid", "int", "Numeric id of a new user.", 640, low=1),
+        Variable("host_gid", "int", "Numeric id of a new group.", 640, low=1),
         Variable("host_packages", "list", "Packages of Debian.", ["python3", "xfsprogs"], elements="str"),
         Variable(
             "host_systems",
             "list",
-            "Systems that a new host may have, as in /etc/os-release.",
+            "Operating systems that a new host may have, as in /etc/os-release.",
             ["debian 12"],
             elements="str",
         ),
@@ -246,12 +286,12 @@ OF_ROLES = {
             low=1,
         ),
         Variable(
-            "host_clock_synchronized", "bool", "Whether a host is refused whose clock nobody keeps.", True
+            "host_clock_synchronized", "bool", "Whether a host without a synchronized clock is refused.", True
         ),
         Variable(
             "host_journal_bytes_max",
             "str",
-            "Room for the journal.",
+            "Largest size of the journal.",
             "2G",
             pattern=_SYSTEMD_BYTES,
             like="2G",
@@ -270,18 +310,22 @@ OF_ROLES = {
         Variable(
             "node_memory_max",
             "str",
-            "Memory of a node, in systemd's words.",
+            "Largest memory of a node, in the syntax of systemd.",
             "infinity",
             pattern=_SYSTEMD_BYTES,
             like="8G, 50% or infinity",
         ),
         Variable(
-            "node_health_seconds", "int", "How long the cluster may take to be whole again.", 180, low=1
+            "node_health_seconds",
+            "int",
+            "Seconds that the cluster may take until it is whole again.",
+            180,
+            low=1,
         ),
         Variable(
             "node_copy_seconds",
             "int",
-            "How long a node may take to get records from the others.",
+            "Seconds that a node may take to copy records from other nodes.",
             86400,
             low=1,
         ),
@@ -293,30 +337,62 @@ OF_ROLES = {
             pattern=rf"|{_RATE}",
             like="50M",
         ),
-        Variable("node_accept", "list", "What a restart may take (odradek_accept).", elements="str"),
+        Variable(
+            "node_accept",
+            "list",
+            "What may become unavailable during restarts (odradek_accept).",
+            elements="str",
+        ),
         Variable("node_backup_keep", "int", "How many backups are kept (odradek_backup_keep).", low=0),
         Variable("node_backup_calendar", "str", "When backups are made (odradek_backup_calendar)."),
         Variable(
-            "node_backup_recipient", "path", "Whom backups are encrypted to (odradek_backup_recipient)."
+            "node_backup_recipient",
+            "path",
+            "Certificate whose public key encrypts backups (odradek_backup_recipient).",
         ),
         Variable(
             "node_signers", "list", "Keys that sign releases (odradek_release_signers).", elements="str"
         ),
-        Variable("node_release_settled", "bool", "Whether a release that is installed is taken as it is."),
-        Variable("node_replacing", "bool", "Whether known nodes may begin anew with empty disks.", False),
-        Variable("node_recovery", "path", "Directory of a recovery on hosts.", "/var/lib/odradek-recovery"),
-        Variable("node_recovery_here", "path", "Directory of a recovery on the control machine.", ""),
+        Variable(
+            "node_release_settled",
+            "bool",
+            "Whether an installed release is used without comparing it with the archive.",
+        ),
+        Variable(
+            "node_replacing",
+            "bool",
+            "Whether nodes that the cluster knows may start with empty disks.",
+            False,
+        ),
+        Variable(
+            "node_recovery",
+            "path",
+            "Directory for files of a recovery on hosts.",
+            "/var/lib/odradek-recovery",
+        ),
+        Variable(
+            "node_recovery_here", "path", "Directory for files of a recovery on the control machine.", ""
+        ),
         Variable("node_recovery_command", "list", "The command that recovers a quorum.", elements="str"),
         Variable("node_recovery_configs", "list", "Properties files of this host's nodes.", elements="str"),
-        Variable("node_recovery_backup", "path", "Backup as one more copy (odradek_backup)."),
-        Variable("node_recovery_rebuilds", "bool", "Whether no copy is left (odradek_rebuild)."),
-        Variable("node_recovery_words", "list", "What the operator has named as lost.", elements="str"),
+        Variable(
+            "node_recovery_backup", "path", "Backup that a recovery uses as one more copy (odradek_backup)."
+        ),
+        Variable(
+            "node_recovery_rebuilds",
+            "bool",
+            "Whether the metadata log is rebuilt without a copy (odradek_rebuild).",
+        ),
+        Variable(
+            "node_recovery_words",
+            "list",
+            "Options by which the operator names lost voters and nodes.",
+            elements="str",
+        ),
         Variable("node_releases", "path", "Directory of the releases (odradek_releases)."),
         Variable("node_backups", "path", "Directory of backups (odradek_backups)."),
         Variable("node_secrets", "path", "Directory of keys and passwords (odradek_secrets)."),
-        Variable(
-            "node_certificates", "path", "Directory of certificates of your own (odradek_certificates)."
-        ),
+        Variable("node_certificates", "path", "Directory of your own certificates (odradek_certificates)."),
         Variable("node_common_name", "str", "The name in all certificates of nodes.", "odradek-node"),
         Variable("node_certificate_days", "int", "How long certificates last.", 365, low=1, high=3650),
         Variable("node_rotating", "bool", "Whether all certificates of hosts are made anew.", False),
@@ -330,11 +406,11 @@ OF_ROLES = {
         ),
     ),
 }
-"""Variables of the roles; all may stand in an inventory."""
+"""Variables of each role; all may be set in an inventory."""
 
 
 class Entry(NamedTuple):
-    """A file of tasks that playbooks include, what it does, and the variables that it takes."""
+    """A file of tasks that playbooks include: its purpose, and the variables that it uses."""
 
     text: str
     takes: tuple[str, ...] = ()
@@ -435,7 +511,7 @@ ENTRIES: dict[str, dict[str, Entry]] = {
         "votes": Entry("Gives and takes votes, one at a time.", _GATED),
     },
 }
-"""The roles' files of tasks that take variables, by role and name."""
+"""The roles' files of tasks that use variables, by role and name."""
 
 ABOUT_ROLES = {
     "host": "Kernel, journal, clock and user of a host that runs nodes.",
@@ -445,6 +521,6 @@ ABOUT_ROLES = {
 
 
 def every_variable() -> dict[str, Variable]:
-    """Return all variables that an inventory or a run may have, by name."""
+    """Return all variables that can be set in an inventory or for a run, by name."""
     found = (*OF_ALL, *OF_A_HOST, *OF_A_RUN, *(each for role in OF_ROLES.values() for each in role))
     return {each.name: each for each in found}

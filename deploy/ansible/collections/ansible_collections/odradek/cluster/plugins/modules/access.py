@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Users and rights of a cluster as an inventory has them, by `odradek user` and `odradek acl`."""
+"""Makes the users and ACLs of a cluster match the inventory, by `odradek user` and `odradek acl`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _RESOURCES = ("topic", "group", "transactional_id", "cluster")
 
 
 def rule_problem(rule: dict) -> str | None:
-    """Return a sentence if the inventory's rule is not valid."""
+    """Return a sentence about a rule of the inventory that is invalid; None if it is valid."""
     unknown = sorted(set(rule) - {*_RESOURCES, "user", "operation", "prefixed", "host", "deny", "state"})
     if unknown:
         return f"A rule has no key {', '.join(unknown)}."
@@ -96,7 +96,7 @@ def rule_words(rule: dict) -> list[str]:
 
 
 def listed(rule: dict) -> tuple:
-    """Return the rule as `odradek acl list --json` shows it, for comparison."""
+    """Return a rule of the inventory as a tuple in the form of `shown`, for comparison."""
     kind = next(name for name in _RESOURCES if rule.get(name))
     user = str(rule["user"])
     return (
@@ -111,7 +111,7 @@ def listed(rule: dict) -> tuple:
 
 
 def shown(acl: dict) -> tuple:
-    """Convert one rule of `odradek acl list --json`."""
+    """Return a rule of `odradek acl list --json` as a tuple, for comparison."""
     names = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission")
     return tuple(acl[name] for name in names)
 

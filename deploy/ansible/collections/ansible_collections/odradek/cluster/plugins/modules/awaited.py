@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Documentation of the action plugin of this name."""
+"""Documentation of the action plugin `awaited`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The state of a host before an unfinished roll-out: its release and its files, kept until the roll-out is whole."""
+"""Keeps the state of a host from before a roll-out, its release and files, until the roll-out is complete."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _kept(directory: str, path: str) -> str:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file with its mode and owner; the target is whole at every moment."""
+    """Copy a file with its mode and owner. The target is replaced atomically."""
     new = f"{target}.new"
     shutil.copy2(source, new)
     found = os.stat(source)
@@ -95,9 +95,11 @@ def _links(root: str) -> dict[str, str | None]:
 
 
 def keep(directory: str, paths: list, root: str) -> list:
-    """Copy aside files that are not kept yet; return their paths. The list of releases comes last and makes it whole."""
+    """Copy files to the directory, unless they are kept already; return their paths. The file of releases is written
+    last: it marks the copy as complete.
+    """
     if not os.path.exists(os.path.join(directory, _RELEASES)):
-        # The run that kept these was interrupted before the first change, so they may be old.
+        # The run that copied these was interrupted before its first change, so they may be outdated.
         shutil.rmtree(directory, ignore_errors=True)
     new = [
         path
@@ -126,7 +128,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def restore(directory: str, root: str) -> list:
-    """Put back releases and files; return the paths that have changed."""
+    """Restore the kept releases and files. Return the paths that have changed."""
     releases = os.path.join(directory, _RELEASES)
     if not os.path.exists(releases):
         return []
@@ -178,14 +180,14 @@ def main() -> None:
         module.exit_json(changed=False, paths=[])
     if params["state"] == "kept":
         paths = keep(directory, params["paths"], params["root"])
-        # A copy changes nothing that runs.
+        # A copy does not change the running nodes.
         module.exit_json(changed=False, paths=paths)
     if params["state"] == "restored":
         paths = restore(directory, params["root"])
         if paths:
             module.run_command(["systemctl", "daemon-reload"], check_rc=True)
     else:
-        # The list goes first: without it nothing counts as kept.
+        # Remove the file of releases first: without it, the copy counts as incomplete.
         releases = os.path.join(directory, _RELEASES)
         if os.path.exists(releases):
             os.unlink(releases)

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""An authority on the control machine, and certificates of hosts that it has signed."""
+"""Makes a certificate authority on the control machine, and certificates of hosts that it signs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _openssl(*words: str) -> str:
 
 
 def make_authority(directory: str, common_name: str) -> None:
-    """Make the authority's key and certificate; the certificate is written last, so that it proves that both exist."""
+    """Make the authority's key and certificate. The certificate is written last, so if it exists, the key does, too."""
     with tempfile.TemporaryDirectory(dir=directory) as work:
         key, certificate = os.path.join(work, "key"), os.path.join(work, "certificate")
         _openssl(
@@ -98,7 +98,7 @@ def make_authority(directory: str, common_name: str) -> None:
 
 
 def make_certificate(directory: str, host: str, names: list, common_name: str, days: int) -> None:
-    """Make a host's key and certificate in one file, which is replaced at once."""
+    """Make a host's key and certificate in one file, which is replaced atomically."""
     authority = os.path.join(directory, "authority.pem")
     with tempfile.TemporaryDirectory(dir=directory) as work:
         key, request, certificate = (os.path.join(work, name) for name in ("key", "request", "certificate"))
@@ -127,7 +127,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def what_is_wrong(directory: str, host: str, names: list, renew_days: int) -> str | None:
-    """Return why a host needs another certificate; None if it does not."""
+    """Return the reason why a host needs a new certificate; None if it does not."""
     path = os.path.join(directory, f"{host}.pem")
     if not os.path.exists(path):
         return "it has none"

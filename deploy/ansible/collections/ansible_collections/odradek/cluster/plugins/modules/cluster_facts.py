@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The answers of a cluster that serves: its id, its members, and the log directories of its brokers."""
+"""Collects facts of a running cluster: its id, its members, and the log directories of its brokers."""
 
 from __future__ import annotations
 

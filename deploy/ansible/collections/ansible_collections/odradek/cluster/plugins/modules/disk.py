@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Disks for log directories: XFS on an empty one; any other stays as it is."""
+"""Prepares disks for log directories: formats an empty disk with XFS, and never changes any other disk."""
 
 from __future__ import annotations
 
@@ -131,12 +131,12 @@ _SAMPLE_BYTES = 64 << 10
 
 
 def label_of(name: str) -> str:
-    """Return the label of a disk's file system: at most 12 bytes in XFS."""
+    """Return the label for a disk's file system, of at most 12 bytes (XFS)."""
     return f"{_LABEL}{name}"[:_LABEL_BYTES_MAX]
 
 
 def _probe(device: str) -> dict[str, str]:
-    """Read the device's signatures by blkid, past its cache; empty for a device without one."""
+    """Read a device's signatures by blkid, without its cache; empty for a device without signatures."""
     done = subprocess.run(
         ["blkid", "--probe", "--output", "export", device], capture_output=True, text=True, check=False
     )
@@ -149,7 +149,7 @@ def _size(device: str) -> int:
 
 
 def _read_trouble(device: str) -> str | None:
-    """Return the error of a device that cannot be read; None for a sound one."""
+    """Return the error of a device that cannot be read; None if it can be read."""
     try:
         with open(device, "rb", buffering=0) as file:
             file.read(_SAMPLE_BYTES)
@@ -159,7 +159,7 @@ def _read_trouble(device: str) -> str | None:
 
 
 def _holds_data(device: str, size: int) -> bool:
-    """True if a sampled byte differs from zero: junk without a signature is data, too."""
+    """True if a sampled byte differs from zero: a disk may have data without a known signature."""
     with open(device, "rb") as file:
         places = [(0, _EDGE_BYTES), (max(0, size - _EDGE_BYTES), _EDGE_BYTES)]
         places += [(size * index // _SAMPLES, _SAMPLE_BYTES) for index in range(1, _SAMPLES)]
@@ -171,7 +171,7 @@ def _holds_data(device: str, size: int) -> bool:
 
 
 def _children(device: str) -> list[str]:
-    """Return the partitions of a disk: the kernel knows them even where the table is gone."""
+    """Return the partitions of a disk that the kernel knows, even if the partition table was removed."""
     name = os.path.basename(os.path.realpath(device))
     directory = f"/sys/class/block/{name}"
     if not os.path.isdir(directory):
@@ -180,7 +180,9 @@ def _children(device: str) -> list[str]:
 
 
 def serial_of(device: str, system: str = "/sys") -> str:
-    """Return the serial number of a whole disk; for a loop device the path of its backing file. Empty if there is none."""
+    """Return the serial number of a whole disk; for a loop device the path of its backing file. Empty if there is
+    none.
+    """
     block = f"{system}/class/block/{os.path.basename(os.path.realpath(device))}"
     for path in ("device/serial", "serial", "loop/backing_file"):
         if found := _line(f"{block}/{path}"):
@@ -195,13 +197,13 @@ def serial_of(device: str, system: str = "/sys") -> str:
 
 
 def _named(device: str) -> str:
-    """Name a device with its serial number, as C(wipe) takes it."""
+    """Return a device with its serial number, in the form of the option C(wipe)."""
     serial = serial_of(device)
     return f"{device} (serial {serial})" if serial else f"{device} (without a serial number)"
 
 
 def in_use(device: str) -> str | None:
-    """Return the use of a disk, or of a partition of it, that forbids to wipe it; None if there is none."""
+    """Return the use of a disk or its partitions that forbids to wipe it; None if there is none."""
     block = f"/sys/class/block/{os.path.basename(os.path.realpath(device))}"
     numbers = {_line(f"{block}/dev")} | {_line(f"{block}/{child}/dev") for child in _children(device)}
     for line in _line("/proc/self/mountinfo").splitlines():
@@ -224,7 +226,7 @@ def in_use(device: str) -> str | None:
 
 
 def clusters_in(root: str) -> list[str]:
-    """Return the ids of the clusters whose log directories lie below a directory."""
+    """Return the ids of the clusters whose log directories are below this directory."""
     found = set()
     for path in sorted(glob.glob(f"{glob.escape(root)}/*/meta.properties")):
         for line in _line(path).splitlines():
@@ -235,7 +237,7 @@ def clusters_in(root: str) -> list[str]:
 
 
 def _clusters_on(device: str) -> list[str] | None:
-    """Return the ids of the clusters that a file system of ours belongs to; None if it cannot be read."""
+    """Return the ids of the clusters whose data is on a file system of ours; None if it cannot be mounted."""
     with tempfile.TemporaryDirectory() as place:
         words = ["mount", "-t", "xfs", "-o", "ro,norecovery,nouuid", device, place]
         if subprocess.run(words, capture_output=True, check=False).returncode:
@@ -247,7 +249,7 @@ def _clusters_on(device: str) -> list[str] | None:
 
 
 def _unwipeable(device: str, cluster_id: str) -> str | None:
-    """Return the reason why a disk is not wiped, whatever the operator says; None if it may be."""
+    """Return the reason why a disk must never be wiped, even if the operator requests it; None if it may be wiped."""
     use = in_use(device)
     if use is not None:
         return use
@@ -255,9 +257,7 @@ def _unwipeable(device: str, cluster_id: str) -> str | None:
     if found.get("TYPE") == "xfs" and found.get("LABEL", "").startswith(_LABEL):
         clusters = _clusters_on(device)
         if clusters is None:
-            return (
-                "has a file system of Odradek that cannot be read: see what it is, then use wipefs yourself"
-            )
+            return "has a file system of Odradek that cannot be read: examine it, then wipe it yourself with wipefs"
         if cluster_id in clusters:
             return "has log directories of this cluster: odradek.cluster.remove with odradek_remove_data empties those"
     return None
@@ -266,7 +266,9 @@ def _unwipeable(device: str, cluster_id: str) -> str | None:
 def _judged(
     disk: dict, bytes_min: int, wipe: Collection[str] = (), cluster_id: str = ""
 ) -> tuple[str | None, str | None]:
-    """Judge a disk: return the UUID of an own disk, or the problem; neither for an empty disk, or one to be wiped."""
+    """Check a disk. Return (UUID, None) for a disk of ours, (None, problem) for an unusable one, and (None, None) for
+    an empty one or one to be wiped.
+    """
     name, device = disk["name"], disk["device"]
     if not stat.S_ISBLK(os.stat(device).st_mode):
         return None, f"disk {name}: {device} is no block device"
@@ -310,7 +312,7 @@ def _wipe_hint(device: str) -> str:
 
 
 def _wipe(module: AnsibleModule, device: str) -> None:
-    """Take all signatures from a disk and its partitions, and have the kernel forget these."""
+    """Remove all signatures from a disk and its partitions, and have the kernel read the partition table again."""
     for child in _children(device):
         module.run_command(["wipefs", "--all", "--force", "--quiet", f"/dev/{child}"], check_rc=True)
     module.run_command(["wipefs", "--all", "--force", "--quiet", device], check_rc=True)
@@ -328,8 +330,8 @@ def _is_mounted(root: str, name: str) -> bool:
 def _candidates(
     prefixes: list[str], bytes_min: int, wipe: Collection[str] = (), cluster_id: str = ""
 ) -> tuple[list[dict], dict[str, list[str]], list[str]]:
-    """List empty disks, own ones by name, and why all others are refused, by device names that are stable across
-    ports.
+    """Return empty disks, disks of ours by name, and the reasons against all other disks. Device names are stable
+    across ports.
     """
     stable: dict[str, str] = {}
     if os.path.isdir("/dev/disk/by-id"):
@@ -350,7 +352,7 @@ def _candidates(
         if trouble is None and os.listdir(f"{facts}/holders"):
             trouble = f"disk {name}: {device} is part of something else"
         if trouble is None and _line(f"{facts}/removable") == "1":
-            trouble = f"disk {name}: {device} can be taken out by anybody (removable)"
+            trouble = f"disk {name}: {device} is removable"
         if trouble is not None:
             refused.append(trouble)
             continue
@@ -367,7 +369,7 @@ def _candidates(
 
 
 def _line(path: str) -> str:
-    """Read the content of a small file; empty if there is none."""
+    """Read the content of a small file; return "" if it does not exist."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read().strip()
@@ -376,7 +378,7 @@ def _line(path: str) -> str:
 
 
 def _expected(root: str, units: str = _UNITS) -> dict[str, str]:
-    """Return the disks assigned to this host before, by their mount units: device by name."""
+    """Return the disks that were assigned to this host before, as device by name, from their mount units."""
     begin = f"{root.strip('/').replace('/', '-')}-"
     names = [each for each in os.listdir(units) if each.startswith(begin) and each.endswith(".mount")]
     found = {}
@@ -388,8 +390,8 @@ def _expected(root: str, units: str = _UNITS) -> dict[str, str]:
 
 
 def assigned(ours: dict[str, str], expected: dict[str, str], empty: list[str]) -> list[dict]:
-    """Return name and device of each disk: own ones under their names, an empty one for each missing one, then
-    further ones.
+    """Return name and device of each disk: disks of ours keep their names, empty disks replace missing ones, further
+    ones get new names.
     """
     devices = dict(ours)
     gone = [name for name in sorted(expected) if name not in devices]
@@ -410,7 +412,7 @@ def assigned(ours: dict[str, str], expected: dict[str, str], empty: list[str]) -
 
 
 def _discover(module: AnsibleModule) -> None:
-    """End the module with the disks of this host."""
+    """End the module with the disks found on this host as its result."""
     params = module.params
     empty, ours, refused = _candidates(
         params["find_prefixes"], params["bytes_min"], params["wipe"], params["cluster_id"]
@@ -465,8 +467,8 @@ def main() -> None:
     if module.params["discover"]:
         _discover(module)
     disks = module.params["disks"]
-    # A serving host goes on without a dead disk: its node reports the disk, and the playbook replace_disk
-    # removes it.
+    # A running host continues without a dead disk. Its node reports the disk, and the playbook replace_disk replaces
+    # it.
     missing = [
         disk
         for disk in disks

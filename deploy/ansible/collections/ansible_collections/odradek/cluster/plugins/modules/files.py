@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Several small configuration files in one step: a host is asked once, not once for each file."""
+"""Writes several small configuration files in one module call, instead of one call for each file."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _SECRET_KEY = re.compile(
 )
 _SECRET_VALUE = re.compile(r"LoginModule|PRIVATE KEY|password|secret|\buser_", re.IGNORECASE)
 _PLACE = re.compile(r"\.(?:location|url|file|type|class|ms)$")
-"""Keys with these ends have places, kinds and times as values, which are no secrets."""
+"""Matches the ends of keys whose values are paths, types or times. Such values are not secret."""
 _URL_SECRET = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 _SEPARATOR = re.compile(r"[=: \t\f]")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
@@ -92,17 +92,16 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r|\Z)")
 
 
 def masked(content: str) -> str:
-    """Hide the values of secret keys in the content.
+    """Hide the values of secret keys in a properties file's content.
 
-    Lines count as Java counts them. A value may continue after a backslash, and follow C(=), C(:) or blanks; a key
-    may have escapes. A comment that mentions a secret is hidden as a whole, for it may be a line that was commented
-    out.
+    Lines are parsed as in Java: a value follows C(=), C(:) or blanks, and continues after a backslash; a key may have
+    escapes. A comment that mentions a secret is hidden completely, because it may be a disabled line.
     """
     return "".join(_shown(raw) for raw in _logical_lines(content))
 
 
 def _logical_lines(content: str) -> list[str]:
-    """Split into lines with their ends; lines continued by a backslash are one."""
+    """Split the content into lines with their line ends. Lines that continue after a backslash are joined."""
     found: list[str] = []
     goes_on = False
     for raw in _LINE.findall(content):
@@ -162,17 +161,17 @@ _NO_ARGUMENTS = {"module_args": {}}
 
 
 class _Module(AnsibleModule):  # type: ignore[misc]  # Ansible has no types
-    """Neither the host's journal nor C(-vvv) gets a content, also where an argument is refused."""
+    """A module that never passes file contents to the host's journal or to C(-vvv), even if an argument is invalid."""
 
     def _log_invocation(self) -> None:
-        """Log no arguments: their contents have secrets, and paths alone say little."""
+        """Log no arguments, because file contents have secrets, and paths alone are of little use."""
 
     def exit_json(self, **kwargs: Any) -> NoReturn:
-        """Return the result without the arguments, which Ansible adds otherwise."""
+        """Return the result without the arguments, which Ansible adds by default."""
         super().exit_json(**kwargs, invocation=_NO_ARGUMENTS)
 
     def fail_json(self, msg: str, **kwargs: Any) -> NoReturn:
-        """Return a failure without the arguments, also one of their check."""
+        """Return a failure without the arguments, even if an invalid argument is the reason."""
         super().fail_json(msg, **kwargs, invocation=_NO_ARGUMENTS)
 
 
@@ -195,7 +194,7 @@ def _write(path: str, content: str, mode: int, owner: int, group: int) -> None:
             os.fsync(descriptor)
         os.rename(temporary, path)
     except OSError:
-        # A full disk leaves no copy of a secret behind.
+        # If the disk is full, no copy of a secret must remain.
         os.unlink(temporary)
         raise
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Whether nodes may be restarted now: what each partition would lose, and why."""
+"""Decides whether nodes may be restarted now: what each partition would lose, and why."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _POLL_SECONDS = 1
 
 
 def _looked(params: dict) -> tuple[dict | None, list, str]:
-    """Ask the cluster; return its status, its partitions, and the reasons if there was no answer."""
+    """Ask the cluster for its status and partitions. If it does not answer, return (None, [], the reason)."""
     status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
     if status is None:
         return None, [], trouble
@@ -91,7 +91,7 @@ def _looked(params: dict) -> tuple[dict | None, list, str]:
 
 
 def steps_lines(status: dict, partitions: list, steps: list) -> list:
-    """Write for each restart the losses that no order of restarts can avoid."""
+    """Return a line for each restart in `steps` about losses that no order of restarts avoids."""
     lines = []
     for nodes in steps:
         texts = summary(look_ahead(status, partitions, nodes)["unspared"])
@@ -104,7 +104,7 @@ def steps_lines(status: dict, partitions: list, steps: list) -> list:
 
 
 def held_up(status: dict | None, partitions: list, trouble: str, params: dict) -> dict:
-    """Return the reasons that hold up the restart now, by partition or `quorum`, without the accepted ones."""
+    """Return the reasons against a restart now, by partition or `quorum`, without those that the operator accepts."""
     if not params["stopping"]:
         return {}
     if status is None:
@@ -112,13 +112,13 @@ def held_up(status: dict | None, partitions: list, trouble: str, params: dict) -
     else:
         found = look_ahead(status, partitions, params["stopping"])["refused"]
     if set(params["stopping"]) <= set(params["starting"]):
-        # These nodes may be down already, and that may be why the quorum is silent.
+        # These nodes may be down already, which may be the reason why the quorum does not answer.
         found.pop(QUORUM, None)
     return {name: text for name, text in found.items() if not accepted_by(name, params["accept"])}
 
 
 def reasons(status: dict | None) -> list:
-    """Say what the cluster knows of the reason for a wait: brokers that are down, directories that are full or hang."""
+    """Return sentences about possible reasons for a wait: brokers that are down, directories that are full or hang."""
     if status is None:
         return []
     down = [each["broker"] for each in status["brokers"] if not each["online"]]

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Wait until a cluster is whole, by what `odradek cluster status --json` says."""
+"""Waits until a cluster is complete, according to `odradek cluster status --json`."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ from ansible_collections.odradek.cluster.plugins.module_utils.looking_ahead impo
 _POLL_SECONDS = 0.5
 _RESTARTS_MAX = 2
 _UP_SECONDS = 30
-"""A service that has been up for so long is no longer in a crash loop."""
+"""The seconds after which a restarted service no longer counts as failing repeatedly."""
 _ALL_THERE = ("whole", "present")
 
 
 def missing_of(status: dict, want: str, online: list[int], besides: Collection[int] = ()) -> list[str]:
-    """Return the conditions that the cluster misses, worst first; empty if the cluster is as wanted."""
+    """Return sentences about what the cluster lacks of the wanted state, worst first; empty if nothing is missing."""
     there = {broker["broker"] for broker in status["brokers"] if broker["online"]}
     absent = [broker for broker in online if broker not in there]
     if want == "back":
@@ -131,7 +131,7 @@ def missing_of(status: dict, want: str, online: list[int], besides: Collection[i
 
 
 def _fallen(service: str) -> str | None:
-    """Return a sentence if the service has ended again and again since it was started."""
+    """Return a sentence if the service has ended repeatedly since it was started; otherwise None."""
     shown = subprocess.run(
         ["systemctl", "show", "--property=NRestarts,ActiveState", service],
         capture_output=True,
@@ -152,11 +152,11 @@ def _fallen(service: str) -> str | None:
         for line in last.stdout.splitlines()
         if line.startswith(("odradek:", "{", "Traceback")) or "Error" in line
     ]
-    return f"{service} does not stay up: {told[-1] if told else 'it says nothing'}"
+    return f"{service} does not stay up: {told[-1] if told else 'it wrote no log line'}"
 
 
 def _up_seconds(service: str) -> float:
-    """Return for how long the service's process has run; 0 where it does not."""
+    """Return the seconds for which the service's process has run; 0 if it does not run."""
     shown = subprocess.run(
         ["systemctl", "show", "--property=ActiveState,ExecMainStartTimestampMonotonic", service],
         capture_output=True,
@@ -170,7 +170,7 @@ def _up_seconds(service: str) -> float:
 
 
 def _look(params: dict) -> tuple[dict | None, list, int]:
-    """Ask the cluster; return its status, sentences on what it lacks, and how many things it lacks."""
+    """Ask the cluster. Return its status, sentences about what it lacks, and the number of things that it lacks."""
     status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
     want, before = params["want"], params["before"]
     missing = [f"the cluster does not answer: {trouble}"]
@@ -229,7 +229,8 @@ def main() -> None:
                     status=status,
                     missing=missing,
                 )
-            # Without a quorum no node can register: the first to be started would be blamed for it.
+            # Without a quorum no node can register. The first node to be started must not count as failed for that
+            # reason.
             unheard = params["want"] == "back" and params["before"] is None
             if unheard and _up_seconds(params["service"]) >= _UP_SECONDS:
                 module.exit_json(

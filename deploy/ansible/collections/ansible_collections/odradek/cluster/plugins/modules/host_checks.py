@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Facts of a host that decide whether nodes can live there; `verdict` judges them."""
+"""Collects facts of a host that decide whether nodes can run there; the filter `verdict` judges them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ _UNIT = re.compile(r"odradek@(\d+)\.service")
 
 
 def _text(path: str) -> str:
-    """Read a small file; empty if there is none."""
+    """Read a small file; return "" if it does not exist."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -135,26 +135,28 @@ def _output(*command: str) -> str:
 
 
 def system_of(os_release: str) -> str:
-    """Return name and version of a system by its os-release file."""
+    """Return name and version of an operating system from the content of os-release."""
     facts = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
     words = (facts.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
     return " ".join(word for word in words if word) or "unknown"
 
 
 def memory_of(meminfo: str) -> int:
-    """Return the bytes of memory by /proc/meminfo; 0 if it does not say."""
+    """Return the bytes of memory from the content of /proc/meminfo; 0 if it has none."""
     found = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
 
 
 def local_addresses(fib_trie: str) -> list[str]:
-    """Return the host's own IPv4 addresses, without loopback, by /proc/net/fib_trie."""
+    """Return the host's own IPv4 addresses without loopback, from the content of /proc/net/fib_trie."""
     pairs = re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", fib_trie)
     return sorted({each for each in pairs if not each.startswith("127.")})
 
 
 def _address(text: str) -> str:
-    """Convert an address of /proc/net/tcp or tcp6: words of four bytes, each in this machine's order."""
+    """Convert an address in /proc/net/tcp or tcp6, which consists of words of four bytes in this machine's byte
+    order.
+    """
     words = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
     if len(words) == 4:
         return socket.inet_ntop(socket.AF_INET, words)
@@ -164,7 +166,7 @@ def _address(text: str) -> str:
 
 
 def listeners(table: str) -> list[tuple[str, int, str]]:
-    """Return address, port and inode of each listening socket of /proc/net/tcp or tcp6."""
+    """Return (address, port, inode) of each listening socket in the content of /proc/net/tcp or tcp6."""
     found = []
     for line in table.splitlines()[1:]:
         words = line.split()
@@ -175,13 +177,13 @@ def listeners(table: str) -> list[tuple[str, int, str]]:
 
 
 def _owners() -> dict[str, str]:
-    """Return the process of each socket, by inode."""
+    """Return the process id of each open socket, by the socket's inode."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             links = [os.readlink(f"/proc/{pid}/fd/{each}") for each in os.listdir(f"/proc/{pid}/fd")]
         except OSError:
-            # It has ended meanwhile.
+            # The process has ended meanwhile.
             continue
         for link in links:
             if link.startswith("socket:["):
@@ -190,7 +192,9 @@ def _owners() -> dict[str, str]:
 
 
 def _ports(nodes: list[dict], resolved: dict[str, list[str]]) -> tuple[list[dict], list[int]]:
-    """Return the ports of the nodes that are taken by others, and those at which nodes listen."""
+    """Return the nodes' ports that other programs use (with the program), and the ports on which nodes listen
+    already.
+    """
     sockets = listeners(_text("/proc/net/tcp")) + listeners(_text("/proc/net/tcp6"))
     wanted = {
         (address, port)
@@ -231,7 +235,7 @@ def _is_absent(address: str) -> bool:
 
 
 def _connect(peer: tuple[int, str, int, float]) -> dict | None:
-    """Connect to a peer and disconnect; return the reason if that fails."""
+    """Connect to another node's port and disconnect. Return the failure with its reason; None if it succeeds."""
     node, address, port, seconds = peer
     try:
         socket.create_connection((address, port), timeout=seconds).close()
@@ -252,13 +256,13 @@ def _unreached(peers: list[dict], seconds: float) -> list[dict]:
 
 
 def directories_of(node: int, properties: str) -> list[str]:
-    """Return the log directories in a node's properties file."""
+    """Return the log directories that are named in a node's properties file."""
     found = re.search(r"^log\.dirs=(.*)$", properties, re.MULTILINE)
     return [each.strip() for each in found[1].split(",") if each.strip()] if found else []
 
 
 def _directories() -> list[dict]:
-    """List the log directories of all nodes that have a file on this host."""
+    """List the log directories of all nodes that have a properties file on this host."""
     found = []
     names = os.listdir("/etc/odradek") if os.path.isdir("/etc/odradek") else []
     for name in sorted(names):
@@ -306,7 +310,7 @@ def main() -> None:
         cluster_id=_text("/etc/odradek/founded").strip(),
         directories=_directories(),
         asked_at=module.params["asked_at"],
-        # Last, so that nothing that takes time lies between it and the answer.
+        # The clock is read last, immediately before the answer.
         clock_seconds=time.time(),
     )
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The state of the nodes of a host, read from the host's files and services: no cluster is asked."""
+"""Collects the state of a host's nodes from its files and services, without asking the cluster."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _link(root: str, name: str) -> str | None:
 
 
 def identities(root: str) -> dict[str, dict]:
-    """Return digest and commit of each release that is installed, by name."""
+    """Return digest and commit of each installed release, by name."""
     versions = os.path.join(root, "versions")
     names = sorted(os.listdir(versions)) if os.path.isdir(versions) else []
     found = {}
@@ -100,17 +100,17 @@ def identities(root: str) -> dict[str, dict]:
             with open(os.path.join(versions, name, MANIFEST), encoding="utf-8") as file:
                 found[name] = identity_of(json.load(file))
         except (FileNotFoundError, NotADirectoryError, ValueError):
-            # The manifest comes last: without it the installation was interrupted, and begins anew.
+            # The manifest is written last. Without it the installation was interrupted, and must be repeated.
             continue
     return found
 
 
 _SETTLED_SECONDS = 30
-"""A process that was started again after a failure counts as running when it has been up for so long."""
+"""The seconds after which a process that was restarted after a failure counts as running."""
 
 
 def _is_active(unit: str) -> bool:
-    """True if the service runs, and not just between two failures."""
+    """True if the service runs, and not only between two failures."""
     shown = subprocess.run(
         ["systemctl", "show", "--property=ActiveState,NRestarts,ExecMainStartTimestampMonotonic", unit],
         capture_output=True,
@@ -121,7 +121,9 @@ def _is_active(unit: str) -> bool:
 
 
 def runs(shown: str, now: float) -> bool:
-    """Judge by the properties that systemd shows; `now` is seconds of the monotonic clock, as systemd's."""
+    """Decide by the properties that systemd shows whether a service runs. `now` is in seconds of the monotonic clock,
+    as in systemd.
+    """
     facts = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     if facts.get("ActiveState") != "active":
         return False
@@ -130,7 +132,9 @@ def runs(shown: str, now: float) -> bool:
 
 
 def last_words(unit: str) -> str:
-    """Return the sentence with which a service has ended for good; empty where it is started again, or said nothing."""
+    """Return the last line of a service that has ended with a failure; empty if systemd restarts it, or if it printed
+    none.
+    """
     state = subprocess.run(["systemctl", "is-failed", unit], capture_output=True, text=True, check=False)
     if state.stdout.strip() != "failed":
         return ""
@@ -141,7 +145,9 @@ def last_words(unit: str) -> str:
 
 
 def _before(directory: str) -> dict | None:
-    """Read what the module `before` has kept."""
+    """Return the releases that the module `before` has kept, and the kept files that differ now; None if nothing is
+    kept.
+    """
     try:
         with open(os.path.join(directory, "releases.json"), encoding="utf-8") as file:
             links = json.load(file)
@@ -170,7 +176,7 @@ def _read(path: str) -> bytes | None:
 
 
 def _is_stale(node: int) -> bool:
-    """True if a file that the process was started with has changed since, or their list is missing."""
+    """True if a file that the process read at its start has changed since, or if the list of these files is missing."""
     started = f"/run/odradek-{node}/started"
     if not os.path.exists(started):
         return True
@@ -181,7 +187,7 @@ def _is_stale(node: int) -> bool:
 
 
 def dead_disks(points: dict[str, str], file: str) -> dict[str, str]:
-    """Return the mounted disks that answer with errors, and how they answer."""
+    """Return the mounted disks that do not work, each with its error."""
     troubles = {disk: trouble_of(point, file) for disk, point in points.items()}
     return {disk: trouble for disk, trouble in troubles.items() if trouble is not None}
 

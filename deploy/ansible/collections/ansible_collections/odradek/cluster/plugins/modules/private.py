@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Directories of secrets on the control machine: git must not take their files."""
+"""Checks directories with secrets on the control machine: git must ignore their files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 
 def work_tree(path: str) -> str | None:
-    """Return the git work tree that a path is in, whether the path is there or not."""
+    """Return the git work tree that contains a path, which may be missing; None if there is no work tree."""
     place = os.path.realpath(path)
     while not os.path.exists(os.path.join(place, ".git")):
         above = os.path.dirname(place)
@@ -54,13 +54,13 @@ def _git(tree: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def exposed(path: str, what: str) -> str | None:
-    """Return a sentence if git would take, or has taken, files of this directory."""
+    """Return a sentence if git would add, or already has, files of this directory; None otherwise."""
     tree = work_tree(path)
     if tree is None:
         return None
     place = os.path.realpath(path)
     elsewhere = f"or set {what} to a directory outside of it"
-    # A pattern of a directory covers the files in it, also before the directory is there.
+    # An ignore pattern for a directory also matches files in it, even before the directory exists.
     ignored = _git(tree, "check-ignore", "--quiet", "--no-index", os.path.join(place, "file"))
     if ignored.returncode == 1:
         return (
@@ -70,7 +70,7 @@ def exposed(path: str, what: str) -> str | None:
     tracked = _git(tree, "ls-files", "--", place)
     if ignored.returncode or tracked.returncode:
         said = (ignored.stderr or tracked.stderr).strip().splitlines()
-        return f"Git does not say whether it would take secrets in {path}: {said[-1] if said else 'no word why'}; {elsewhere}."
+        return f"Git does not say whether it would take secrets in {path}: {said[-1] if said else 'it gave no reason'}; {elsewhere}."
     if tracked.stdout.strip():
         return (
             f"Git has taken secrets in {path}: {', '.join(tracked.stdout.split()[:3])}. Make new ones, remove these from the "

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Quotas of clients as an inventory has them, by `odradek quota`."""
+"""Makes the client quotas of a cluster match the inventory, by `odradek quota`."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ _OF_ADDRESSES = "connection_rate"
 
 
 class Step(NamedTuple):
-    """A change of the plan, as an operator and as the command reads it."""
+    """A planned change: a sentence for the operator, and the words of the command."""
 
     told: str
     words: list[str]
 
 
 def entity_of(quota: dict) -> tuple:
-    """Return the entity of an entry: pairs of a kind and a name, as C(odradek quota list --json) names them."""
+    """Return the entity of a quota as pairs (kind, name), in the form of C(odradek quota list --json)."""
     return tuple(
         sorted(
             (kind.replace("_", "-"), str(quota[kind])) for kind in _KINDS if quota.get(kind) not in (None, "")
@@ -91,9 +91,11 @@ def problems_of(quotas: list) -> list[str]:
         if not entity:
             found.append(f"{of} needs a user, a client_id, both, or an ip.")
         elif entity in seen:
-            found.append(f"{of} is there twice: write its limits into one entry.")
+            found.append(f"{of} is listed twice: write its limits into one entry.")
         if quota.get("ip") and len(entity) > 1:
-            found.append(f"{of}: ip stands alone, since quotas of addresses know no users.")
+            found.append(
+                f"{of}: ip cannot be combined with user or client_id, because the quota of an address counts for all users."
+            )
         if entity and (_OF_ADDRESSES in limits) != bool(quota.get("ip")) and limits:
             found.append(f"{of}: an ip has a connection_rate and nothing else, and only an ip has one.")
         if quota.get("state", "present") not in ("present", "absent"):
@@ -113,7 +115,9 @@ def _option(limit: str) -> str:
 
 
 def _wanted(cluster: Cluster, quotas: list, problems: list[str]) -> dict[tuple, dict[str, float]]:
-    """Ask the controller, without a change, for the numbers of each entry's limits: 10M is 10485760."""
+    """Have the controller convert the limits of each entry to numbers, without a change (10M becomes 10485760). Add
+    its refusals to `problems`.
+    """
     found: dict[tuple, dict[str, float]] = {}
     for quota in quotas:
         entity = entity_of(quota)
@@ -138,7 +142,9 @@ def _number(value: float | None) -> str:
 
 
 def plan(quotas: list, wanted: dict, there: dict) -> list[Step]:
-    """Return the steps from the quotas that are there to those that are wanted; both are numbers by entity and by Kafka's key."""
+    """Return the steps from the present quotas (`there`) to the wanted ones; both are numbers by entity and by
+    Kafka's key.
+    """
     steps = []
     for quota in quotas:
         entity = entity_of(quota)

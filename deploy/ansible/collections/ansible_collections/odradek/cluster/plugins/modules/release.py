@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Versions of Odradek side by side on a host, and the link that says which one runs."""
+"""Installs releases of Odradek side by side on a host, and switches the link to the one in use."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _linked(root: str, link: str) -> str | None:
 
 
 def _switch(root: str, link: str, name: str) -> None:
-    """Switch a link by a rename, which is atomic: at every moment the link names a whole release."""
+    """Switch a link to another release by a rename, which is atomic."""
     new = os.path.join(root, f".{link}.new")
     if os.path.lexists(new):
         os.unlink(new)
@@ -104,7 +104,7 @@ def _switch(root: str, link: str, name: str) -> None:
 
 
 def _refuse_too_little_room(module: AnsibleModule) -> None:
-    """Fail where a release would fill the system's disk."""
+    """Fail if the release would fill the disk of the system."""
     root = place = module.params["root"]
     while not os.path.isdir(place):
         place = os.path.dirname(place)
@@ -117,7 +117,7 @@ def _refuse_too_little_room(module: AnsibleModule) -> None:
 
 
 def examined(archive: str, name: str, signers: list) -> tuple[dict, bytes, bytes | None]:
-    """Verify an archive; return its identity, its manifest and the manifest's signature. Raises `BadRelease`."""
+    """Verify an archive. Return its identity, its manifest, and the manifest's signature. Raises `BadRelease`."""
     manifest, signature = read_archive(archive)
     if signers:
         verify_signature(manifest, signature, signers)
@@ -131,7 +131,7 @@ def examined(archive: str, name: str, signers: list) -> tuple[dict, bytes, bytes
 
 
 def misfit(identity: dict, name: str) -> str | None:
-    """Return a sentence if a release is for other hosts than this one."""
+    """Return a sentence if a release was built for hosts of another kind than this one; None if it fits."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if identity["python"] != here:
         return f"Release {name} is for Python {identity['python']}, this host has {here}: build the release with the Python of the hosts."
@@ -144,7 +144,9 @@ def misfit(identity: dict, name: str) -> str | None:
 
 
 def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> None:
-    """Build the environment in place (its scripts name their path); the manifest comes last and makes it whole."""
+    """Build the virtual environment at its final path, because its scripts contain the path. The manifest is written
+    last, as the mark that it is complete.
+    """
     try:
         identity, manifest, signature = examined(archive, name, module.params["signers"])
     except BadRelease as error:
@@ -187,15 +189,17 @@ def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> 
 
 
 def _compile(directory: str) -> None:
-    """Write bytecode on all cores, without that of the packages' own tests: a node writes none, and would compile at each start."""
+    """Compile the packages to bytecode on all cores, except their tests. Otherwise a node, which cannot write there,
+    would compile at each start.
+    """
     python = os.path.join(directory, "bin", "python")
     command = [python, "-m", "compileall", "-q", "-j", "0", "-x", "/tests/", os.path.join(directory, "lib")]
-    # A file that does not compile is left to the program that imports it.
+    # A file that does not compile fails when a program imports it.
     subprocess.run(command, capture_output=True, check=False)
 
 
 def _write_whole(path: str, content: bytes) -> None:
-    """Write a file that is there as a whole, or not at all."""
+    """Write a file atomically: it exists completely or not at all."""
     with open(f"{path}.new", "wb") as file:
         file.write(content)
         file.flush()
@@ -204,7 +208,7 @@ def _write_whole(path: str, content: bytes) -> None:
 
 
 def _examine(module: AnsibleModule) -> None:
-    """End the module with the archive's identity, or with the reason why the archive is refused."""
+    """End the module with the archive's identity as its result, or fail with the reason why the archive is refused."""
     try:
         identity, _, _ = examined(module.params["archive"], module.params["name"], module.params["signers"])
     except BadRelease as error:

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Properties of nodes, judged by the code of the release that will run with them."""
+"""Checks the properties of nodes, by the code of the release that will run with them."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ _USAGE = 2
 
 
 class _Module(AnsibleModule):  # type: ignore[misc]  # Ansible has no types
-    """Neither the host's journal nor C(-vvv) gets the properties, which may have secrets."""
+    """A module that never passes properties to the host's journal or to C(-vvv), because they may have secrets."""
 
     def _log_invocation(self) -> None:
-        """Log no arguments."""
+        """Log no arguments, because they may have secrets."""
 
 
 def sentences_of(document: dict) -> list[str]:
@@ -104,7 +104,7 @@ def main() -> None:
     command = [params["odradek"], "storage", "check-config", "--json"]
     for key in params["unknown"]:
         command += ["--allow-unknown", key]
-    # A bare host does not have this user yet, so there the command runs as root, which may read every file.
+    # A new host does not have this user yet. There the command runs as root, which may read every file.
     if params["user"] in {each.pw_name for each in pwd.getpwall()}:
         command = ["runuser", "-u", params["user"], "--", *command]
     problems = {}

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The log directories of a node: made and formatted once, each on its own mounted disk."""
+"""Makes and formats the log directories of a node once, each on its own mounted disk."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from ansible_collections.odradek.cluster.plugins.module_utils.mounts import is_m
 
 
 def _trouble(directory: str) -> str | None:
-    """Return the error of the disk of a log directory; a dead one is left as it is."""
+    """Return the error of the disk of a log directory; None if it works or is not mounted."""
     point, name = os.path.split(directory)
     return trouble_of(point, os.path.join(name, "meta.properties")) if is_mounted(point) else None
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Topics of a cluster as an inventory has them, by `odradek topic` and `odradek partition`."""
+"""Makes the topics of a cluster match the inventory, by `odradek topic` and `odradek partition`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ _PREFIX_OF_OURS = "__"
 
 
 class Step(NamedTuple):
-    """A change of the plan, as an operator and as the command reads it; C(check) asks the controller whether it would do it."""
+    """A planned change: a sentence for the operator, and the words of the command. C(check) is a command that only
+    asks whether it is possible.
+    """
 
     told: str
     words: list[str]
@@ -81,7 +83,7 @@ class Step(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The reason why a topic's change may lose something."""
+    """The reason why the change of a topic may lose records."""
 
     topic: str
     why: str
@@ -97,9 +99,7 @@ def problems_of(topics: list) -> list[str]:
         if not _NAME.fullmatch(name) or name in (".", ".."):
             found.append(f"{of} needs a name of at most 249 letters, digits, dots, hyphens and underscores.")
         elif name.startswith(_PREFIX_OF_OURS):
-            found.append(
-                f"{of} is one of the cluster's own, which the cluster makes and keeps itself: take it out."
-            )
+            found.append(f"{of} is an internal topic, which the cluster creates itself: remove the entry.")
         for key, most in _COUNTS.items():
             count = topic.get(key)
             if count is not None and (not _is_whole(count) or not 1 <= int(count) <= most):
@@ -113,7 +113,7 @@ def problems_of(topics: list) -> list[str]:
         replicas = topic.get("replication_factor")
         if _is_whole(in_sync) and _is_whole(replicas) and int(in_sync) > int(replicas):
             found.append(
-                f"{of}: {_IN_SYNC} is {in_sync}, and {replicas} replicas can never be so many in sync: nobody could write."
+                f"{of}: {_IN_SYNC} is {in_sync}, but the topic has only {replicas} replicas: acks=all would always be refused."
             )
     return found + _problems_of_names([str(topic.get("name")) for topic in topics if topic.get("name")])
 
@@ -146,14 +146,15 @@ def _is_whole(value: Any) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """Return a configuration's value as Kafka writes it."""
+    """Return a configuration's value as text in Kafka's form."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def plan(topics: list, there: dict, effective: dict) -> tuple[list[Step], list[Loss], list[str]]:
-    """Return steps, losses that they may bring, and sentences about what cannot be done.
+    """Return the steps to the wanted topics, the losses that these may cause, and sentences about impossible changes.
 
-    C(there) has the documents of C(odradek topic describe --json) by name; C(effective) the values that hold, by name and key.
+    C(there) has the objects of C(odradek topic describe --json) by topic. C(effective) has the effective
+    configuration by topic and key.
     """
     steps: list[Step] = []
     losses: list[Loss] = []
@@ -210,7 +211,7 @@ def _plan_configs(topic: dict, known: dict, effective: dict, steps: list[Step], 
 
 
 def loss_of(key: str, before: str | None, after: str | None) -> str | None:
-    """Return why a change of a configuration may remove records; None if it does not. C(after) None is the default."""
+    """Return why a change of a configuration may remove records; None if it cannot. C(after) is None for the default."""
     if key in _BOUNDS:
         if after is None:
             return f"{key} goes from {before} to its default, which may be less"
@@ -219,7 +220,7 @@ def loss_of(key: str, before: str | None, after: str | None) -> str | None:
             try:
                 bounds.append(int(text or _FOREVER))
             except ValueError:
-                # The controller refuses it, and says why.
+                # The controller refuses this value, with its own message.
                 return None
         old, new = bounds
         if new != _FOREVER and (old == _FOREVER or new < old):
@@ -264,12 +265,12 @@ def _plan_counts(topic: dict, known: dict, steps: list[Step], losses: list[Loss]
         )
     words = ["partition", "move", name, "--replicas", str(replicas)]
     told = f"topic {name} changed: replicas: {', '.join(map(str, sorted(counts)))} -> {replicas}"
-    # Without --execute the command only plans: it says whether brokers and room are there.
+    # Without --execute the command only plans, and checks whether there are enough brokers and room.
     steps.append(Step(told, [*words, "--execute"], words))
 
 
 def refused_losses(losses: list[Loss], accepted: list[str]) -> list[str]:
-    """Return a sentence for each topic that may lose something, and that the operator has not named."""
+    """Return a sentence for each topic that may lose records, unless the operator has accepted the loss."""
     found = []
     for topic in dict.fromkeys(loss.topic for loss in losses if loss.topic not in accepted):
         why = "; ".join(loss.why for loss in losses if loss.topic == topic)
@@ -280,7 +281,7 @@ def refused_losses(losses: list[Loss], accepted: list[str]) -> list[str]:
 
 
 def _looked_up(cluster: Cluster, topics: list) -> tuple[dict, dict]:
-    """Ask for the topics that exist, their descriptions, and the values in force of keys that decide how long
+    """Return the existing topics with their descriptions, and the effective values of the keys that decide how long
     records stay.
     """
     listed = {each["topic"] for each in cluster.ask_json("topic", "list")["topics"]}
@@ -296,7 +297,7 @@ def _looked_up(cluster: Cluster, topics: list) -> tuple[dict, dict]:
 
 
 def _refusals(cluster: Cluster, steps: list[Step]) -> list[str]:
-    """Ask the controller about each step, and return what it would refuse."""
+    """Ask the controller about each step. Return sentences about those that it would refuse."""
     found = []
     for step in steps:
         if step.check:

@@ -1,8 +1,8 @@
-"""Long waits as many short calls of a module, with a line on the screen each minute.
+"""Waits for a long time by many short calls of a module, with a line on the screen each minute.
 
-A module that waits returns `still_waiting` when its time is up, `sentence` (the things that are missing), `left` (their
-number) and `remedy`. The wait goes on here, on the control machine. So each SSH connection has a word every minute, and
-the wait outlives a connection that breaks.
+When its time is up, a module returns `still_waiting`, `sentence` (about missing things), `left` (their number) and
+`remedy`. The control machine then calls it again. So no SSH connection is idle for long, and the wait continues if a
+connection breaks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ SLICE_SECONDS = 60
 
 
 def pace(left: int, seconds: float, first_left: int, first_seconds: float) -> str:
-    """Write how many things are left and how long they take at this pace; empty where nothing is counted."""
+    """Return a text about how many things are missing, and the time that they need at this pace; empty if nothing is
+    counted.
+    """
     if left <= 0:
         return ""
     text = f"; {left} left"
@@ -31,10 +33,11 @@ def wait(
     now: Callable[[], float] = time.monotonic,
     clock: Callable[[], float] = time.time,
 ) -> dict:
-    """Call a module for a minute at a time until it has an answer; fail after so many seconds.
+    """Call a module repeatedly, for a minute each time, until it has an answer. Return its result, or a failure after
+    `total_seconds`.
 
-    `call` takes the seconds that it may wait. It returns the module's result, with `still_waiting` where that was not
-    enough. `say` gets a line for the operator.
+    `call` gets the seconds for which the module may wait. It returns the module's result, which has `still_waiting`
+    if the time was too short. `say` prints a line for the operator.
     """
     begun = now()
     first: tuple[int, float] | None = None
@@ -47,7 +50,7 @@ def wait(
                 result["waited_seconds"] = round(waited, 1)
             return result
         if waited >= total_seconds:
-            # The name of a state of this wait is not for the caller.
+            # The caller does not need this key.
             result.pop("still_waiting")
             result["msg"] = (
                 f"Stopped after {waited:.0f} s: {result['sentence']}. {result.get('remedy', '')}".strip()

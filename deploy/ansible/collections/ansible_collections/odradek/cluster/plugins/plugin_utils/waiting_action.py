@@ -1,4 +1,4 @@
-"""The action behind modules that wait: it calls them again and again, and shows what they wait for."""
+"""The action plugin of modules that wait: it calls the module repeatedly, and prints what it waits for."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ansible.utils.display import Display
 from ansible_collections.odradek.cluster.plugins.plugin_utils.waiting import wait
 
 _SECONDS = 180
-"""The modules' own default of `timeout_seconds`."""
+"""The default of the modules' option `timeout_seconds`."""
 
 
 class WaitingAction(ActionBase):
-    """Runs the module of the task, with slices of its time."""
+    """Runs the task's module repeatedly, each time for a part of the timeout."""
 
     def run(self, tmp=None, task_vars=None):  # type: ignore[no-untyped-def]  # Ansible has no types
-        """Wait for the module's answer; the host's name is in each line."""
+        """Wait for the module's answer, and return it. Each printed line has the host's name."""
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         lost: list[AnsibleConnectionFailure] = []

@@ -1,9 +1,9 @@
-"""Back up the metadata log of a node of this host: copied, verified, encrypted where a recipient is given.
+"""Back up the metadata log of a node on this host: copy it, verify the copy, and encrypt it if a recipient is given.
 
     /opt/odradek/current/bin/python backup.py --properties FILE --cluster NAME [--directory DIR] [--keep N] [--recipient CERTIFICATE]
 
-Prints the path of the new file, which root alone may read. A timer and the playbook `backup` run it. The log grows while
-it is copied: the copy is verified, and copied again if its end was cut. Nothing is left of a backup that fails.
+Prints the path of the new file, which only root can read. A timer and the playbook `backup` run this program. The log
+grows meanwhile, so the copy is repeated if its end is incomplete. If a backup fails, nothing of it remains.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PLAIN, ENCRYPTED = ".tar.gz", ".tar.gz.cms"
 
 
 class CannotBackUp(Exception):
-    """There is no backup; the message says why."""
+    """Raised if no backup can be made. The message has the reason."""
 
 
 def metadata_directory(properties: str) -> Path:
-    """Return the directory of the metadata log that a node's properties name. Raises `CannotBackUp`."""
+    """Return the directory of the metadata log, from the text of a node's properties file. Raises `CannotBackUp`."""
     found = dict(
         line.split("=", 1) for line in properties.splitlines() if "=" in line and line[:1] not in "#!"
     )
@@ -40,7 +40,7 @@ def metadata_directory(properties: str) -> Path:
 
 
 def copy_log(source: Path, target: Path, odradek: Path = _ODRADEK) -> None:
-    """Copy the log and its directory's identity; the copy is verified. Raises `CannotBackUp`."""
+    """Copy the metadata log and its directory's meta.properties, and verify the copy. Raises `CannotBackUp`."""
     for attempt in range(_TRIES):
         shutil.rmtree(target, ignore_errors=True)
         try:
@@ -55,7 +55,7 @@ def copy_log(source: Path, target: Path, odradek: Path = _ODRADEK) -> None:
             )
             said = (done.stderr or done.stdout).strip()
         except (OSError, shutil.Error) as error:
-            # A segment that was deleted meanwhile, or a disk that is gone.
+            # A segment was deleted meanwhile, or the disk has failed.
             done, said = None, str(error)
         if done is not None and done.returncode == 0:
             return
@@ -65,7 +65,9 @@ def copy_log(source: Path, target: Path, odradek: Path = _ODRADEK) -> None:
 
 
 def encrypted(content: bytes, certificate: bytes) -> bytes:
-    """Encrypt to the holder of a certificate's key, as CMS: `openssl cms -decrypt` reads it. Raises `CannotBackUp`."""
+    """Encrypt the content for the owner of a certificate, as CMS: `openssl cms -decrypt` decrypts it. Raises
+    `CannotBackUp`.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives.ciphers.algorithms import AES256
     from cryptography.hazmat.primitives.serialization import Encoding
@@ -80,7 +82,7 @@ def encrypted(content: bytes, certificate: bytes) -> bytes:
 
 
 def back_up(args: argparse.Namespace) -> Path:
-    """Make a backup and remove the oldest ones beyond `keep`; return its path. Raises `CannotBackUp`."""
+    """Make a backup, remove old ones except the `keep` newest, and return the new one's path. Raises `CannotBackUp`."""
     args.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     stem = f"{args.cluster}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     with tempfile.TemporaryDirectory(dir=args.directory, prefix=".new-") as work:
@@ -101,7 +103,7 @@ def back_up(args: argparse.Namespace) -> Path:
 
 
 def old_backups(directory: Path, cluster: str, keep: int) -> list[Path]:
-    """List the backups of a cluster but for the `keep` newest; with 0 all are kept."""
+    """List the backups of a cluster except the `keep` newest; empty if `keep` is 0, because all are kept then."""
     found = sorted(
         each for end in (PLAIN, ENCRYPTED) for each in directory.iterdir() if _is_of(each.name, cluster, end)
     )
@@ -114,7 +116,7 @@ def _is_of(name: str, cluster: str, end: str) -> bool:
 
 
 def main() -> int:
-    """Run the command."""
+    """Run the backup from the command line; return the exit status."""
     parser = argparse.ArgumentParser(description="back up the metadata log of a node of this host")
     parser.add_argument(
         "--properties", type=Path, required=True, metavar="FILE", help="the properties file of the node"

@@ -1,0 +1,65 @@
+"""The room of consumer groups in one partition's memory: what members report, and what their patterns match."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.data_plane.groups.consumers.consumer_group import (
+    BYTES_PER_WEIGHT,
+    WEIGHT_OF_PATTERN,
+    Profile,
+    weight_of_member,
+)
+from tests.groups.consumers.consumer_script import ConsumerScript
+
+GROUP = "g"
+
+
+def started(room: int, topics: str) -> ConsumerScript:
+    script = ConsumerScript()
+    script.run(f"settings consumer_members_per_partition_max={room}")
+    script.run(f"topics {topics}")
+    return script
+
+
+@pytest.mark.parametrize("field", ["instance_id", "rack_id", "client_id", "pattern"])
+def test_each_text_of_a_member_takes_room(field: str) -> None:
+    """A member with 30 KB in any of its texts counts like thirty."""
+    assert weight_of_member("m", Profile()) == 1
+    assert weight_of_member("m", Profile(**{field: "x" * 30 * BYTES_PER_WEIGHT})) == 31
+
+
+def test_names_of_topics_take_room() -> None:
+    """Ten thousand short names are not free: each is an entry of several tables."""
+    names = tuple(f"t{number}" for number in range(10_000))
+    assert weight_of_member("m", Profile(topics=names)) > 500
+
+
+def test_a_member_that_reports_too_much_is_refused_and_the_others_go_on() -> None:
+    """Growth is refused like a newcomer, and what the member had before still counts."""
+    script = started(4, "t=2")
+    script.run("beat A topics=t")
+    assert script.run("beat B topics=t")[-1].startswith("B beat: epoch")
+    refused = script.run(f"beat A topics={'x' * 4 * BYTES_PER_WEIGHT}")
+    assert refused == ["A beat: GROUP_MAX_SIZE_REACHED"]
+    group = script.runtime.state.consumers[GROUP]
+    assert list(group.topic_counts) == ["t"]
+    assert group.weight == script.runtime.state.consumer_weight == 2
+    script.run("beat A topics=t")
+    assert script.run("beat C topics=t")[-1].startswith("C beat: epoch")
+
+
+def test_a_pattern_whose_topics_have_no_room_matches_none() -> None:
+    """A hundred names fit beside one pattern, and no second time beside another."""
+    topics = " ".join(f"t{number:0>14}=1" for number in range(100))
+    of_topics = 100 * (15 + 64) // BYTES_PER_WEIGHT
+    script = started(2 * (1 + WEIGHT_OF_PATTERN) + of_topics, topics)
+    script.run("beat A pattern=t.*")
+    script.run("resolve")
+    script.run("wait 11000")
+    script.run("beat B pattern=t.+")
+    script.run("resolve")
+    group = script.runtime.state.consumers[GROUP]
+    found = {pattern: len(resolved.topics) for pattern, resolved in group.resolved.items()}
+    assert sorted(found.values()) == [0, 100]
+    assert script.runtime.state.consumer_weight == group.weight == 2 * (1 + WEIGHT_OF_PATTERN) + of_topics
