@@ -113,7 +113,7 @@ def test_the_tasks_recover_a_quorum(tmp_path: Path, whole_matrix: bool) -> None:
 
 
 def test_blank_disks_get_directories(tmp_path: Path) -> None:
-    """A mounted disk without a log directory gets one before the plan is carried out. One that is not mounted gets none."""
+    """A mounted disk without a log directory gets one before the plan is carried out. The place of an absent disk gets none."""
     mounted, away, here = (tmp_path / name for name in ("disks/blank", "disks/away", "here"))
     for each in (mounted, away, here):
         each.mkdir(parents=True)

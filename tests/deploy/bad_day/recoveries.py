@@ -111,7 +111,7 @@ def _setting(life: Life, topic: str, key: str) -> str:
 
 
 def no_copy_is_left(life: Life) -> None:
-    """Destroy all metadata logs, with no backup: the log is made anew from the disks, and settings come from the inventory."""
+    """Remove all metadata logs, without a backup: the log is made anew from the disks, and settings come from the inventory."""
     with life.step("all metadata are gone: the log is made anew from the disks"):
         configs = {"retention.ms": int(_RETENTION_MS)}
         life.playbooks.inventory["vars"]["odradek_topics"] = [
