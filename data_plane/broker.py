@@ -303,7 +303,9 @@ class Broker:
     # -- disks ----------------------------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
-        """Rename the logs whose topic id is not in the metadata. Their files are kept."""
+        """Rename the directories of logs whose topic id is not in the metadata. The files of these logs are
+        kept.
+        """
         self.hosting.set_strays_aside()
 
     def directory_offline(self, log_dir: LogDir, reason: str) -> None:

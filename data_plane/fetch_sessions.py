@@ -37,8 +37,8 @@ NO_REPLICA = -1
 EPOCH_MAX = 2**31 - 1
 UNKNOWN_MAX = 20_000
 SESSIONS_PER_REPLICA_MAX = 16
-"""The most sessions of one follower: more than a broker has fetchers to one leader, but too few to evict all
-consumers' sessions.
+"""The most sessions of one follower. A broker has fewer fetchers to one leader than this. And so few sessions
+cannot evict all consumers' sessions.
 """
 
 TopicKey = str | bytes
@@ -145,8 +145,8 @@ class FollowerCursor(FetchedPartition):
 
 @attrs.define(slots=True)
 class FetchSession:
-    """An incremental fetch session (KIP-227). Partitions are served in the order of `partitions`; those that
-    got records move to the end.
+    """An incremental fetch session (KIP-227). Partitions are served in the order of `partitions`; partitions
+    that got records move to the end.
     """
 
     session_id: int
@@ -327,7 +327,8 @@ class FetchSessions:
                         self._unknown += 1
                 if isinstance(fetched, FollowerCursor):
                     fetched.begin_anew()
-                # Inlined for speed: a client without a session names all of its partitions in each request.
+                # This is inlined for speed, because a client without a session names all of its partitions in
+                # each request.
                 fetched.fetch_offset = asked.fetch_offset
                 fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
                 fetched.last_fetched_epoch = asked.last_fetched_epoch
@@ -458,15 +459,15 @@ def _ask(fetched: FetchedPartition, asked: FetchPartition) -> None:
 
 
 def replica_of(request: FetchRequest) -> int:
-    """Return the broker id of the replica that sent a fetch, negative for a consumer. Since version 15 a
-    separate field holds it.
+    """Return the broker id of the replica that sent a fetch, negative for a consumer. Since version 15 the
+    request has a separate field for this id.
     """
     return max(request.replica_state.replica_id, request.replica_id)
 
 
 def move_to_end(session: FetchSession, served: Iterable[FetchedPartition]) -> None:
-    """Move the partitions that got records to the end of the session, so that a full response never starves
-    others.
+    """Move the partitions that got records to the end of the session, so that full responses never starve
+    other partitions.
     """
     for fetched in served:
         if isinstance(fetched, FollowerCursor):

@@ -366,7 +366,7 @@ class HostedPartitions:
         self._tries_again = bool(self._without_room)
         if not self._tries_again:
             return
-        # The next attempt is scheduled before this one, so that an error here does not end all attempts.
+        # Schedule the next attempt before this attempt begins. So an error here does not end all attempts.
         self._set_next_try()
         self._maker.begin_change()
         topics = self._newest.image.topics_by_id
@@ -388,7 +388,9 @@ class HostedPartitions:
     # -- what lies on the disks -----------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
-        """Rename the logs whose topic id is not in the metadata. Their files are kept."""
+        """Rename the directories of logs whose topic id is not in the metadata. The files of these logs are
+        kept.
+        """
         topics = self._newest.image.topics
         for log_dir in self._placement.log_dirs:
             for (topic, index), log in list(log_dir.logs.items()):

@@ -159,7 +159,8 @@ class MetadataLog:
             directory,
             METADATA_TOPIC,
             0,
-            # Nothing may remove segments by age or size: they are removed when a snapshot replaces them.
+            # No segment may be removed because of its age or its size. Segments are removed when a snapshot
+            # replaces them.
             LogConfig(
                 segment_bytes=settings.segment_bytes, segment_ms=1 << 62, retention_ms=-1, retention_bytes=-1
             ),

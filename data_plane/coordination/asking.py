@@ -24,7 +24,7 @@ class Reply(Protocol):
 
 
 Answers: TypeAlias = list[tuple[Reply, Any]]
-"""Pairs of a reply and its response. They are sent when the decision that made them is committed."""
+"""Pairs of a reply and its response. The responses are sent when the decision that made them is committed."""
 
 
 class Ask:

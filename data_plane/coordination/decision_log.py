@@ -30,7 +30,7 @@ from odradek.wire.record_batch import RecordBatchBuilder
 
 READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 20
-"""The limit of one batch, in bytes of keys and values. A decision with more continues in another batch."""
+"""The limit of one batch, in bytes of keys and values. A larger decision continues in another batch."""
 DECOMPRESSED_BYTES_MAX = 256 << 20
 
 

@@ -166,7 +166,9 @@ class Shard(ABC, Generic[S, D]):
 
     @property
     def state(self) -> S | None:
-        """The newest committed state; None while the log is read. Metrics and descriptions use it."""
+        """The newest committed state; None while the log is being read. Metrics and descriptions are taken
+        from this state.
+        """
         return None if self._runtime is None else self._runtime.committed_state
 
     @property
@@ -286,8 +288,8 @@ class Shard(ABC, Generic[S, D]):
         self._broker.tasks.start_soon(end)
 
     def _watch_commits(self) -> None:
-        """Set the timer that limits how long a decision waits for the high watermark, if any decision waits
-        for the log.
+        """Set the timer that limits how long a decision waits for the high watermark. Nothing is done while
+        no decision waits.
         """
         oldest = next((ask for ask in self._unanswered.values() if self.waits_for_log(ask.request)), None)
         if oldest is not None:

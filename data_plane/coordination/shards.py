@@ -21,7 +21,7 @@ A = TypeVar("A")
 ShardT = TypeVar("ShardT", bound=Shard[Any, Any])
 
 DECISION_UNITS = 5
-"""The cost of one coordinator's decision, in units: describing one partition costs 1 unit."""
+"""The cost of one coordinator's decision, in units. One unit is the cost of describing one partition."""
 
 
 class Shards(ABC, Generic[ShardT]):

@@ -314,10 +314,8 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check a member's id.
-
-        Returns UNKNOWN_MEMBER_ID for an unknown id, FENCED_INSTANCE_ID if its instance has joined under
-        another id (KIP-345), otherwise NONE.
+        """Check a member's id. Returns UNKNOWN_MEMBER_ID for an unknown id, and FENCED_INSTANCE_ID if the
+        instance has joined under another member id (KIP-345). Otherwise returns NONE.
         """
         if instance_id is not None:
             existing = self.static_members.get(instance_id)
@@ -329,8 +327,8 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports_protocols(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """True if a member with these protocols may join: they have the group's type, and every member
-        supports one of them.
+        """True if a member with these protocols may join: the protocols have the group's type, and every
+        present member supports one of them.
         """
         if self.phase is GroupPhase.EMPTY:
             return bool(protocol_type) and bool(names)
@@ -382,7 +380,9 @@ class ClassicGroup:
         return topic in self.subscribed_topics
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """Compute the union of the topics in the members' subscriptions; None if they are unknown."""
+        """Compute the union of the topics in the members' subscriptions; None if the subscriptions are
+        unknown.
+        """
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -417,7 +417,7 @@ class ClassicGroup:
         self.set_join_reply(member, reply)
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove a member, and choose another leader if it was the leader.
+        """Remove a member. If this member was the leader, choose another leader.
 
         The caller answers the member's waiting requests.
         """

@@ -51,7 +51,7 @@ from odradek.wire.messages.sync_group import SyncGroupRequest
 from odradek.wire.messages.write_txn_markers import WritableTxnMarker
 
 _WRITES = (CommitOffsets, DeleteOffsets, DeleteGroup, EndTransaction)
-"""Requests whose answers only wait until the log has committed the decision."""
+"""Requests that are answered as soon as the log has committed the decision."""
 _NEEDS_REPLICAS = (*_WRITES, JoinGroupRequest, SyncGroupRequest)
 """Requests that lead to records in the log, at once or later."""
 
@@ -161,7 +161,8 @@ class Shard(CoordinatorShard[GroupsState, None]):
         try:
             self.machine.consumers.hashes.keep(await self._broker.env.workers.run(work.values))
         except Exception:
-            # Without the worker's hashes, the decision computes them, at the cost of the loop's time.
+            # The worker has failed. So the decision computes the hashes, at the cost of the event loop's
+            # time.
             self._broker.log.exception("groups.topics_not_hashed")
         waiting, self._hashes_for = self._hashes_for or [], None
         if not self._stopped:

@@ -161,7 +161,9 @@ class GroupMachine:
         return turn.answers
 
     def topics_created(self, offset: int) -> None:
-        """Record that the metadata at this offset has new topics, so that patterns are searched again."""
+        """Record that the metadata at this offset has new topics, so that the topics of patterns are searched
+        again.
+        """
         self.consumers.topics_created(offset)
 
     def topics_changed(self, topics: Sequence[str], state: GroupsState) -> None:

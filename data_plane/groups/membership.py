@@ -99,9 +99,8 @@ class Membership:
         """The groups in memory: all groups with members, and other groups that requests have named."""
 
     def find(self, turn: Turn, group_id: str) -> ClassicGroup | None:
-        """Return the classic group, from memory or restored from its record.
-
-        None if it does not exist or is a consumer group.
+        """Return the classic group from memory, or else restore it from its record. Returns None if it does
+        not exist or is a consumer group.
         """
         group = self.groups.get(group_id)
         if group is None and turn.state.has_classic_group(group_id):
@@ -150,7 +149,7 @@ class Membership:
             self._drop(turn, group_id, ErrorCode.REBALANCE_IN_PROGRESS)
 
     def take_over(self, turn: Turn, group: ClassicGroup, *, rebalances: bool) -> None:
-        """Add a stable group that was a consumer group so far. The caller writes its record."""
+        """Add a stable group that was a consumer group so far. The caller writes the group's record."""
         self.groups[group.group_id] = group
         for member in group.members.values():
             self._renew_session(turn, group, member)

@@ -65,15 +65,15 @@ class CommitOffsets:
     group_instance_id: str | None
     generation: int
     retention_ms: int
-    """The retention of these offsets, in milliseconds. -1: the coordinator's setting."""
+    """The retention of these offsets, in milliseconds. -1 stands for the coordinator's setting."""
     partitions: tuple[PartitionCommit, ...]
     bytes_of_all: int = 0
     """If this is only a part of a request, the size in bytes that the whole request takes in the log. The
     size limit applies to the whole request.
     """
     producer: RecordProducer | None = None
-    """The transactional producer, if the offsets take effect only when its transaction commits. None: they
-    take effect at once.
+    """The transactional producer, if the offsets take effect only when its transaction commits. None if the
+    offsets take effect at once.
     """
 
 
@@ -93,7 +93,9 @@ class FetchOffsets:
     member_id: str | None = None
     member_epoch: int = -1
     is_confirmed: bool = False
-    """True: answer only after the read barrier has confirmed that this broker still is the coordinator."""
+    """True if the answer must wait until the read barrier has confirmed that this broker still is the
+    coordinator.
+    """
 
 
 NONE_PENDING: frozenset[OffsetKey] = frozenset()

@@ -143,7 +143,9 @@ class Api:
     """True if the broker forwards the request unchanged. The controller then checks the rights of the client.
     """
     is_of_cluster: bool = False
-    """True if the controller's release decides which versions of the API are served, not this broker's."""
+    """True if the served versions of the API are decided by the controller's release, not by this broker's
+    release.
+    """
 
 
 def _forwarded(refuse: Refuse, kind: type[ForwardingHandler] = ForwardingHandler) -> Api:

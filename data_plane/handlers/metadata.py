@@ -244,9 +244,8 @@ class MetadataHandler:
 
 
 def _controller_id(desk: Desk) -> int:
-    """Return the broker id that clients get as the controller's.
-
-    It is this broker, which forwards requests; -1 while it is fenced.
+    """Return the broker id that clients get as the controller's id. This is the id of this broker, which
+    forwards requests, or -1 while this broker is fenced.
     """
     own = desk.image.brokers.get(desk.settings.node_id)
     return -1 if own is None or own.fenced else desk.settings.node_id

@@ -421,7 +421,7 @@ class LeaderFetcher:
         try:
             if log.offline:
                 reached("replication.append_put_off_for_hung_disk")
-                # The disk hangs: a call to it would block the loop, and so the whole node.
+                # The disk hangs. Any call to the disk would block the event loop, and so the whole node.
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory does not answer")
             if answer.diverging_epoch.end_offset >= 0:
                 self._truncate(
@@ -480,7 +480,7 @@ class LeaderFetcher:
             partition.suspect(answer.diverging_epoch.end_offset)
 
     def _truncate(self, followed: Followed, offset: int) -> None:
-        """Truncate the log at `offset`, up to which it agrees with the leader's. Raises as
+        """Truncate the log at `offset`, up to which it agrees with the leader's log. Raises the errors of
         `PartitionLog.truncate_to`.
         """
         log = followed.partition.log
@@ -559,8 +559,8 @@ class LeaderFetcher:
                 self._changed[followed.replica] = None
 
     def _begin_anew(self, log: PartitionLog, start: int) -> None:
-        """Remove all records of a log and let it begin at `start`, because the leader's log begins behind its
-        end. Raises `DiskError`.
+        """Remove all records of a log and let it begin at `start`, because the leader's log begins behind the
+        end of this log. Raises `DiskError`.
         """
         self._log.warning(
             "replication.begun_anew",

@@ -28,8 +28,8 @@ into a buffer of its own.
 """
 CONNECT_SECONDS_MAX = 2.0
 LOW_WATER_BYTES_MAX = 1024 * 1024
-"""The most bytes of a large answer that a task waits for before it is woken. Otherwise each TCP segment would
-wake it.
+"""The most bytes of a large answer that must arrive before the waiting task is woken. Otherwise each TCP
+segment would wake the task.
 """
 NEVER = float("inf")
 

@@ -55,8 +55,8 @@ class LeaderlessReplicas:
         self._asked: list[TopicIdPartition] = []
 
     def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Add the partitions that have lost their leader and all eligible replicas, and remove those that no
-        longer wait.
+        """Add the partitions that have lost their leader and all eligible replicas. Remove the partitions
+        that no longer wait.
         """
         for topic_id, topic in delta.deleted_topics.items():
             for number in topic.partitions:

@@ -434,7 +434,7 @@ class Partition:
 
     def follower(self, broker_id: int, has_epoch: bool) -> RemoteReplica:
         """Return the follower that sent a fetch. Raises `KafkaError` if this partition has no such replica,
-        perhaps because its metadata is older.
+        perhaps because the metadata here are older than the follower's.
         """
         replica = None if self.followers is None else self.followers.get(broker_id)
         if replica is None:
@@ -609,7 +609,7 @@ class Partition:
         return lowest
 
     def _may_serve(self, broker_id: int) -> bool:
-        """True if a broker is alive, or if its replica may be elected when the broker comes back."""
+        """True if the broker is alive, or if its replica may be elected when the broker comes back."""
         return self._cluster.is_alive(broker_id) or (self.image is not None and broker_id in self.image.elr)
 
     # -- waiting requests -----------------------------------------------------------------------------------------

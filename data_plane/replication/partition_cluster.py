@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from odradek.data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH
 
 P_contra = TypeVar("P_contra", contravariant=True)
-"""The type of a partition. A type variable, because the module of `Partition` imports this one."""
+"""The type of a partition. It is a type variable, because the module of `Partition` imports this module."""
 
 
 class PartitionCluster(Protocol[P_contra]):

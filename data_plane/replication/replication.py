@@ -33,7 +33,7 @@ from odradek.wire.topic_partition import TopicIdPartition
 
 NO_BROKER_EPOCH = -1
 SYNC_PAUSE_SECONDS = 1.0
-"""The time in seconds after which a leader tries a sync again that the disk has refused."""
+"""The time in seconds after which a leader repeats a sync that the disk has refused."""
 
 
 class ReplicationHost(BrokerHost, Protocol):
@@ -302,7 +302,7 @@ class Replication:
                 self._look_at_lag(partition, now_ms)
             except Exception:
                 reached("replication.look_failed")
-                # A bug in one partition must not stop the other partitions' turns.
+                # A bug in one partition must not stop the search in the other partitions.
                 self._broker.log.exception("isr.look_failed", topic=log.topic, partition=log.partition)
 
     def troubles_changed(self) -> None:

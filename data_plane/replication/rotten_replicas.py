@@ -128,7 +128,9 @@ class RottenReplicas:
     # -- is it rotten? --------------------------------------------------------------------------------------------
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Check the log's bytes at this offset against their checksums, because a reader could not use them."""
+        """Check the log's bytes at this offset against their checksums, because a reader could not use these
+        bytes.
+        """
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         now = self._broker.clock.monotonic()
@@ -177,8 +179,8 @@ class RottenReplicas:
         self.note_rot(partition, rot)
 
     def note_rot(self, partition: Partition, rot: Rot) -> None:
-        """Called when bytes of a replica differ from the written ones. Gives the replica up if others are in
-        sync.
+        """Called when bytes of a replica differ from the written bytes. Gives the replica up if other
+        replicas are in sync.
         """
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)

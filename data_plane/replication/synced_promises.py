@@ -19,7 +19,7 @@ __all__ = ["SYNC_AGAIN_SECONDS", "SYNC_SECONDS_MAX", "Sync", "sync_partitions"]
 
 SYNC_SECONDS_MAX = 0.5
 SYNC_AGAIN_SECONDS = 60.0
-"""The time in seconds after which a late flush no longer counts as running, and is tried again."""
+"""The time in seconds after which a late flush no longer counts as running, so that a new flush is tried."""
 
 Sync: TypeAlias = "Callable[[Partition, Callable[[KafkaError | None], None]], None]"
 """A function that flushes the partition's log, and then calls the given callback with None or the error."""

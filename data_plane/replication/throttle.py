@@ -123,6 +123,8 @@ class ReplicationThrottle:
         return now_ms + (int(-self._room * 1000 / self._rate) + 1 if self._rate else NEVER_MS)
 
     def note(self, count: int) -> None:
-        """Count bytes that were served or fetched. If they exceed the rate, later bytes have to wait."""
+        """Reduce the bucket's room by the bytes that were served or fetched. If the bytes exceed the rate,
+        later bytes have to wait.
+        """
         self._room -= count
         self.bytes_counted += count

@@ -21,7 +21,7 @@ PREFIX = "org.apache.kafka."
 ROLES = ("producer", "consumer", "admin")
 """The kinds of clients. The metrics of an admin client begin with `admin.client.`."""
 VALUE_MAX = 1e15
-"""The largest number. Larger ones are replaced by it, so that sums stay finite."""
+"""The largest number that a figure may have. Larger numbers are replaced by it, so that sums stay finite."""
 
 
 class Way(Enum):

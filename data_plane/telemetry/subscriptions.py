@@ -25,8 +25,8 @@ describe one partition.) The letters are those of a client's properties.
 _KEY_METRICS, _KEY_INTERVAL, _KEY_MATCH = "metrics", "interval.ms", "match"
 
 Attributes = Mapping[str, str | None]
-"""The properties of a client, by the names that patterns use for them. None: the client has not sent the
-property.
+"""The properties of a client, by the names that patterns use for them. The value is None if the client has
+not sent the property.
 """
 
 
@@ -35,7 +35,9 @@ class Wanted:
     """The metrics that one client is asked to push, and the interval."""
 
     metrics: tuple[str, ...]
-    """Prefixes of metric names, sorted. Empty: push nothing. `("*",)`: push all."""
+    """Prefixes of metric names, sorted. An empty tuple means that the client pushes nothing. `("*",)` means
+    that it pushes all metrics.
+    """
     interval_ms: int
 
 

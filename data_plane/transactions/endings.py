@@ -31,7 +31,7 @@ __all__ = [
 def expected_producer(transaction: Transaction) -> tuple[int, int]:
     """Return the producer id and epoch that requests must have.
 
-    For a resumed transaction they are those of the resuming producer.
+    For a resumed transaction, they are the id and epoch of the resuming producer.
     """
     if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
         return transaction.next_producer_id, transaction.next_producer_epoch

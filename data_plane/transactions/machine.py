@@ -139,7 +139,7 @@ class Turn:
     def answer(self, reply: Reply | None, response: Any) -> None:
         """Add an answer: `response` is sent to `reply` once all records of this turn are committed.
 
-        None as `reply` is ignored.
+        If `reply` is None, do nothing.
         """
         if reply is not None:
             self.answers.append((reply, response))
@@ -357,7 +357,8 @@ class TransactionMachine:
         """
         producer_id, epoch = expected_producer(transaction)
         if epoch >= EPOCH_MAX - 2:
-            # At the end of the transaction the epoch grows by one, and must not reach the last epoch.
+            # At the end of the transaction the epoch grows by one. It must not reach the last epoch then, so
+            # take a new producer id now.
             fresh = self._take_producer_id()
             if fresh is None:
                 return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))

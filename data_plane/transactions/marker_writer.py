@@ -35,7 +35,7 @@ from odradek.wire.messages.write_txn_markers import (
 )
 
 APPEND_UNITS = 8
-"""The cost of one append, in units of work: to look up a partition costs 1."""
+"""The cost of one append, in units of work: the look-up of a partition costs 1."""
 
 
 class WritingBroker(BrokerHost, Protocol):

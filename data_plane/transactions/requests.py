@@ -93,7 +93,9 @@ class EndTransaction(Asks[Producer]):
 
 @attrs.frozen
 class MarkersWritten:
-    """The report that all partitions of a transaction have their markers. It has no answer."""
+    """A request to complete a transaction, because all of its partitions have their markers. It has no
+    answer.
+    """
 
     transactional_id: str
     producer_id: int

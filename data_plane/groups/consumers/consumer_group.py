@@ -70,13 +70,13 @@ Epochs: TypeAlias = Mapping[bytes, Mapping[int, int]]
 Target: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partition numbers by topic id."""
 Owned: TypeAlias = tuple[bytes, int]
-"""One partition: its topic id and number. A plain tuple."""
+"""One partition as a plain tuple of topic id and partition number."""
 BYTES_PER_WEIGHT = 1_024
 TOPIC_OVERHEAD_BYTES = 64
 """The bytes of memory that each name in a set of topics takes besides its text."""
 WEIGHT_OF_PATTERN = 100
-"""The weight of a pattern whose topics are not yet found. To match 1,000 such patterns with 10,000 topic names
-takes seconds.
+"""The weight of a pattern whose topics have not been searched yet. A search for 1,000 such patterns among
+10,000 topic names takes seconds.
 """
 NO_EPOCHS: Epochs = {}
 NO_TARGET: Target = {}
@@ -142,7 +142,7 @@ class Member:
     state: MemberState = MemberState.STABLE
     assigned: Epochs = NO_EPOCHS
     revoking: Epochs = NO_EPOCHS
-    """Partitions that the member must revoke before it gets others."""
+    """Partitions that the member must revoke before it gets other partitions."""
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
@@ -171,11 +171,11 @@ NO_PARTITIONS: Mapping[int, int] = {}
 
 @attrs.frozen
 class Resolved:
-    """The topics that a pattern matched when they were last searched."""
+    """The topics that a pattern matched in the last search."""
 
     topics: frozenset[str]
     version: int
-    """The offset of the metadata image in which the topics were searched."""
+    """The offset of the metadata image that was searched."""
     timestamp_ms: int
 
 
@@ -194,7 +194,7 @@ class ConsumerGroup:
     targets: LayeredMap[str, Target] = attrs.field(factory=LayeredMap)
     """The target assignment by member id. A member without a target is absent."""
     owners: LayeredMap[Owned, str] = attrs.field(factory=LayeredMap)
-    """For each partition the id of its owner: the member that has it, or that has not revoked it yet."""
+    """For each partition the id of its owner. The owner has the partition, or still has to revoke it."""
     static_members: LayeredMap[str, str] = attrs.field(factory=LayeredMap)
     """Member ids by instance id."""
     topic_counts: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
@@ -215,7 +215,7 @@ class ConsumerGroup:
     def state(self) -> GroupState:
         """The state of the group.
 
-        To compute it takes a scan of all members, unless the group is empty or assigning.
+        Its computation scans all members, unless the group is empty or assigning.
         """
         if not self.members:
             return GroupState.EMPTY
@@ -244,7 +244,7 @@ class ConsumerGroup:
     def topics_of(self, profile: Profile) -> frozenset[str]:
         """Return the topics that a member with this profile reads.
 
-        A pattern whose topics are still to be searched matches none.
+        Before the first search for its topics, a pattern matches no topic.
         """
         resolved = self.resolved.get(profile.pattern) if profile.pattern else None
         named = frozenset(profile.topics)

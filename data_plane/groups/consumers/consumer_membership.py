@@ -243,8 +243,8 @@ class ConsumerMembership:
     def _find(self, turn: Turn, group_id: str, may_create: bool) -> GroupChange:
         """Find the group.
 
-        Create it if `may_create` is set, also in place of a classic group of that name. Raises
-        GROUP_ID_NOT_FOUND.
+        If `may_create` is set, create the group if needed, even in place of a classic group of that name.
+        Raises GROUP_ID_NOT_FOUND.
         """
         group = turn.state.consumers.get(group_id)
         if group is not None:
@@ -345,7 +345,9 @@ class ConsumerMembership:
             self._targets.begin(change.group, self._settings.consumer_assignors, self.image)
 
     def _compute_target(self, turn: Turn, change: GroupChange) -> None:
-        """Compute the target of a small group now; request a worker run for that of a large group."""
+        """Compute the target of a small group now; for a large group, request a worker run that computes the
+        target.
+        """
         group = change.group
         if not is_small(group, self.image):
             change.wants_target = True
@@ -455,7 +457,9 @@ class ConsumerMembership:
         turn.records += self._targets.take_part(group, part, turn.wall_ms)
 
     def topics_created(self, offset: int) -> None:
-        """Record that the metadata at this offset has new topics, so that patterns are searched again."""
+        """Record that the metadata at this offset has new topics, so that the topics of patterns are searched
+        again.
+        """
         self._patterns.topics_created(offset)
 
     def take_found_topics(self, turn: Turn, ask: Ask) -> None:

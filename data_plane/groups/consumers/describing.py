@@ -67,7 +67,7 @@ def _member(member: Member, target: Target, image: MetadataImage) -> wire.Member
 
 
 def _had(member: Member) -> Epochs:
-    """Return all partitions of a member, with those that it has not revoked yet."""
+    """Return all partitions of a member, including those that the member has not revoked yet."""
     if not member.revoking:
         return member.assigned
     had: dict[bytes, Mapping[int, int]] = dict(member.assigned)

@@ -1,6 +1,5 @@
-"""The search for the member that sent a request, by member id or instance id, and the check of its epoch (KIP-848).
-
-PURE.
+"""The search for the member that sent a request, by member id or instance id, and the check of the member's
+epoch (KIP-848). PURE.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class PatternStatus(Enum):
 
 @attrs.frozen
 class FindTopics:
-    """Work for a worker: search the topics of all patterns of one group."""
+    """Work for a worker: search for the topics that the patterns of one group match."""
 
     group_id: str
     patterns: tuple[str, ...]
@@ -71,15 +71,14 @@ class FindTopics:
     """The wall-clock time at which the search was requested, in milliseconds since 1970."""
 
     def requests(self) -> Sequence[TopicsFound]:
-        """Search the topics, and return the result as one request to the coordinator."""
+        """Search for the topics, and return the result as one request to the coordinator."""
         return [find_topics(self)]
 
 
 @attrs.frozen
 class TopicsFound:
-    """A worker's result as a request to the coordinator: it writes the found topics to the log.
-
-    It has no answer.
+    """A worker's result, as a request that the coordinator write the found topics to the log. The request has
+    no answer.
     """
 
     group_id: str
@@ -88,9 +87,8 @@ class TopicsFound:
 
 
 def find_topics(work: FindTopics) -> TopicsFound:
-    """Search the topics that match each pattern.
-
-    This takes time in proportion to patterns times topics, so it runs in a worker thread.
+    """Search for the topics that match each pattern. The time grows with the number of patterns times the
+    number of topics, so this runs in a worker thread.
     """
     matched: dict[str, list[str]] = {pattern: [] for pattern in work.patterns}
     visible: dict[str, bool] = {}
@@ -118,7 +116,7 @@ def find_topics(work: FindTopics) -> TopicsFound:
 
 
 class Patterns:
-    """The searches for the topics of patterns, of all groups of one coordinator.
+    """The searches for the topics of patterns, for all groups of one coordinator.
 
     The set of running searches is soft state.
     """
@@ -131,7 +129,9 @@ class Patterns:
         """The offset of the newest metadata image that had new topics."""
 
     def topics_created(self, offset: int) -> None:
-        """Record that the metadata at this offset has new topics, so that patterns are searched again."""
+        """Record that the metadata at this offset has new topics, so that the topics of patterns are searched
+        again.
+        """
         self._newest_topics = offset
 
     def take_wanted(self) -> Sequence[FindTopics]:

@@ -29,7 +29,8 @@ from odradek.wire.messages.consumer_group_heartbeat import TopicPartitions
 __all__ = ["is_subset", "reconcile"]
 
 OwnedPartitions = Sequence[TopicPartitions] | None
-"""The partitions that a member says it owns. None: the heartbeat leaves them out, as nothing has changed.
+"""The partitions that a member says it owns. None if the heartbeat leaves them out, because nothing has
+changed.
 """
 _NONE: frozenset[int] = frozenset()
 _UNKNOWN_STATE = (
@@ -93,7 +94,7 @@ def reconcile(
 def _has_any(owned: OwnedPartitions, wanted: Epochs) -> bool:
     """True if the member may still own one of the wanted partitions.
 
-    A heartbeat that names no partitions counts as True.
+    If a heartbeat leaves out the member's partitions, the result is True.
     """
     if owned is None:
         return True

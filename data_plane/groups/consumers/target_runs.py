@@ -91,7 +91,7 @@ class TargetRun:
 
 @attrs.frozen(eq=False)
 class TargetPart:
-    """One part of a target, as a request to the coordinator: write these records. It has no answer."""
+    """One part of a target, as a request that the coordinator write these records. The request has no answer."""
 
     run: TargetRun
     records: Sequence[CoordinatorRecord]
@@ -115,7 +115,7 @@ def _in_parts(records: Sequence[CoordinatorRecord]) -> Iterator[Sequence[Coordin
 
 
 class TargetRuns:
-    """The target runs of all groups of one coordinator: at most one run for each group. Soft state."""
+    """The target runs of all groups of one coordinator: at most one run for each group. They are soft state."""
 
     def __init__(self) -> None:
         self._running: dict[str, TargetRun] = {}
@@ -136,7 +136,7 @@ class TargetRuns:
         return wanted
 
     def is_writing(self, group_id: str) -> bool:
-        """True if the group's new target is partly written: parts of it are still missing in the log."""
+        """True if the group's new target is partly written, so that parts of it are still missing in the log."""
         return group_id in self._writing
 
     def cancel(self, group_id: str) -> None:

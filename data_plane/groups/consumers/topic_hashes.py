@@ -105,7 +105,9 @@ class TopicHashes:
         return changed
 
     def unhashed(self, topics: Iterable[str], image: MetadataImage) -> HashTopics | None:
-        """Find the topics that a worker should hash first; None if they are few enough for a decision."""
+        """Find the topics that a worker should hash before the decision. Returns None if the topics are few
+        enough to be hashed in the decision.
+        """
         missing: list[TopicImage] = []
         units = 0
         for name in topics:
@@ -129,7 +131,7 @@ class TopicHashes:
         self._before_racks.discard(name)
 
     def brokers_changed(self, image: MetadataImage) -> None:
-        """Update the racks of the brokers, which the hashes cover."""
+        """Update the brokers' racks. The hashes depend on these racks."""
         racks = {each: image.brokers[each].rack for each in image.brokers}
         if racks != self._racks:
             self._racks = racks

@@ -98,7 +98,7 @@ class AlterConfigsHandler:
     async def _judge_all(self, request: Any) -> list[Outcome | None]:
         """Check each resource, a few milliseconds at a time.
 
-        Returns an outcome for each; None if the controller has to decide.
+        Returns an outcome for each resource, or None for it if the controller has to decide.
         """
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
@@ -233,7 +233,7 @@ def _check_node_id(own: OwnConfig, name: str, otherwise: str) -> None:
 
 
 def _groups(resources: Sequence[Any]) -> list[list[Any]]:
-    """Divide the resources into groups of consecutive ones. Each group is checked in one turn."""
+    """Divide the resources into groups of neighbours. Each group is checked in one turn."""
     groups: list[list[Any]] = [[]]
     things = 0
     for resource in resources:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def names_many(request: Message) -> bool:
-    """True if the request names so many things that to process them takes more than a millisecond."""
+    """True if the request names so many things that their processing takes more than a millisecond."""
     return names_more_than(request, LONG_ELEMENTS)
 
 

@@ -25,7 +25,7 @@ def read_records(
 ) -> LogRead:
     """Read like `PartitionLog.read`, but skip batches without records if other batches follow.
 
-    It raises the same errors.
+    Raises the same errors as `PartitionLog.read`.
     """
     found = log.read(offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
     for _ in range(_READS_MAX):

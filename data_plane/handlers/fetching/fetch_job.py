@@ -57,9 +57,11 @@ from odradek.wire.structure import ZERO_UUID
 READ_COMMITTED = 1
 _READ, _TOPIC = int(Operation.READ), int(ResourceType.TOPIC)
 CHUNK = 64
-"""The number of partitions that are read or answered before it is checked whether the slice is over."""
+"""The number of partitions that are read or answered in a row. After them it is checked whether the slice of
+work is over.
+"""
 READ_UNITS = 3
-"""The cost of reading one partition, in units of work: to look up a partition costs 1."""
+"""The cost of reading one partition, in units of work: the look-up of a partition costs 1."""
 
 _NOT_DIVERGING = shared(EpochEndOffset())
 _NO_LEADER = shared(LeaderIdAndEpoch())
@@ -556,9 +558,8 @@ def _without_records(
     diverging: EpochEndOffset = _NOT_DIVERGING,
     preferred_read_replica: int = -1,
 ) -> PartitionData:
-    """Build an answer without records.
-
-    It makes the fetcher truncate its log, or read from another replica.
+    """Build an answer without records, which makes the fetcher truncate its log, or read from another
+    replica.
     """
     return PartitionData(
         fetched.key[1],

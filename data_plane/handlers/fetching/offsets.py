@@ -75,9 +75,8 @@ class Turns:
         """
 
     async def wait(self, workers: Workers) -> None:
-        """Wait until the caller may search this disk.
-
-        Afterwards it must call `pass_on` exactly once. Raises `KafkaError` if too many requests wait already.
+        """Wait until the caller may search this disk. After its search, the caller must call `pass_on`
+        exactly once. Raises `KafkaError` if too many requests wait already.
         """
         waiting = self._waiting.get(workers)
         if waiting is None:
@@ -208,7 +207,7 @@ class ListOffsetsHandler:
             return _failed(asked, error.code)
         except FileClosed:
             reached("offsets.log_went_while_searched")
-            # While the worker searched the log, it was deleted or moved, or its directory failed.
+            # While the worker searched the log, the log was deleted or moved, or its directory failed.
             return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
             self._desk.disk_errors.note("list_offsets.disk_error", topic=topic, error=str(error))

@@ -62,7 +62,7 @@ PARTITION_BYTES = 24
 PARTITIONS_PER_DECISION = 500
 """The most partitions in one decision. A larger request is decided in independent parts of this size."""
 DECIDED_UNITS = 4
-"""The cost of deciding and writing one offset, in units of work: to look up a partition costs 1."""
+"""The cost of deciding and writing one offset, in units of work: the look-up of a partition costs 1."""
 SIZES_PER_UNIT = 10
 """The number of offsets whose record sizes are computed in one unit of work."""
 
@@ -240,7 +240,7 @@ class _Answering:
     def _repeat(self, count: int) -> None:
         """Count the bytes of a repeated answer.
 
-        If they exceed the limit, the rest of the answer gets an error instead of offsets.
+        If the sum exceeds the limit, the rest of the answer has an error instead of offsets.
         """
         self._is_full = not self._repeated.has_room(count)
 

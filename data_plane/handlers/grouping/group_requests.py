@@ -89,7 +89,7 @@ class LeaveGroupHandler:
         return self._desk.steps.begin(self._answer_many(context.api_version, request), is_long=True)
 
     def _answer_many(self, version: int, request: LeaveGroupRequest) -> Steps[LeaveGroupResponse]:
-        # One decision for all members, so that they cause only one rebalance.
+        # All members leave in one decision, so that they cause only one rebalance.
         asked = [(request.group_id, LeaveMembers(request.group_id, request.members))]
         ((code, codes),) = yield from self._groups.ask_all(version, asked, SLICE_UNITS)
         if code:

@@ -1,4 +1,6 @@
-"""A delayed Produce response: its batches are appended, and it waits for replicas or for a flush."""
+"""A delayed Produce response. The request's batches are appended, and the response waits for replicas or for
+a flush.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class _Unacknowledged:
 class DelayedProduce(Delayed):
     """The delayed answer of a Produce request.
 
-    It waits until the replicas have all batches, or until they are flushed.
+    It waits until the replicas have all batches of the request, or until the batches are flushed.
     """
 
     __slots__ = (

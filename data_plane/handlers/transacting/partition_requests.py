@@ -112,7 +112,7 @@ class AddPartitionsToTxnHandler:
     ) -> Work[list[AddPartitionsToTxnTopicResult] | None]:
         """Check that all partitions exist, and that no topic is in `closed`.
 
-        Returns None if so, otherwise an error for every partition.
+        Returns None if both conditions hold, otherwise an error for every partition.
         """
         image = self._desk.image
         is_refused = False
