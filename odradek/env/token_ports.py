@@ -1,4 +1,4 @@
-"""The port for tokens: documents that are fetched from an address, and the tokens with which a client logs in.
+"""The ports for documents that are fetched from an address, and for the tokens with which a client logs in.
 
 `odradek.env.documents` and `odradek.env.tokens` implement it. This module is a leaf that every package may import.
 """
