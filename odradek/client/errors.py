@@ -98,7 +98,9 @@ class TransactionAborted(TransactionError):
 
 
 class TransactionFatalError(TransactionError):
-    """This producer can only be closed. A new producer with the same `transactional.id` aborts its open transaction."""
+    """This producer can only be closed. A new producer with the same `transactional.id` aborts the transaction that
+    this producer has open.
+    """
 
 
 class ProducerFencedError(TransactionFatalError):

@@ -38,8 +38,8 @@ answers. It is then reaped when `subprocess` starts the next process.
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""The environment that limits numeric libraries to one thread. By default they start one per core, each with its own
-memory, but the node needs the cores.
+"""The environment that limits numeric libraries to one thread. By default such a library starts one thread per core,
+each with its own memory. But the node needs the cores.
 """
 
 
@@ -54,7 +54,9 @@ class _LendingPickler(FramePickler):
 
 
 class _Process:
-    """A started process, with the descriptors that connect it. Raises `OSError` if the system has none left."""
+    """A started process, with the two descriptors that connect it to the node. Raises `OSError` if the system has no
+    descriptors left.
+    """
 
     def __init__(self, factory: str) -> None:
         with contextlib.ExitStack() as opened:

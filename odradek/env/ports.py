@@ -10,8 +10,8 @@ only way to start a node, so the simulator runs the code that production runs.
 Rules
 -----
 * Only `Clock.sleep_until`, `Conn.readable`, `Conn.writable`, `Listener.accept`, `Network.connect`, `Event.wait` and
-  `Workers.run` await. All other calls return at once, so no other task can run between a receive and its dispatch.
-  (`Companion` blocks; only workers use it.)
+  `Workers.run` await. All other calls return at once, so no other task can run between the receipt of bytes and their
+  handling. (`Companion` blocks; only workers use it.)
 * `File` and `Dir` calls block the caller. On the loop that is allowed for appends, and for reads that do not
   wait for the device according to `File.is_warm`. (`File.read_warm` only makes reads that do not wait.) Calls
   that may wait for a device go through `Workers.run`: sync, cold reads, listing big trees.
@@ -19,8 +19,8 @@ Rules
   If a worker gets `FileClosed`, the file was closed before the worker could read it; the device is not at
   fault. When the loop gets the worker's result, the file may have changed again.
 * A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes down
-  only its own partitions. Calls to a dead device raise only `DiskError`; even `exists` does not return False. Calls
-  that release a file or a lock succeed even then: `unpin`, `rest`, `close`, `unlock`.
+  only its own partitions. Calls to a dead device raise only `DiskError`; this is true even of `exists`. Calls that
+  release a file or a lock succeed even then: `unpin`, `rest`, `close`, `unlock`.
 * Neither a node nor its companion may change a value that they have exchanged. In the simulator both have the
   same object.
 * mmap is not used, because it would bypass the port. Clean-up code (`finally`) must not rely on the ports: after a
@@ -162,7 +162,9 @@ class Clock(Protocol):
         """Return milliseconds since 1970 by the system's wall clock; the value may jump."""
 
     async def sleep_until(self, deadline: float) -> None:
-        """Wait until `monotonic()` reaches `deadline`. This is a checkpoint even if the deadline has passed."""
+        """Wait until `monotonic()` reaches `deadline`. Other tasks may run meanwhile, even if the deadline has passed
+        already.
+        """
 
     def timeout_at(self, deadline: float) -> AbstractContextManager[Scope]:
         """End the `with` block early at `deadline`. It costs microseconds, so never use it per frame."""
@@ -364,7 +366,7 @@ class Dir(Protocol):
 
 
 class PeerEnd(Enum):
-    """The state of the peer's half of a connection: it may send more, or it has ended."""
+    """The state of the peer's half of a connection: the peer may send more, or the half has ended."""
 
     OPEN = "it may send more"
     BEHIND_DATA = "it sends no more, but earlier bytes are still to be received"

@@ -418,7 +418,8 @@ def _raise(error: OSError) -> None:
 
 
 def open_dir(path: str, *, create: bool = False) -> RealDir:
-    """Open a log directory. Raises `FileMissing` if it does not exist, unless `create`, and `DiskError`."""
+    """Open a log directory. Raises `FileMissing` if it does not exist and `create` is false. Also raises `DiskError`.
+    """
     path = os.path.abspath(path)
     try:
         if create:

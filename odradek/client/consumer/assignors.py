@@ -5,9 +5,9 @@ The group's leader runs an assignor on the subscriptions of all members, and sen
 leader and the other members may be different clients (Java's, librdkafka's). So range and round robin assign exactly
 as Kafka's own assignors do. Members with the sticky assignor send their claims in Kafka's format.
 
-Claims: with the cooperative protocol (KIP-429) members keep their partitions during a rebalance, and send the list of
-partitions that they own. A partition that moves is left out in the first round. Its owner gives it up and rejoins,
-and the second round assigns it.
+A claim is a partition that a member already owns. With the cooperative protocol (KIP-429) members keep their
+partitions during a rebalance, and send their claims. A partition that moves to another member is left out in the
+first round. Its owner gives the partition up and rejoins, and the second round assigns it.
 """
 
 from __future__ import annotations

@@ -152,7 +152,9 @@ class ConsumerMachine:
         return made
 
     def _be_member(self, membership: Membership) -> Operation[None]:
-        """Run the group membership for ever. When it ends, continue with the other protocol's membership."""
+        """Run the group membership. If it ends because the other protocol must be used, continue with that protocol's
+        membership.
+        """
         while True:
             yield from membership.run()
             former, membership = membership, self._new_membership(membership.protocol == CLASSIC)

@@ -10,7 +10,7 @@ partitions. To adopt an assignment, it calls the listener for new partitions. Th
 | state | meaning | turn |
 | --- | --- | --- |
 | IDLE | outside of the group: before a subscription, after leaving, or refused by the coordinator | - |
-| PREPARING | a rebalance is due; heartbeats go on while a member | application |
+| PREPARING | a rebalance is due; heartbeats go on while the consumer is a member | application |
 | JOINING | JoinGroup, then SyncGroup, until there is an assignment | run |
 | ADOPTING | there is an assignment; heartbeats go on | application |
 | STABLE | heartbeats | run |

@@ -249,7 +249,7 @@ class KindChooser:
         if self._refused:
             return CLASSIC, self._refused
         deadline = self._core.now + self._settings.default_api_timeout_ms / 1000
-        # A connection to the coordinator also brings the cluster's features.
+        # When a connection to the coordinator opens, its first answer also contains the cluster's features.
         yield from self._coordinator.find(deadline=deadline)
         if self._core.cluster.features.get(GROUP_FEATURE, 0) < 1:
             return CLASSIC, f"the cluster's feature {GROUP_FEATURE} is not 1"

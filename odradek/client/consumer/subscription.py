@@ -29,8 +29,8 @@ __all__ = ["Chunk", "PartitionState", "Subscription"]
 
 @attrs.define(eq=False)
 class Chunk:
-    """The records of one partition in one fetch response: whole batches. Batches before `position` of `data` have
-    been read.
+    """The records of one partition in one fetch response: whole batches. Batches before the index `position` in
+    `data` have been read already.
     """
 
     data: memoryview

@@ -51,7 +51,9 @@ is reduced to this value.
 
 
 def as_bytes(what: str, value: Any) -> bytes | None:
-    """Check a record's key or value, and return it as bytes or None. A buffer that can still change is copied."""
+    """Check a record's key or value, and return it as bytes or None. A mutable buffer is copied, because the caller
+    may still change it.
+    """
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):

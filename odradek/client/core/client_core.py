@@ -217,7 +217,7 @@ class ClientCore:
         return task
 
     def adopt(self, task: Task[Any], now: float) -> None:
-        """Start the operation of a task that was made elsewhere."""
+        """Start the operation of a task that the caller has made."""
         self._at(now)
         if self.closed:
             raise ClientClosed("the client is closed")

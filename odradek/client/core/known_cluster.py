@@ -106,7 +106,9 @@ class Cluster:
         self.updates = 0
 
     def update(self, response: MetadataResponse, *, complete: bool = False) -> None:
-        """Apply a Metadata answer. With `complete` it lists every topic, so topics that it lacks are removed."""
+        """Apply a Metadata answer. With `complete`, the answer lists every topic, so topics that the answer lacks are
+        removed.
+        """
         self.updates += 1
         if response.cluster_id != self.cluster_id:
             self._ids.clear()

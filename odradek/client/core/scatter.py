@@ -88,11 +88,11 @@ def scatter(
 ) -> Operation[Outcomes[K, V]]:
     """Send requests until every item has an outcome; return the outcomes in the order of `items`.
 
-    `request(items, timeout_ms)` makes the message for the items of one broker, in a version within
-    `versions`: the lowest and the highest version (None: no limit). `take(response, items)` reads their
-    outcomes; an item without an outcome in the response gets UNKNOWN_SERVER_ERROR. With `repeat_after_loss`
-    False, a request is not repeated after its connection broke, since the broker may have performed it.
-    Raises only errors of `route`, such as `ClientError` if no broker is reachable.
+    `request(items, timeout_ms)` makes the message for the items of one broker, in a version of `versions`: the lowest
+    and the highest (None: no limit). `take(response, items)` reads their outcomes; an item that the response lacks
+    gets UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, a request is not repeated after its connection broke,
+    since the broker may have performed it. Raises only errors of `route`, such as `ClientError` if no broker is
+    reachable.
     """
     wanted = list(dict.fromkeys(items))
     final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

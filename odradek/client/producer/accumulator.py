@@ -148,8 +148,9 @@ class Batch:
 class Lane:
     """The queue of one partition's batches, and the sequence numbers for them (KIP-98).
 
-    `batches` wait to be sent, repeated batches first. `in_flight` were sent and have no answer yet, in the order of
-    their sequence numbers. `open` is the last of `batches` while records may be added to it.
+    `batches` has the batches that wait to be sent; batches that must be sent again come first. `in_flight` has the
+    batches that were sent and have no answer yet, in the order of their sequence numbers. `open` is the last batch of
+    `batches` while records may be added to it.
     """
 
     topic: str

@@ -1,15 +1,14 @@
 """The operation that sends a producer's batches, repeats them safely and completes them. PURE.
 
 Theory of operation
--------------------
-`Sender.run` is one long operation on the core. At each step it checks every active queue (`Lane`) of the accumulator,
-and sends ready batches to the leaders of their partitions. A Produce request has one batch of a partition, and as
-many partitions as fit. Up to `max.in.flight.requests.per.connection` requests go to a broker. Each answer is handled
-when it arrives (`Call.on_done`); then the operation takes its next step. Separate operations fetch metadata and the
-producer id, so only the batches that need these wait for them.
+------------------- `Sender.run` is one long operation on the core. At each step it checks every active queue (`Lane`)
+of the accumulator, and sends ready batches to the leaders of their partitions. A Produce request has one batch of a
+partition, and as many partitions as fit. At most `max.in.flight.requests.per.connection` requests to a broker are
+unanswered at any time. Each answer is handled when it arrives (`Call.on_done`); then the operation takes its next
+step. Separate operations fetch metadata and the producer id, so only the batches that need these wait for them.
 
-A batch is ready if it is full, its linger time is over, or it is sent again. It is also ready if the application
-flushes, closes, or waits for memory.
+A batch is ready if it is full, if its linger time is over, or if it must be sent again. It is also ready if the
+application calls `flush` or `close`, or waits for memory.
 
 Rules (KIP-98, KIP-360, KIP-951)
 -----
@@ -17,9 +16,9 @@ Rules (KIP-98, KIP-360, KIP-951)
   and recognizes repetitions. So up to five requests may be in flight, and still no record is lost, doubled or out of
   order.
 * A broker knows the last five batches of a producer. After a batch without an answer only four more batches are sent,
-  even if these are answered. After a change of leaders, the new leader may have taken the later batches, while the
-  old leader has not answered the first yet. A sixth batch would make the broker forget the first, and a repetition of
-  the first would be appended again.
+  even if these four are answered. After a change of leaders, the new leader may have taken the later batches, while
+  the old leader has not answered the first yet. A sixth batch would make the broker forget the first, and a
+  repetition of the first would be appended again.
 * A broker that does not know a producer accepts any sequence number as its first. So the first batch under
   new numbers is sent alone. If other batches followed at once and the first were refused, the broker would
   accept the next one, and the order would be lost.
@@ -215,7 +214,7 @@ class Sender:
             accumulator.settle(lane)
 
     def _look_again(self) -> None:
-        """Make the running step repeat, or wake the waiting operation for another step."""
+        """Let the sender take another step: at once after the running step, or by waking the waiting operation."""
         self._again = True
         self.signal.notify()
 
