@@ -37,8 +37,8 @@ HAND_OVER_SECONDS = 0.00002
 Undo = Callable[[Any], None]
 """A function that undoes or finishes an abandoned call. Its argument is the call's result."""
 Outcome: TypeAlias = tuple[T | None, Exception | None]
-"""(result, exception) of a call. If it has returned, the exception is None; if it has raised, the result is
-None.
+"""The outcome of a call, as (result, exception). The exception is None if the call has returned. The result is None
+if it has raised.
 """
 
 

@@ -418,8 +418,7 @@ def _raise(error: OSError) -> None:
 
 
 def open_dir(path: str, *, create: bool = False) -> RealDir:
-    """Open a log directory. Raises `FileMissing` if it does not exist and `create` is false. Also raises `DiskError`.
-    """
+    """Open a log directory. Raises `FileMissing` if it does not exist and `create` is false. Also raises `DiskError`."""
     path = os.path.abspath(path)
     try:
         if create:

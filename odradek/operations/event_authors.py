@@ -1,9 +1,9 @@
 """Reads controllers' audit logs to find out which client requested a change in the metadata log. PURE.
 
-Records of the metadata log do not name the client that requested a change. The active controller's audit log
-names this client, with the epoch and the offsets of the records. Only one controller writes records in an
-epoch. So a line of the audit log is about a record exactly if epoch and offset match. The match is right even
-if the records were not yet committed when the line was written.
+Records of the metadata log do not name the client that requested a change. The active controller's audit log names
+this client, with the epoch and the offsets of the records. Only one controller writes records in an epoch. So a line
+of the audit log belongs to a record if, and only if, epoch and offset match. The match is right even if the records
+were not yet committed when the line was written.
 """
 
 from __future__ import annotations

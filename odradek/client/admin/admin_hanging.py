@@ -1,5 +1,5 @@
-"""Finds open transactions that block `read_committed` readers, and describes their producers and
-coordinators' states. The functions are operations. PURE.
+"""Finds open transactions that block `read_committed` readers, with their producers and the states that coordinators
+report. The functions are operations. PURE.
 
 A partition's leader knows that a transaction is open; its coordinator knows how it will end. A transaction
 hangs on a partition if no coordinator knows it as open there. It then stays open until an operator ends it
@@ -95,7 +95,7 @@ class RefusedMarker:
 
     @property
     def is_newer_producer(self) -> bool:
-        """True if the partition refuses the marker because of the producer epoch, false if because of the
+        """True if the partition refuses the marker because of the producer epoch. False means that the reason is the
         coordinator epoch.
         """
         return self.producer.producer_epoch > self.transaction.producer_epoch

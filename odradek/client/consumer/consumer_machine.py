@@ -5,9 +5,9 @@ Theory of operation
 refreshing metadata, membership of the group. These operations and the application's calls use the same state,
 a `Subscription`. The shell makes a poll in two steps:
 
-1. `take(now, what)` returns records that were fetched already. It returns at once, and returns none while other work
-   is due.
-2. If there were none, the operation `wait(timeout)` runs until there are records to take or the time is up. It may
+1. `take(now, what)` returns records that were fetched already. It returns at once, and returns an empty list while
+   other work is due.
+2. If the list is empty, the operation `wait(timeout)` runs until there are records to take or the time is up. It may
    return a `RebalanceEvent`: then the shell calls the listener and `notified(event)`, and repeats the poll.
 
 Records are taken in the application's own thread, so an interrupted poll loses none.
@@ -274,8 +274,8 @@ class ConsumerMachine:
             self.handout.done = self.handout.yielded
 
     def _unsettled(self, handout: Handout, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Compute the partitions' positions after `done` records of a handout. A partition is left out if the
-        application has sought it, or if it was revoked, since the poll.
+        """Compute the partitions' positions after `done` records of a handout. A partition is left out if it was
+        revoked since the poll, or if its position was changed by `seek`.
         """
         found = {}
         for key, position in handout.positions(done).items():

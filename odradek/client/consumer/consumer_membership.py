@@ -55,7 +55,7 @@ _HINTS = {
     ErrorCode.UNSUPPORTED_VERSION: f"the cluster must have finalized {GROUP_FEATURE}=1; group.protocol=classic needs no feature",
 }
 _NOT_SERVED = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND})
-"""The error codes for a join after which the consumer tries the classic protocol instead."""
+"""If a join is refused with one of these error codes, the consumer tries the classic protocol instead."""
 
 
 class ConsumerMembership(Membership):

@@ -1,5 +1,5 @@
-"""Converts a fetched batch to the records for the application. This loop takes most of a consumer's time.
-PURE.
+"""Converts a fetched batch to the records for the application. This loop limits the speed of a consumer more than any
+other code. PURE.
 
 A small batch may have very many records. So only some records are made at a time, when the application polls
 for them. But the bytes of a batch are decompressed all at once. Records of one shape are parsed by columns
@@ -64,9 +64,9 @@ class BatchRecords:
         self._partition = partition
         self._shapes = last_shapes
         self._error: InvalidRecord | None = None
-        # The position in the data, twice the next offset delta, the records left, and a number of records:
-        # when so many are left, a run is searched again. The timestamp delta of the first record is always 0.
-        # So the other records have another shape, which begins with the second record.
+        # The position in the data, twice the next offset delta, the number of records left, and the number of records
+        # left at which the next search for a run is due. The timestamp delta of the first record is always 0. So the
+        # other records have another shape, which begins with the second record.
         self._place = (0, 0, count, count, _LOOK_AGAIN_RECORDS)
         self.is_used_up = False
         """True once all records were taken without an error."""
@@ -149,8 +149,8 @@ class BatchRecords:
         values: Iterator[bytes | None],
         headers: Iterator[tuple[Header, ...]],
     ) -> Iterable[ConsumerRecord]:
-        """Make records from columns of offsets, timestamps, keys, values and headers, until the offsets end.
-        No Python code runs for a single record.
+        """Make records from columns of offsets, timestamps, keys, values and headers, until the offsets end. No
+        Python code runs per record.
 
         All columns may be one and the same iterator, which then yields the fields of each record in turn.
         """

@@ -130,8 +130,8 @@ class Coordinator(CoordinatorFinder):
     def committed(
         self, keys: Iterable[TopicPartition], *, deadline: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Fetch the group's committed offsets; None for a partition without one. The coordinator first waits
-        for open transactions that may change these offsets (KIP-447).
+        """Fetch the group's committed offsets. The value is None for a partition without a commit. The coordinator
+        first waits for open transactions that may change these offsets (KIP-447).
         """
         pending = list(dict.fromkeys(keys))
         known = self._core.cluster.topics

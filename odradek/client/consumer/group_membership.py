@@ -26,10 +26,10 @@ Rules
 * Static members (KIP-345) keep their assignment when they stop: they send no LeaveGroup. A member whose
   instance id another client uses is `fenced` for ever. If this member rejoined, the two clients would replace
   each other again and again.
-* The coordinator delays the answer to a JoinGroup until all members have joined, so the request's deadline is
-  the rebalance timeout. While it waits, heartbeats are sent on the same connection, so that a dead connection
-  is detected. The answer to a SyncGroup is delayed only for the time that the leader needs. So if a firewall
-  silently drops the connection, a SyncGroup fails after two request timeouts. A JoinGroup fails after the
+* The coordinator delays the answer to a JoinGroup until all members have joined, so the request's deadline is the
+  rebalance timeout. While the client waits for this answer, it sends heartbeats on the same connection, and so
+  detects a dead connection. The answer to a SyncGroup is delayed only for the time that the leader needs. So if a
+  firewall silently drops the connection, a SyncGroup fails after two request timeouts. A JoinGroup fails after the
   rebalance timeout, as in Kafka's client.
 
 Deliberately absent: KIP-848, where the coordinator assigns partitions (`consumer_membership.py`).
@@ -606,7 +606,7 @@ class GroupMembership(Membership):
             ) from error
 
     def _sync_seconds_max(self) -> float:
-        """Compute the seconds to allow for a SyncGroup. It includes the time in which the group's leader
+        """Compute the seconds to allow for a SyncGroup. The result includes the time in which the group's leader
         fetches metadata before it sends its own SyncGroup.
         """
         rebalance_seconds = self._settings.max_poll_interval_ms / 1000 + _GRACE_SECONDS

@@ -350,9 +350,9 @@ class ProducerSettings(CommonSettings):
     disables this.
     """
     partitioner_class: Any = attrs.field(default=None, metadata={"parse": parse.partitioner})
-    """The partitioner, which chooses the partition of a record. None: by murmur2 of the key, and the sticky
-    partition for records without a key. Otherwise `RoundRobinPartitioner`, or a callable `(topic, key, value,
-    partition_count, available) -> partition`.
+    """The partitioner, which chooses the partition of a record. None: murmur2 of the key selects the partition, and
+    records without a key go to the sticky partition. Otherwise `RoundRobinPartitioner`, or a callable `(topic, key,
+    value, partition_count, available) -> partition`.
     """
     partitioner_ignore_keys: bool = _key(False, parse.boolean)
     """True if keys do not affect the choice of a partition."""

@@ -9,7 +9,7 @@ requests. PURE.
 | IN_TRANSACTION | a transaction is open | sends, offsets, prepare, commit_transaction, abort_transaction |
 | PREPARED | all records are written, or will be; another system decides (KIP-939) | prepare again, commit_transaction, abort_transaction |
 | COMMITTING | EndTxn was sent, perhaps without an answer | commit_transaction again |
-| ABORTING | as COMMITTING | abort_transaction again |
+| ABORTING | EndTxn was sent, perhaps without an answer | abort_transaction again |
 | ABORTABLE_ERROR | a record or an offset was lost, so the transaction must not commit | abort_transaction |
 | FATAL_ERROR | the producer is fenced, or the coordinator refuses it | close |
 

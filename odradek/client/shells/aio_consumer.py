@@ -261,8 +261,8 @@ class AsyncConsumer(ConsumerSteering):
         offsets: Committable | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit offsets, and wait until they are stored. `offsets` has offsets by partition, or is a record
-        (the offset after it is committed). None commits all positions.
+        """Commit offsets, and wait until they are stored. `offsets` has offsets by partition, or is a record; then
+        the offset after the record is committed. None commits all positions.
         """
         await self.client.run(
             self._machine.commits.commit(self._offsets(offsets), timeout=self._seconds(timeout))

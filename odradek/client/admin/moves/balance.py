@@ -54,8 +54,7 @@ def balance(
     cluster = PlannedCluster(sites, partitions, only)
     widen_partitions(cluster)
     evening = Evening(cluster, tolerance)
-    # Balancing the counts may allow new moves of bytes. Every round improves the plan, and a few rounds are
-    # always enough.
+    # Balancing the counts may allow new moves of bytes. Every round improves the plan, and few rounds are needed.
     for _ in range(4):
         if not (evening.even_bytes() | evening.even_counts()):
             break

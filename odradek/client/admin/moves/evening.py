@@ -1,6 +1,4 @@
-"""The steps 3 and 4 of a balancing plan (`balance.py`): they balance the brokers' bytes and numbers of
-replicas. PURE.
-"""
+"""Steps 3 and 4 of a balancing plan (`balance.py`), which balance the brokers' bytes and numbers of replicas. PURE."""
 
 from __future__ import annotations
 
