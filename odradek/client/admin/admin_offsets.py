@@ -156,8 +156,7 @@ def list_group_offsets(
     require_stable: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[GroupOffsets]]:
-    """List the committed offsets of each group. `groups` maps a group id to partitions (None: all partitions with a
-    commit). Raises `ClientError`.
+    """List each group's committed offsets for its partitions in `groups` (None: for all). Raises `ClientError`.
 
     With `require_stable` the coordinator waits for open transactions that may change an offset (KIP-447).
     """

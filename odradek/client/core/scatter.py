@@ -90,9 +90,8 @@ def scatter(
 
     `request(items, timeout_ms)` makes the message for the items of one broker, in a version of `versions`: the lowest
     and the highest (None: no limit). `take(response, items)` reads their outcomes; an item that the response lacks
-    gets UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, a request is not repeated after its connection broke,
-    since the broker may have performed it. Raises only errors of `route`, such as `ClientError` if no broker is
-    reachable.
+    gets UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, no request is repeated after its connection broke: the
+    broker may have performed it. Raises only errors of `route`, such as `ClientError` if no broker is reachable.
     """
     wanted = list(dict.fromkeys(items))
     final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
