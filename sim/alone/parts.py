@@ -26,7 +26,7 @@ PARTS: Mapping[str, Callable[[int], object]] = {
     "consumers": consumers_alone.run,
     "transactions": transactions_alone.run,
 }
-"""By the name that `python -m sim --alone` takes: the function that runs one schedule from a seed."""
+"""By the name of the part in `python -m sim --alone PART`: the function that runs one schedule from a seed."""
 SCHEDULES: Mapping[str, int] = {
     "raft": 16,
     "quorum": 10,

@@ -1,13 +1,13 @@
 """Schedules for Raft cores, drawn from a seed, without nodes, encoded bytes or a task scheduler. PURE.
 
 `run(seed)` draws voters, observers and the steps of a schedule. Messages arrive in any order, late, twice or never.
-Nodes crash between any two effects, and restart with what was synced. Nodes see time advance at different steps.
-Voters are added and removed. Snapshots replace the log. `sim.alone.raft_cluster` checks Raft's safety properties
-(figure 3 of the paper) after each step. At the end the network heals; then a leader must be elected and its records
-committed on every node.
+Nodes crash between any two effects, and restart with their synced entries. Time advances for each node at other steps
+of the schedule. Voters are added and removed. Snapshots replace the log. `sim.alone.raft_cluster` checks Raft's
+safety properties (figure 3 of the paper) after each step. At the end the network heals; then a leader must be elected
+and its records committed on every node.
 
-It covers less than a simulated cluster, since it has neither bytes nor disks. It runs thousands of schedules per
-minute, so it finds faults that need a rare order of few events.
+Such a schedule covers less than a simulated cluster, since it has neither bytes nor disks. But thousands of schedules
+run per minute, so they find faults that need a rare order of few events.
 """
 
 from __future__ import annotations

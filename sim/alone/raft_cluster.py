@@ -53,7 +53,9 @@ def must(holds: bool, promise: str) -> None:
 
 @attrs.frozen
 class Question:
-    """A request on its way. `life` is the sender's process run: after a restart the sender ignores the answer."""
+    """A request on its way. `life` is the number of the sender's present process: after a restart the sender ignores
+    the answer.
+    """
 
     sender: int
     life: int
@@ -81,7 +83,7 @@ class Snapshot:
 
 @attrs.define
 class Node:
-    """A replica: its disk, and its Raft core while its process runs. `core` is None while it is down."""
+    """A replica: its disk, and its Raft core while its process runs. `core` is None while the replica is down."""
 
     key: ReplicaKey
     core: RaftCore | None = None
@@ -124,7 +126,7 @@ class Cluster:
     """
 
     dies: Callable[[], bool] = _never
-    """Called before each effect of a step: True crashes the node there."""
+    """Called before each effect of a step. If it returns True, the node crashes before that effect."""
 
     @classmethod
     def of(cls, voters: Sequence[int], observers: Sequence[int] = ()) -> Cluster:
@@ -171,8 +173,8 @@ class Cluster:
         self.nodes[node_id] = Node(ReplicaKey(node_id, directory_id), life=old.life)
 
     def tick(self, node_id: int, seconds: float) -> None:
-        """Advance time by `seconds`. Let this node handle its deadlines, and fail its requests that crashed nodes had
-        received.
+        """Advance time by `seconds`. Let this node handle its deadlines. Fail those of its requests that crashed
+        nodes had received.
         """
         self.now += seconds
         node = self.nodes[node_id]
@@ -281,7 +283,7 @@ class Cluster:
     # -- questions about the state ----------------------------------------------------------------------------
 
     def leader(self) -> Node | None:
-        """Return the leader of the newest epoch that has one now, or None."""
+        """Return the present leader with the highest epoch; None if no node considers itself the leader."""
         leading = self.all_leaders()
         return max(leading, key=lambda node: node.core.epoch if node.core else -1, default=None)
 

@@ -92,7 +92,9 @@ class Producers:
             partition.waiting.wait_for_acks(_Waiter(self, batch, result.base_offset, result.last_offset))
 
     def settled(self, batch: _Batch, base_offset: int | None) -> None:
-        """Called when the wait for a batch ends. `base_offset` is where it was acknowledged; None after an error."""
+        """Called when the wait for a batch ends. `base_offset` is the offset at which the batch was acknowledged;
+        None after an error.
+        """
         batch.is_waiting = False
         if base_offset is not None:
             self._promises.acknowledge(base_offset, batch.values)

@@ -122,8 +122,8 @@ class Producing:
         return [delivery for batch, indexes in placed.items() for delivery in _deliveries(batch, indexes)]
 
     def _place(self, records: Sequence[RecordToSend], deadline: float) -> dict[Batch, list[int]]:
-        """Put the records into batches. Return by batch the indexes of its records. A record that is too large gets
-        its own batch.
+        """Put the records into batches. Return the indexes of each batch's records in `records`. A record that is too
+        large gets its own batch.
         """
         accumulator = self._accumulator
         placed: dict[Batch, list[int]] = {}

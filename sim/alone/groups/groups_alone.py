@@ -55,8 +55,8 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 @attrs.frozen
 class GroupsPlan:
-    """Parameters of a schedule: the plan of the partition and its step weights, the number of static members, the
-    retention of offsets in ms.
+    """Parameters of a schedule. The plan of the offsets partition includes the weights of all steps. `static` is the
+    number of static members, `retention_ms` the retention of offsets.
     """
 
     partition: ReplicationPlan
@@ -77,7 +77,7 @@ def run(seed: int, plan: GroupsPlan | None = None) -> Mapping[str, int]:
 
 
 class _Run(CoordinatorRun[GroupHost]):
-    """A schedule at work: brokers with group coordinators, and their clients."""
+    """One run of a schedule: brokers with group coordinators, and the clients of these coordinators."""
 
     def __init__(self, plan: GroupsPlan, random: Random) -> None:
         self._groups_plan = plan
@@ -170,7 +170,7 @@ class _Run(CoordinatorRun[GroupHost]):
         return self._hosts[self._controller.state.leader]
 
     def _leads(self) -> bool:
-        """True if the leader's coordinator has loaded its log."""
+        """True if the coordinator of the partition's leader has loaded the log."""
         shard = self._leader().shard
         return shard is not None and not shard.is_loading
 

@@ -1,9 +1,9 @@
 """Simulated network between the replicas of the metadata quorum: messages are late, lost, duplicated, or reordered.
 PORTED.
 
-A message is an object of `odradek.wire.messages`, which is not encoded. Between two replicas there is one
-connection at a time, which keeps the order. When the connection breaks, all its open requests fail, but messages
-that were already sent may still arrive.
+A message is an object of `odradek.wire.messages`, which is not encoded. Between two replicas there is one connection
+at a time, which delivers messages in order. When the connection breaks, all its open requests fail, but messages that
+were already sent may still arrive.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Machine(Protocol):
 
     @property
     def life(self) -> int:
-        """The number of its process run, counted from 1."""
+        """How many times the machine's process was started, including the present start."""
 
     @property
     def lives(self) -> bool: ...
@@ -59,8 +59,8 @@ class Machine(Protocol):
 
 @attrs.frozen
 class NetworkPlan:
-    """How messages travel: their delay in seconds (shortest, longest), and the probabilities of delay, loss and
-    duplication.
+    """How messages travel: the shortest and the longest delay in seconds, and the probabilities of a long delay, of
+    loss and of duplication.
     """
 
     seconds: tuple[float, float] = (0.001, 0.02)
@@ -92,7 +92,9 @@ class _Connection:
     receiver: Machine
     questions: dict[_Question, None] = attrs.Factory(dict)
     there_at: float = 0.0
-    """The time in seconds at which its last request arrives. Later requests arrive after that."""
+    """The virtual time in seconds at which the connection's last request arrives. Later requests arrive after that
+    time.
+    """
     back_at: float = 0.0
     is_broken: bool = False
 

@@ -2,8 +2,9 @@
 
 * A group begins with its first record that is no tombstone, and ends with the tombstone of its metadata.
 * A member has a profile, a target assignment, and a current assignment. The current assignment has partitions that
-  the member may use, and partitions that it must give up. Each one has the epoch at which the member received it.
-* The partitions of the current assignments have these members as their owners.
+  the member may use, and partitions that it must give up. Each partition has the epoch at which the member received
+  it.
+* A member owns all partitions of its current assignment.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class MemberLife:
         await consumer.close(CLOSE_SECONDS)
 
     async def _try(self, env: Env, doing: Awaitable[None]) -> None:
-        """Await `doing`. Errors of the cluster are recorded instead of raised."""
+        """Await `doing`. Record errors that the cluster returns, instead of raising them."""
         world = self._load.world
         try:
             await doing
@@ -184,7 +184,7 @@ class MemberLife:
         self._promises.begins(self._name, partitions, now)
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Record that these partitions are given up; until now this member owned them."""
+        """Record that this member gives up these partitions, and has owned them until now."""
         if self._membership.state is MembershipState.ADOPTING and self._membership.is_member:
             self._owns(partitions)
         self.on_partitions_lost(partitions)

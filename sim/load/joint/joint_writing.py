@@ -40,7 +40,7 @@ LAST_TURNS = 2
 
 TWO_PHASE = "transaction.two.phase.commit.enable"
 OFFSETS_RETENTION, OFFSETS_STAY = "offsets.retention.minutes", "10080"
-"""The configuration key, and Kafka's default in minutes, which is longer than any run."""
+"""The configuration key for the retention of offsets, and Kafka's default in minutes, which is longer than any run."""
 
 __all__ = ["JointWriting"]
 
@@ -80,14 +80,14 @@ class JointWriting:
         return NewTopic(plan.topic, plan.partitions, self._replicas, {**configs, **plan.configs})
 
     def start_workers(self) -> list[Event]:
-        """Start the reader and the clerk. Each event is set when its task has ended."""
+        """Start the reader and the clerk. Return an event for each; it is set when the task has ended."""
         found = [self._load.world.spawn(self._follow)]
         if self.plan.commits_offsets:
             found.append(self._load.world.spawn(self._keep_offsets))
         return found
 
     def start_writers(self) -> dict[str, Event]:
-        """Start the writers. Return an event by slot, which is set when its last process has ended."""
+        """Start the writers. Return by slot an event, which is set when the slot's last process has ended."""
         return {slot: self._load.world.spawn(self._live, slot) for slot in self.plan.slots}
 
     # -- writers
@@ -131,7 +131,7 @@ class JointWriting:
         return writer
 
     async def _end(self, machine: str, running: Running, writer: JointWriter, random: Random) -> None:
-        """End a process: wait for it if it was asked to stop, then kill it if it still runs."""
+        """End a process. If it was asked to stop, wait for its end. Kill it if it still runs after that."""
         world = self._load.world
         if writer.is_over:
             await world.wait(running.ended, CLOSE_SECONDS)

@@ -133,7 +133,7 @@ class Keying:
     # -- the operator
 
     async def _operate(self, name: str) -> None:
-        """Switch compaction off and on, and delete the oldest records, if the plan has these steps."""
+        """Switch compaction off and on, and delete the oldest records, as far as the plan has these steps."""
         load, random = self._load, Random(f"{self._load.world.seed}/{name}")
         client = load.client(name, CALL_SECONDS)
         while not load.is_over:
@@ -208,7 +208,8 @@ class Keying:
                     take(each.partition, [_found(record) for record in each.records()])
                     positions[TopicPartition(each.topic, each.partition)] = each.next_offset
             except CorruptBatch as error:
-                # The fetcher's position is after the damaged batches, which must be fetched again.
+                # Seek back: the fetcher's position is already after the damaged batches, which must be fetched
+                # again.
                 world.trace.record(world.now, who, "poll", error)
                 for key, position in positions.items():
                     fetcher.assign(*key, position)

@@ -126,7 +126,9 @@ class Access(Duty):
         possible.acknowledge(wanted)
 
     async def _write(self) -> None:
-        """Append a record to each partition. A fetch whose right was revoked while it waited must not return it."""
+        """Append a record to each partition. A fetch of a user who lost the right during its wait must not return
+        this record.
+        """
         clock = self.world.node_env(self.site.name).clock
         records = [
             RecordToSend(topic, b"after a change", partition=partition, timestamp_ms=clock.wall_ms())
@@ -136,7 +138,7 @@ class Access(Duty):
         await self.client.run(self._producing.produce(records, timeout=CALL_SECONDS))
 
     async def _set_password(self, user: str) -> None:
-        """Set a new password for a user. The client learns it when the request is acknowledged."""
+        """Set a new password for a user. The user's client learns the password when the request is acknowledged."""
         password = f"{user}-{self.random.randrange(1 << 32)}"
         salt = self.random.randbytes(16)
         mechanism = MECHANISMS[MECHANISM]
@@ -183,7 +185,9 @@ class Access(Duty):
 
 
 def _rules_of(principal: str, permission: Permission) -> list[Acl]:
-    """List ACLs for each operation, with literal and prefixed names, that apply to the topics of this workload."""
+    """List the ACLs that apply to the topics of this workload: for each operation, with literal and with prefixed
+    names.
+    """
     found = []
     for operation in (Operation.READ, Operation.WRITE, Operation.ALL):
         names = [(name, PatternType.LITERAL) for name in TOPICS]

@@ -35,7 +35,7 @@ OPERATORS: Mapping[str, type[Duty]] = {
     "tokens": Tokens,
 }
 MOVING_KINDS = ("operator", "wipes", "dying", "rot", "full")
-"""Kinds of trouble that also put replicas into other directories."""
+"""Kinds of trouble that may move a replica to another directory."""
 
 __all__ = ["OPERATORS", "Crew", "load_topics"]
 
