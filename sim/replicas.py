@@ -60,7 +60,9 @@ def end_of(log: Sequence[StoredBatch]) -> int:
 
 
 def first_difference(one: Sequence[StoredBatch], other: Sequence[StoredBatch]) -> int | None:
-    """Return the first offset at which two logs differ, where both have records; None if they agree."""
+    """Return the first offset at which two logs differ, in the range where both have records; None if they agree
+    there.
+    """
     there = {batch.base_offset: batch for batch in other}
     start = max(start_of(one), start_of(other))
     end = min(end_of(one), end_of(other))

@@ -32,14 +32,14 @@ class Waiter(Protocol):
 
     alive: bool
     wakes: int
-    """How many times tasks of the node were woken. Checks skip a node that had no wake."""
+    """How many times tasks of the node were woken. Checks skip a node if this number has not changed."""
     waits: dict[Task, Signal]
-    """By waiting task, in the order in which they began to wait: the signal that it waits for."""
+    """By waiting task: the signal that the task waits for. The tasks are in the order in which they began to wait."""
 
 
 @coroutine
 def _suspend(message: WaitTaskRescheduled) -> Generator[WaitTaskRescheduled, Any, Any]:
-    """Suspend the task like `trio.lowlevel.wait_task_rescheduled`, but return the outcome of the wait without
+    """Suspend the task as `trio.lowlevel.wait_task_rescheduled` does, but return the wait's outcome object without
     unwrapping it.
     """
     return (yield message)

@@ -1,7 +1,7 @@
 """Maintenance by operators while clients are working: rolling restarts, and brokers that leave and return. PORTED.
 
-A broker that leaves is stopped and unregistered (KIP-631). It returns with its disks and its id, and registers
-again. Both actions count as deaths of a process: see the fault model in `sim.storm.storm`.
+A broker that leaves is stopped and unregistered (KIP-631). It returns with its disks and its id, and registers again.
+In the fault model (`sim.storm.storm`), both kinds of maintenance count as deaths of a process.
 """
 
 from __future__ import annotations
