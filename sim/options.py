@@ -123,7 +123,8 @@ GUARDED_DUTIES = ("access", "tokens")
 """Duties whose clients must log in."""
 OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15, "descriptors": 0.15, "jumps": 0.5}
 """More kinds of trouble with the share of runs that have them. They are restarts and removals by operators
-(`sim.storm.upkeep`), lack of file descriptors, clocks that jump by days. Each is drawn by its own random generator.
+(`sim.storm.upkeep`), a lack of file descriptors, and clocks that jump by days. Each is drawn by its own random
+generator.
 """
 CLOCK_KINDS = ("clocks", "drift")
 """Kinds of trouble after which clocks stay wrong. A run with one of them has no jumps of clocks, since a jump must
@@ -200,7 +201,9 @@ class RunOptions:
         controllers: int | None = None,
         seconds: float | None = None,
     ) -> RunOptions:
-        """Draw the options for a seed, except those that are given. Raises `ValueError` for an unknown profile."""
+        """Draw the options for a seed. Options that are given as arguments are not drawn. Raises `ValueError` for an
+        unknown profile.
+        """
         if profile not in PROFILES:
             raise ValueError(f"unknown profile {profile!r}: one of {', '.join(PROFILES)}")
         weather = _drawn_weather(seed, profile)
@@ -448,7 +451,7 @@ def _drawn_kinds(seed: int, storm: StormPlan, workloads: list[str]) -> tuple[str
 
 
 def _drawn_alone(seed: int, shares: Mapping[str, float]) -> tuple[str, ...]:
-    """Draw a subset of the names, each by its share and its own random generator."""
+    """Draw a subset of the names. Each name has a probability, its share, and a separate random generator."""
     return tuple(name for name, share in shares.items() if Random(f"{seed}/{name}?").random() < share)
 
 

@@ -1,4 +1,4 @@
-"""Comparison of all replicas' logs, which are read from their disks without the nodes. PURE.
+"""Comparison of all replicas' logs, which are read from the disks without the nodes' help. PURE.
 
 Three rules:
 
@@ -23,7 +23,7 @@ _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
 
 @attrs.frozen
 class StoredBatch:
-    """One batch as it is stored on a disk."""
+    """One batch that is stored on a disk."""
 
     base_offset: int
     next_offset: int

@@ -87,7 +87,7 @@ def run(
     own: Sequence[OwnWorkload] = (),
 ) -> RunResult:
     """Run the simulation to its end, and return the result. `trace(word, line)` is called for each event, and must
-    change nothing. `own` are the user's workloads, in addition to those of the options.
+    change nothing. `own` are the user's workloads, which run in addition to the workloads of the options.
     """
     # Drop the clients' log: it would have thousands of lines about faults that the run makes on purpose.
     logging.getLogger("odradek.client").addHandler(logging.NullHandler())

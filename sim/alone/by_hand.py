@@ -1,5 +1,5 @@
-"""The environment of a coordinator that is simulated alone: timers, tasks and workers that advance only when the
-schedule steps them.
+"""The environment of a coordinator that is simulated without its broker. Timers, tasks and workers advance only when
+the schedule steps them.
 
 PORTED.
 """

@@ -1,8 +1,8 @@
 """Base class of schedules for one coordinator: a partition with three replicas, and a coordinator on each broker.
 PURE.
 
-The partition is that of `sim.alone.replication_alone`. When a broker becomes the partition's leader, its
-coordinator starts a shard and loads the log, while other events go on. When the broker stops leading, the shard
+The partition is simulated as in `sim.alone.replication_alone`. When a broker becomes the partition's leader, its
+coordinator starts a shard and loads the log; other events happen meanwhile. When the broker stops leading, the shard
 ends.
 """
 

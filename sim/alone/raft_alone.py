@@ -189,7 +189,7 @@ class _Run:
             self._cluster.tick(leader.key.node_id, 0.0)
 
     def _isolate(self) -> None:
-        """Cut up to two random nodes off from the others, or reconnect all."""
+        """Cut up to two random nodes off from all other nodes, or reconnect all nodes."""
         count = self._random.choice((0, 0, 1, 1, 2))
         self._cut_off = frozenset(self._random.sample(self._ids, min(count, len(self._ids) - 1)))
 

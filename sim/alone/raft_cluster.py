@@ -408,7 +408,7 @@ class Cluster:
             must(mine.get(offset) == batch, f"leader completeness at offset {offset}")
 
     def check_log_matching(self) -> None:
-        """Check log matching: if two logs share an entry, all earlier entries are equal too."""
+        """Check log matching: if two logs have the same entry, all entries before it are equal, too."""
         logs = [self.whole_log(node) for node in self.nodes.values()]
         for at, first in enumerate(logs):
             for second in logs[at + 1 :]:

@@ -202,7 +202,7 @@ class PartitionRun:
         return [node for node in self.nodes.values() if node.lives]
 
     def _learn(self) -> None:
-        """Let a random broker receive the next metadata change, or all that it has not seen."""
+        """Let a random broker receive the next metadata change, or all changes that it has not received yet."""
         node = self.random.choice(list(self.nodes.values()))
         if node.lives and node.images_seen < len(self.images):
             behind = len(self.images) - node.images_seen

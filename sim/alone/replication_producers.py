@@ -52,8 +52,8 @@ class Producers:
         self._serial = 0
 
     def produce(self, living: Sequence[Broker], now_ms: int) -> None:
-        """Send the unacknowledged batch of a random producer, or its next one, to a broker that considers itself the
-        leader.
+        """Let a random producer send its unacknowledged batch, or else its next batch, to a broker that considers
+        itself the leader.
         """
         producer = self._random.choice((1, 2))
         batch = self._batches[producer]

@@ -105,7 +105,7 @@ def _cut_torn_line(path: Path) -> None:
 
 
 class Campaign:
-    """One session of a campaign. `results` includes those of earlier sessions."""
+    """One session of a campaign. `results` includes the results of earlier sessions."""
 
     def __init__(self, given: argparse.Namespace, results: Results) -> None:
         self._out: Path = given.out

@@ -42,7 +42,7 @@ class Outcome:
     workloads: tuple[str, ...]
     statistics: Mapping[str, int]
     added: tuple[str, ...] = ()
-    """Options that the campaign added to those of the seed (`sim.campaign.guidance`)."""
+    """Options that the campaign added to the options drawn from the seed (`sim.campaign.guidance`)."""
     duties: tuple[str, ...] = ()
     covered: bool = False
     """True if the run's coverage was recorded. Such a run is slow, so the report does not count it in the speed."""

@@ -22,7 +22,7 @@ from sim.campaign.results import Outcome, Results
 from sim.options import RunOptions
 
 JOBS_MAX = 50
-"""How many jobs a process runs before it is replaced, since it may leak memory."""
+"""How many jobs a process runs before a new process replaces it. A process may leak memory."""
 CPU_SECONDS_MAX = 600.0
 """The most CPU time in seconds that a run may take. A run also ends after as many real seconds in which it used no
 CPU time. Most runs take some seconds.

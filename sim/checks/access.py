@@ -94,7 +94,7 @@ class _Replayed:
 
 @attrs.define(eq=False)
 class _Login:
-    """The login on one connection, as far as it was observed."""
+    """The observed part of the login on one connection."""
 
     password: str
     began_at: float

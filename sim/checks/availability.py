@@ -58,7 +58,7 @@ class _Controller:
 
 
 class Availability:
-    """The check that no leader or coordinator is missing for too long. It runs every `LOOK_SECONDS`."""
+    """The check that no leader or coordinator is missing for too long. It is repeated every `LOOK_SECONDS`."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

@@ -1,7 +1,7 @@
 """End offsets of logs, read from their bytes: in the page cache, or on the disk. PURE.
 
-Files are read from batch to batch, and each read continues where the last one ended. If the header read last is no
-longer in its place, the file was truncated and written again. Then it is read from its beginning.
+Files are read from batch to batch, and each read continues where the previous read ended. If the last header that was
+read is no longer in its place, the file was truncated and written again. Then the file is read from its beginning.
 """
 
 from __future__ import annotations

@@ -348,8 +348,8 @@ class Watch:
         there: dict[int, tuple[Member, Partition]],
         limits: dict[int, int],
     ) -> None:
-        """Check that a leader's in-sync replicas have all records below its high watermark. Their batches are compared
-        up to there too.
+        """Check that a leader's in-sync replicas have all records below its high watermark. Compare the replicas'
+        batches below the high watermark, too.
         """
         leading = self._of(there[leader][0]).node.broker
         assert leading is not None

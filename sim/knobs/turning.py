@@ -1,8 +1,8 @@
 """Replaces constants of the product by the knobs of a run, and restores them afterwards. SHELL.
 
-`from x import NAME` binds a second reference. So a constant is replaced in its own module, and in each loaded
-module that imported it from there. Two modules may use the same name for different constants. So the import
-statements in the sources decide which modules share a constant.
+`from x import NAME` binds a second reference. So a constant is replaced in the module that defines it, and in each
+loaded module that has imported it from there. Two modules may use the same name for different constants. So the
+import statements in the sources decide which modules share a constant.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Workload: the product's own consumer, alone, near a replica, or in a group. PORTED.
+"""Workload: the product's own consumer, without a group, near a replica, or in a group. PORTED.
 
-In addition to `sim.history`, this module checks two rules. A consumer alone reads every offset once, in order. A
-group reads every acknowledged record at least once. After the faults have ended, both must read to the end.
+In addition to `sim.history`, this module checks two rules. A consumer without a group reads every offset once, in
+order. A group reads every acknowledged record at least once. After the faults have ended, both must read to the end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _consumer(load: Workload, name: str, **settings: object) -> AsyncConsumer:
 
 
 async def follow(load: Workload, name: str, rack: str, partitions: Sequence[TopicPartition]) -> None:
-    """Read partitions from beginning to end, from a replica in `rack` if there is one.
+    """Read partitions from beginning to end, from a replica in `rack` if the rack has a replica.
 
     Raises `SafetyViolation` when an offset is missing or comes twice.
     """

@@ -1,8 +1,8 @@
 """A function that sends a list of records as one operation, for the simulator and tests. PURE.
 
-Programs use `odradek.Producer`, whose accumulator and sender do the work here too. `Producing.produce` puts the
-records into its own accumulator, and runs a sender until each record has an outcome.
-`odradek.client.producer.sender` explains the steps and the guarantees.
+Programs use `odradek.Producer`. The same accumulator and sender do the work here. `Producing.produce` puts the
+records into its own accumulator, and runs a sender until each record has an outcome. `odradek.client.producer.sender`
+explains the steps and the guarantees.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class Producing:
         self._sender.closing = True
 
     def produce(self, records: Sequence[RecordToSend], *, timeout: float) -> Operation[list[Delivery]]:
-        """Send records, and return the outcomes of all batches, those of a partition in order.
+        """Send records, and return the outcomes of all batches. The batches of a partition are in order.
 
-        Raises `KafkaError` or `ClientError` only before the first byte is sent (the topic, partition or broker is
-        unknown).
+        Raises `KafkaError` or `ClientError` only before the first byte is sent, because the topic, partition or
+        broker is unknown.
         """
         core = self._core
         deadline = core.now + timeout

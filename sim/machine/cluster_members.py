@@ -78,7 +78,7 @@ class Shape:
 
     @classmethod
     def draw(cls, random: Random, nodes: int = 3, controllers: int | None = None) -> Shape:
-        """Draw a shape. `controllers` is drawn too if it is None."""
+        """Draw a shape. If `controllers` is None, draw the number of controllers, too."""
         drawn = random.choice((0, 0, 3))
         settings = dict(SETTINGS)
         if random.random() < 0.5:
@@ -458,8 +458,8 @@ class Cluster:
         return self._observer
 
     async def trouble(self) -> str | None:
-        """Describe why the cluster is not whole. None if all brokers report the same metadata, with all replicas in
-        sync.
+        """Describe why the cluster is not whole. Return None if it is whole: all brokers report the same metadata,
+        with all replicas in sync.
         """
         views: list[list[PartitionView]] = []
         for member in self.brokers:

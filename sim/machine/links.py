@@ -100,7 +100,7 @@ class Links:
             link.held = []
 
     def heal(self, source: str, target: str) -> None:
-        """Send the held segments, and let later ones pass."""
+        """Send the segments that were held, and let later segments pass."""
         link = self._link(source, target)
         held, link.held = link.held, None
         for send in held or ():

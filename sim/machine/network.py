@@ -64,7 +64,7 @@ _SENDFILE_BYTES_MAX = 1 << 18
 
 
 class Node(Waiter, Protocol):
-    """One process run of a node, as the network uses it."""
+    """The part of a node's process that the network uses."""
 
     host: str
     paused: bool

@@ -28,7 +28,7 @@ class Inode:
     handles: int = 0
     linked: bool = True
     notes: dict[object, object] = attrs.Factory(dict)
-    """Notes that other modules keep about the file, each by its own key."""
+    """Notes that other modules keep about the file. Each module uses a separate key."""
 
     def truncate(self, size: int) -> None:
         if size < self.durable_size:

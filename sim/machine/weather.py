@@ -143,8 +143,8 @@ class Weather:
     def settled(self) -> Weather:
         """Return a copy for the time after a storm, in which no connection is too slow for the workload.
 
-        Bytes arrive in order, so each spike delays a whole buffer. With long spikes and a small buffer, a
-        connection may carry less than is written. Then followers can never catch up.
+        Bytes arrive in order, so each spike delays a whole buffer. With long spikes and a small buffer, a connection
+        may carry fewer bytes than clients write. Then followers can never catch up.
         """
         held_up_seconds = SEGMENTS_PER_WINDOW * self.spike_probability * self.spike_seconds / 2
         if self.socket_buffer_bytes >= held_up_seconds * CARRIED_MIN:

@@ -105,7 +105,7 @@ class World:
         self._refutation: Exception | None = None
 
     def _stream(self, name: str) -> Random:
-        """Create a separate random generator, so that the draws of one part do not change those of another."""
+        """Create a separate random generator. So the draws of one part leave the draws of other parts unchanged."""
         return Random(f"{self.seed}/{name}")
 
     @property

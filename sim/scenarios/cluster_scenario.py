@@ -327,7 +327,9 @@ class ClusterScenario:
                 )
 
     async def _transactions_must_end(self) -> None:
-        """Wait until the coordinators have ended all abandoned transactions, except prepared ones. Raises `Liveness`."""
+        """Wait until the coordinators have ended all abandoned transactions, except prepared transactions. Raises
+        `Liveness`.
+        """
         deadline = self.world.now + TRANSACTIONS_SECONDS_MAX
         while (wrong := still_open(self.watch.processes)) is not None:
             if self.world.now >= deadline:
@@ -335,8 +337,8 @@ class ClusterScenario:
             await self.world.sleep(1.0)
 
     async def _replicas_must_be_equal(self) -> None:
-        """Wait until all replicas are equal, and the metadata logs too. Raises `SafetyViolation` if they still differ
-        after `QUIET_SECONDS_MAX`.
+        """Wait until all replicas of each partition are equal, and all metadata logs are equal. Raises
+        `SafetyViolation` if they still differ after `QUIET_SECONDS_MAX`.
         """
         deadline = self.world.now + QUIET_SECONDS_MAX
         while True:

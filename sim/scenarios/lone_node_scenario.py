@@ -29,7 +29,7 @@ from sim.machine.world import World
 NODE = "node-1"
 PORT = 9092
 DATA = ("/data", "/more")
-"""Paths of the log directories. Nodes with an even seed have only the first one."""
+"""Paths of the log directories. With an even seed the node has only the first directory."""
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 SYNCED, CACHED = "synced", "cached"
 PARTITIONS = 2

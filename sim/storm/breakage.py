@@ -67,7 +67,7 @@ def _damage_a_log(storm: Storm, member: Member, random: Random, how: str) -> Non
 
 
 def lose_end(data: bytearray, random: Random) -> bytes:
-    """Return the log without its last one to three batches."""
+    """Return the log without its last batches. One to three batches are removed."""
     places = [position for position, _ in iter_batches(data)]
     return bytes(data[: random.choice(places[-3:])]) if places else b""
 

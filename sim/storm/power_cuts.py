@@ -125,7 +125,7 @@ def keepers(
 
 
 async def _cut_power(storm: Storm, victims: Sequence[Member], keep: Keep) -> None:
-    """Cut the power of these machines at once. Stopped processes lose their page caches too."""
+    """Cut the power of these machines at once. A machine without a running process loses its page cache, too."""
     world = storm.world
     ended = []
     for member in victims:

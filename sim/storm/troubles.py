@@ -134,7 +134,9 @@ async def jumping_clocks(storm: Storm, random: Random) -> None:
 
 
 async def other_configurations(storm: Storm, random: Random) -> None:
-    """Restart brokers and controllers with an older configuration file, without tuning, and later with the new one."""
+    """Restart brokers and controllers with an older configuration file, which lacks the tuning, and later with the
+    new file.
+    """
     while await storm.calm(random, 10.0):
         member = random.choice(storm.cluster.members)
         if not member.is_up() or not storm.may_die(member):

@@ -6,8 +6,8 @@ with the new release one by one, while all other trouble continues. An operator 
 level. The request must be refused while any node has the previous release, since a node stops if a level unknown to
 it is finalized. The request must be accepted once all nodes have the new release.
 
-Both rules hold only once all controllers have registered. As in Kafka, a controller that has not registered yet is
-not considered, and is refused when it tries to register.
+Both rules hold only once all controllers have registered. As in Kafka, an unregistered controller is left out of that
+decision, and is refused when it tries to register.
 """
 
 from __future__ import annotations

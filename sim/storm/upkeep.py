@@ -18,7 +18,7 @@ CALL_SECONDS = 5.0
 
 
 async def rolling_restarts(storm: Storm, random: Random) -> None:
-    """Stop and start each node in turn, cleanly. Sometimes the next one is stopped before the last is up again."""
+    """Stop and start each node in turn, cleanly. Sometimes a node is stopped before the previous node is up again."""
     while await storm.calm(random, 15.0):
         members = random.sample(storm.cluster.members, len(storm.cluster.members))
         waits = random.random() < 0.7

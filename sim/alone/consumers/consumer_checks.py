@@ -162,7 +162,7 @@ class ConsumerPromises(Promises):
         if group is None:
             return
         epoch, target_epoch, members = before
-        # A group that was a classic one without a generation begins with epoch 0.
+        # A consumer group that was a classic group without a generation before begins with epoch 0.
         fell = (
             KNOWN_EPOCH_MIN < epoch > group.epoch or KNOWN_EPOCH_MIN < target_epoch > group.target_epoch >= 0
         )

@@ -2,8 +2,8 @@
 PURE.
 
 A member sends heartbeats, adopts its assignment, commits offsets, stalls, leaves, returns, and changes its
-subscription. A member with the classic protocol gives up all partitions before it joins again. Now and then a
-commit arrives late, with a member id and epoch that are no longer valid.
+subscription. A member with the classic protocol gives up all partitions before it joins again. Some commits arrive
+late, with a member id and epoch that are no longer valid.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEWEST = 9
 HEARTBEAT_VERSION = 1
 REBALANCE_MS = 1500
 CONFIRMED_SHARE = 0.2
-"""The share of OffsetFetch requests for which the coordinator first confirms that it still leads."""
+"""The share of OffsetFetch requests that the coordinator answers only after it has confirmed its leadership."""
 INTERESTS = (
     Interest(("t",)),
     Interest(("t",)),
@@ -165,8 +165,8 @@ class GroupClient(Client, ABC):
     # -- offsets ----------------------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Fetch the committed offsets of new partitions if there are any; otherwise commit a position that has
-        advanced.
+        """Fetch the committed offsets of new partitions. If there are none, commit the position of a random
+        partition, which may advance first.
         """
         held = self.holder.held
         if not held or self.epoch <= 0:
@@ -306,7 +306,7 @@ class ConsumerMember(GroupClient):
         elif chance < 0.98:
             self._leave()
         else:
-            # The client's process dies without a LeaveGroup, and a new one replaces it.
+            # The client's process dies without a LeaveGroup, and a new process replaces it.
             self.former = (self.holder.member_id, self.epoch)
             self._new_machine()
 

@@ -1,8 +1,9 @@
 """Schedules for a group coordinator with the consumer protocol, drawn from a seed; members use both protocols. PURE.
 
-The partition, its brokers and their faults are those of `sim.alone.groups.groups_alone`. Topics are created and get
-more partitions. Workers match patterns of topics and compute target assignments, at their own pace. At the end all
-faults are healed. Then each partition to which a member subscribes must have exactly one owner.
+The offsets partition, its brokers and their faults are the same as in `sim.alone.groups.groups_alone`. Topics are
+created and get more partitions. Simulated workers match patterns of topics and compute target assignments; the
+schedule decides when they advance. At the end all faults are healed. Then each partition to which a member subscribes
+must have exactly one owner.
 """
 
 from __future__ import annotations

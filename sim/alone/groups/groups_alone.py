@@ -1,9 +1,9 @@
 """Schedules for a group coordinator, drawn from a seed: its state machine and its log on a partition with three
 replicas. PURE.
 
-The partition is that of `sim.alone.replication_alone`: replicas on simulated disks with small segments, late
-fetches, crashes, power losses, elections, truncation. Each broker has a `GroupCoordinator`. It starts a shard and
-loads the log when its broker becomes the leader. Dynamic and static members join, sync, commit, fetch, stall and
+The partition is simulated as in `sim.alone.replication_alone`: replicas on simulated disks with small segments, late
+fetches, crashes, power losses, elections, truncation. Each broker has a `GroupCoordinator`, which starts a shard and
+loads the log when the broker becomes the leader. Dynamic and static members join, sync, commit, fetch, stall and
 leave. Sessions and offsets expire (`group_clients.py`).
 
 `group_checks.py` checks every answer. At the end all faults are healed. Then all members must join one generation,

@@ -293,7 +293,7 @@ class _Run:
             node.hangs_until = self._steps.now + self._random.choice((0.1, 0.6, 2.0))
 
     def _isolate(self) -> None:
-        """Cut one or two random nodes off from the others; they still reach each other."""
+        """Cut one or two random nodes off from all other nodes. If two are cut off, they still reach each other."""
         count = self._random.choice((1, 1, 2))
         ids = list(self._nodes)
         self._network.cut_off = tuple(self._random.sample(ids, min(count, len(ids))))

@@ -236,7 +236,8 @@ class Promises:
             _must(False, f"{node.node_id} commits up to {high_watermark}, which nobody has committed")
 
     def _given_ahead_of_disk(self, node: Node, offset: int) -> LoggedBatch | None:
-        """Find a batch at `offset` that a leader sent to its followers before it wrote the batch to its own file.
+        """Find the batch at `offset` on the disks of the voters, if this leader has not yet written it to its own
+        file. A leader may send a batch to its followers before it writes the batch.
 
         Returns None if this node does not lead, or if no batch is synced at a majority of the voters.
         """
@@ -288,7 +289,7 @@ class Promises:
         ]
 
     def _look_below(self, node: Node, high_watermark: int) -> None:
-        """Check that the batches of this node's log below its high watermark equal the committed ones."""
+        """Check that the batches of this node's log below its high watermark equal the committed batches."""
         for batch in node.platter.log():
             if batch.last_offset < min(high_watermark, self.committed_end):
                 known = self._by_last.get(batch.last_offset)

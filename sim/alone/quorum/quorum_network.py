@@ -85,7 +85,7 @@ class Nowhere:
 
 @attrs.define(eq=False)
 class _Connection:
-    """A connection from one process run of a node to another node."""
+    """A connection from one process of a node to another node."""
 
     sender: Machine
     life: int
@@ -167,7 +167,7 @@ class Network:
             self._fail(question, error("closed"))
 
     def break_some(self) -> None:
-        """Break a random connection. Its messages may still arrive, even after those of the next connection."""
+        """Break a random connection. Its messages may still arrive, even after messages of the next connection."""
         known = [each for each in self._connections.values() if not each.is_broken]
         if known:
             self.end(self._random.choice(known))
@@ -234,7 +234,7 @@ class Network:
 
 
 class Channels:
-    """`odradek.metadata_quorum.ports.PeerChannels` for one process run of a node."""
+    """`odradek.metadata_quorum.ports.PeerChannels` for one process of a node."""
 
     def __init__(self, network: Network, node: Machine) -> None:
         self._network = network

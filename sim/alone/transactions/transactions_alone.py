@@ -1,12 +1,12 @@
 """Schedules for a transaction coordinator, drawn from a seed: its state machine, log and markers on a partition with
 three replicas. PURE.
 
-The coordinator's partition is that of `sim.alone.replication_alone`: late fetches, crashes, power losses,
-elections, truncation. Each broker has a `TransactionCoordinator`. It starts a shard and loads the log when its
-broker becomes the leader. Producers of both transaction protocols write to two data partitions, whose leaders
-change or are missing for a while. These leaders verify transactions with the coordinator and receive its markers.
-Requests and markers arrive late, even after their senders have stopped waiting. Producers crash, and others take
-over their transactional ids. An intruder uses the same producer ids with another transactional id.
+The coordinator's partition is simulated as in `sim.alone.replication_alone`: late fetches, crashes, power losses,
+elections, truncation. Each broker has a `TransactionCoordinator`, which starts a shard and loads the log when the
+broker becomes the leader. Producers of both transaction protocols write to two data partitions, whose leaders change
+or are missing for a while. These leaders verify transactions with the coordinator and receive its markers. Requests
+and markers arrive late, even after their senders have stopped waiting. Producers crash, and other producers take over
+their transactional ids. An intruder uses the same producer ids with another transactional id.
 
 At the end all faults are healed, and time advances until abandoned transactions are aborted. Then each transaction
 must be in the partitions completely or not at all, as the outcome that its producer learned demands. Each value must

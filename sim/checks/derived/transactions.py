@@ -284,7 +284,7 @@ class TransactionStates:
 
 
 def _fields_of(transaction: Transaction) -> tuple[object, ...]:
-    """Return the fields of a transaction that its log record has too."""
+    """Return those fields of a transaction that are also in its log record."""
     return (
         *(transaction.producer_id, transaction.previous_producer_id, transaction.next_producer_id),
         *(transaction.producer_epoch, transaction.next_producer_epoch, transaction.timeout_ms),

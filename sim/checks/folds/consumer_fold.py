@@ -54,11 +54,15 @@ class ConsumerFold:
     names_topics: bool = False
 
     def assigned(self, member_id: str) -> dict[Slot, int]:
-        """Return the partitions that a member may use, each with the epoch at which it received it."""
+        """Return the partitions that a member may use, each with the epoch at which the member received the
+        partition.
+        """
         return _slots(self.currents.get(member_id), "assigned_partitions")
 
     def revoking(self, member_id: str) -> dict[Slot, int]:
-        """Return the partitions that a member must give up, each with the epoch at which it received it."""
+        """Return the partitions that a member must give up, each with the epoch at which the member received the
+        partition.
+        """
         return _slots(self.currents.get(member_id), "partitions_pending_revocation")
 
     def member_epoch(self, member_id: str) -> int:

@@ -246,7 +246,9 @@ class GroupPromises(HandedRecords):
         commit.operation.repeated = times > 1
 
     def refused(self, commit: OpenCommit, now: float, error: str, *, certain: bool) -> None:
-        """Record a failed commit. `certain` is True if it was sent once, and the answer says that it was rejected."""
+        """Record a failed commit. `certain` is True if the commit was sent once, and its answer says that it was
+        rejected.
+        """
         commit.operation.completed, commit.operation.error = now, error
         self.refused_late += commit.late
         if certain:

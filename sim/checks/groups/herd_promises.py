@@ -109,7 +109,9 @@ class HerdPromises(HandedRecords):
             self._certain_at.setdefault(key, []).append((now, offset))
 
     def refused(self, commit: HerdCommit, now: float, error: str, *, certain: bool) -> None:
-        """Record a failed commit. `certain` is True if it was sent once, and the answer says that it was rejected."""
+        """Record a failed commit. `certain` is True if the commit was sent once, and its answer says that it was
+        rejected.
+        """
         self.refused_late += commit.is_late
         if not certain and not commit.is_late:
             self._doubtful.update(commit.offsets)

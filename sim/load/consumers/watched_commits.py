@@ -1,4 +1,6 @@
-"""Interception of a consumer's commits, including automatic ones, so that the group's checks see each one. PORTED."""
+"""Interception of a consumer's commits, including automatic commits, so that the group's checks see each commit.
+PORTED.
+"""
 
 from __future__ import annotations
 

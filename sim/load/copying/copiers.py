@@ -3,8 +3,9 @@
 A feeder writes the source topic with an idempotent producer. There are two slots, each with a transactional id, two
 machines, and one copier process after another. The slots share the source's partitions as a consumer group (KIP-447),
 or each slot has one fixed partition. A process closes, crashes, or continues as a zombie on one machine while the
-next one starts on the other. Some processes are paused, at the end or in the middle of a transaction. A reader with
-read_committed follows the sink topic. After the workload has ended, a last process of each slot copies the rest.
+next process starts on the other machine. Some processes are paused, at the end or in the middle of a transaction. A
+reader with read_committed follows the sink topic. After the workload has ended, a last process of each slot copies
+the rest.
 """
 
 from __future__ import annotations

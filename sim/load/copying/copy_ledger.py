@@ -50,7 +50,7 @@ class Copy:
 
 
 def copy_value(name: str, number: int, partition: int, offset: int, filler: bytes) -> bytes:
-    """Make the value of a copied record. `partition` and `offset` are those of its original."""
+    """Make the value of a copied record. `partition` and `offset` are the place of its original."""
     return b"%s|%d|%d|%d|" % (name.encode(), number, partition, offset) + filler
 
 

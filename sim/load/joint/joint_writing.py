@@ -2,7 +2,7 @@
 final checks. PORTED.
 
 Each slot has a transactional id, two machines, and one writer process after another. A process closes, crashes, or
-continues as a zombie while the next one starts. The clerk is a client that commits offsets of the same group
+continues as a zombie while the next process starts. The clerk is a client that commits offsets of the same group
 outside any transaction, and fetches the group's offsets.
 """
 
@@ -75,7 +75,9 @@ class JointWriting:
         return (self._reader, self._clerk, *writers)
 
     def topic(self, configs: Mapping[str, str]) -> NewTopic:
-        """Describe the topic, with the run's `configs` and its own configuration."""
+        """Describe the topic. Its configuration is `configs`, which all topics of the run have, with the workload's
+        own keys.
+        """
         plan = self.plan
         return NewTopic(plan.topic, plan.partitions, self._replicas, {**configs, **plan.configs})
 

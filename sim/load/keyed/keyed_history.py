@@ -249,7 +249,7 @@ def table_of(found: Sequence[Found]) -> dict[bytes, Found]:
 
 
 def _values(found: Iterable[Found], loose: set[bytes]) -> dict[bytes, Found]:
-    """Return the records that have a value, by key, except those of `loose` keys."""
+    """Return by key the records that have a value. Leave out the keys in `loose`."""
     return {each.key: each for each in found if each.value is not None and each.key not in loose}
 
 

@@ -1,8 +1,8 @@
 """Workload: the clients of a compacted topic: idempotent writers of few keys, a reader of everything, an operator.
 PORTED.
 
-All that they learn goes into a `KeyedHistory`. Writers are replaced by new ones, so that the log has producers that
-no longer write.
+All that they learn goes into a `KeyedHistory`. New writers replace earlier writers, so that the log has producers
+that no longer write.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Keying:
         return [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
 
     def topic(self, configs: Mapping[str, str]) -> NewTopic:
-        """Describe the topic, with the run's `configs` and its own configuration."""
+        """Describe the topic. Its configuration is `configs`, which all topics of the run have, with the plan's own
+        keys.
+        """
         return NewTopic(TOPIC, PARTITIONS, self._replicas, {**configs, **self.plan.topic_configs()})
 
     def start_workers(self) -> list[Event]:
@@ -252,7 +254,7 @@ class Keying:
             )
 
     def figures(self) -> dict[str, int]:
-        """Count the records with known offsets, and those that compaction has removed."""
+        """Count the records with known offsets, and the records that compaction has removed."""
         return {"keyed": self.history.known, "compacted away": self._gone}
 
 

@@ -1,8 +1,8 @@
 """An operator that grants and revokes rights of clients while they work, and changes their passwords. PORTED.
 
-It logs in as a super user, at the listener with authentication. Its clients (`sim.load.operators.guarded_client`)
-log in there too, each as another user. `sim.checks.access` checks all answers to them. At the end every broker must
-have the ACLs that were last acknowledged.
+It logs in as a super user, at the listener with authentication. Its clients (`sim.load.operators.guarded_client`) use
+the same listener, and each logs in as another user. `sim.checks.access` checks all answers to them. At the end every
+broker must have the ACLs that were last acknowledged.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Access(Duty):
         self._admin.close()
 
     async def _wrong(self) -> str | None:
-        """Describe the first broker whose ACLs differ from the acknowledged ones; None if there is none."""
+        """Describe the first broker whose ACLs differ from the acknowledged ACLs; None if there is no such broker."""
         for member in self.cluster.brokers:
             client = secured_client(
                 self.load, self.site.name, ADMIN, ADMIN_PASSWORD, PLAIN, [(member.name, SASL_PORT)]

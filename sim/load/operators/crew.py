@@ -86,7 +86,7 @@ class Crew:
             await ended.wait()
 
     async def check(self) -> None:
-        """Check the results of all operators on the healed cluster. Raises `SafetyViolation`."""
+        """Check the results of all operators, once the cluster is healed. Raises `SafetyViolation`."""
         for operator in self.operators.values():
             await operator.check()
             operator.close()

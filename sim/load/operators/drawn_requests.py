@@ -56,7 +56,9 @@ __all__ = ["ASKED_NAMES", "CONTROLLER_ASKED", "READING", "draw_request"]
 
 
 def draw_request(api_key: int, version: int, random: Random, topics: Sequence[str]) -> Any:
-    """Draw a request of this API and version. `topics` are those of the workload, for APIs that change nothing."""
+    """Draw a request of this API and version. `topics` are the workload's topics; only requests that change nothing
+    may name them.
+    """
     names = (*ASKED_NAMES, *topics) if api_key in READING else ASKED_NAMES
     request = _Drawing(version, random, names, api_key in READING).structure(request_class(api_key))
     if api_key == ApiKey.CREATE_TOPICS:

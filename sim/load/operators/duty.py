@@ -1,7 +1,8 @@
-"""The base of each operator: a client, a random generator of its own, and the record of what was acknowledged. PORTED.
+"""The base class of each operator. An operator has a client, a separate random generator, and a record of
+acknowledged changes. PORTED.
 
-An operator takes one step after another while the storm lasts. Any step may fail. `check` verifies on the healed
-cluster that acknowledged steps have taken effect.
+An operator takes one step after another while the storm lasts. Any step may fail. Once the cluster is healed, `check`
+verifies that acknowledged steps have taken effect.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class Quotas(Duty):
         self._patient.close()
 
     async def _wrong(self) -> str | None:
-        """Describe the first broker whose quotas differ from the acknowledged ones; None if all agree."""
+        """Describe the first broker whose quotas differ from the acknowledged quotas; None if all brokers agree."""
         for member in self.cluster.brokers:
             there = await self._described(member.config.node_id)
             for (entity, key), possible in self._values.items():

@@ -3,7 +3,7 @@ again. PORTED.
 
 Each topic from its creation to its deletion is called a life of the name. At the end a topic has the id and the
 partitions that were last acknowledged. It has every record that was acknowledged since its creation, except deleted
-ones. Records of an earlier life, and records that were acknowledged as deleted, are absent. If an answer about a
+records. Records of an earlier life, and records that were acknowledged as deleted, are absent. If an answer about a
 creation or deletion is missing, the name is no longer used.
 """
 
