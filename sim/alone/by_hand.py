@@ -43,7 +43,9 @@ class _Workers:
 
 
 class _Event:
-    """Stand-in for the event that wakes the task of `Timers`. There is no such task: the schedule fires due timers."""
+    """Stand-in for the event that would wake the task of `Timers`. Schedules have no such task: they fire due timers
+    themselves.
+    """
 
     def set(self) -> None:
         """Do nothing: no task waits for the event."""

@@ -150,7 +150,7 @@ class _Run:
             self._cluster.settle(0.3)
 
     def _append(self) -> None:
-        """Append a batch at a random node that considers itself the leader; it may be deposed."""
+        """Append a batch at a random node that considers itself the leader. This node may be a deposed leader."""
         leaders = self._cluster.all_leaders()
         if leaders:
             leader = self._random.choice(leaders)
@@ -170,7 +170,9 @@ class _Run:
         self._cluster.write_snapshot(self._node())
 
     def _voters(self) -> None:
-        """Let the leader add a random node as a voter or, if it is one, remove it. The leader may remove itself."""
+        """Let the leader choose a random node: add it as a voter or, if it is a voter, remove it. The leader may
+        remove itself.
+        """
         cluster = self._cluster
         leader = cluster.leader()
         if leader is None or leader.core is None:

@@ -214,7 +214,7 @@ class Cluster:
         self._perform(node)
 
     def deliver(self, at: int, *, keep: bool = False) -> None:
-        """Deliver the message at this index; with `keep` a copy of it remains on its way."""
+        """Deliver the message at this index. With `keep` a copy of the message stays on its way."""
         letter = self.letters[at] if keep else self.letters.pop(at)
         if isinstance(letter, Question):
             node = self.nodes[letter.receiver]
@@ -247,7 +247,7 @@ class Cluster:
             self._perform(node)
 
     def write_snapshot(self, node_id: int) -> None:
-        """Write a snapshot of the committed entries that are synced, and drop them from the log."""
+        """Write a snapshot of the committed entries that are synced, and drop these entries from the log."""
         node = self.nodes[node_id]
         core = node.core
         if core is None:

@@ -157,7 +157,9 @@ class PartitionRun:
         self._apply_all(node)
 
     def _born(self, node: Broker) -> None:
-        """Called when a broker's process has started, before it gets any metadata. Subclasses override it."""
+        """Called when a broker's process has started, before the broker receives any metadata. Subclasses override
+        this method.
+        """
 
     def _apply(self, node: Broker) -> None:
         """Apply the newest metadata that the broker has received to its partition."""

@@ -1,4 +1,4 @@
-"""Simulated idempotent producers: each has one batch in flight, and sends it again until it is acknowledged. PURE."""
+"""Simulated idempotent producers. Each has one batch in flight, and repeats the batch until it is acknowledged. PURE."""
 
 from __future__ import annotations
 

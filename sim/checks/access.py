@@ -55,7 +55,9 @@ __all__ = ["Access", "is_allowed"]
 
 
 def is_allowed(rules: Sequence[Acl], principal: str, operation: Operation, topic: str) -> bool:
-    """True if the rules grant a principal an operation on a topic: at least one allows it, and none denies it."""
+    """True if the rules grant a principal an operation on a topic: at least one rule allows the operation, and no
+    rule denies it.
+    """
     found = {
         rule.permission_type
         for rule in rules

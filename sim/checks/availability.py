@@ -83,7 +83,7 @@ class Availability:
         self.groups = GroupAvailability(self, self.fitness, self._outages)
 
     def begin(self) -> None:
-        """Start the check; it repeats until the run ends."""
+        """Start the check, which is repeated until the run ends."""
         self._look_later()
 
     def _look_later(self) -> None:
@@ -226,8 +226,8 @@ class Availability:
         return newest
 
     def _controller_since(self, living: Mapping[int, tuple[Member, Node]]) -> float:
-        """Return the time since which one quorum leader has been fit, with links to a majority; `NEVER` if there is
-        none.
+        """Return the virtual time since which the present quorum leader, and its links to a majority of the voters,
+        have been fit. Return `NEVER` without such a leader.
         """
         controller = self._controller
         if controller is None or controller.node.metadata is None:

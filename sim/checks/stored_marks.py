@@ -105,7 +105,8 @@ class StoredMarks:
         try:
             offsets = self._offsets(inode)
         except MalformedCheckpoint:
-            # A fault has damaged the checkpoint, so it has no offsets. Its broker then recovers all its logs.
+            # A fault has damaged the checkpoint, so there are no offsets to check. The broker will recover all logs
+            # of this directory.
             return
         for (topic, partition), offset in offsets.items():
             where = f"{path}/{topic}-{partition}"

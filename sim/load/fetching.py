@@ -233,7 +233,9 @@ class Fetcher:
             self.positions[key] = listed.offset
 
     def _recover(self, errors: list[Exception], *, calm: bool) -> Operation[None]:
-        """Raise errors that are final; otherwise wait a little and refresh the metadata."""
+        """Raise an error that is final, or any error after `unavailable_timeout` seconds of failures. Otherwise wait
+        a little and refresh the metadata.
+        """
         now = self._core.now
         fatal = next((error for error in errors if not is_retriable(error)), None)
         if fatal is not None:

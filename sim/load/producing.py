@@ -59,8 +59,8 @@ class RecordToSend:
 class Delivery:
     """The outcome of one batch. `indexes` are the indexes of its records in the list that was passed to `produce`.
 
-    `base_offset` is the first record's offset. It is -1 if the broker does not report it: for acks=0, or for a
-    repeated batch that was acknowledged long ago. `error` is None if the batch was acknowledged.
+    `base_offset` is the first record's offset. It is -1 if the broker does not report this offset: for acks=0, or for
+    a repeated batch that was acknowledged long ago. `error` is None if the batch was acknowledged.
     """
 
     topic: str
@@ -71,8 +71,8 @@ class Delivery:
 
 
 class Producing:
-    """A simple producer. It keeps its partitioner state and producer id between calls. Only one operation may run at a
-    time.
+    """A simple producer. It keeps the state of its partitioner and its producer id between calls. Only one operation
+    may run at a time.
     """
 
     def __init__(self, core: ClientCore, config: ProduceConfig) -> None:

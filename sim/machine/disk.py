@@ -273,8 +273,8 @@ class SimDisk:
         return former
 
     def peek(self, path: str) -> dict[str, bytes]:
-        """Copy the files of a directory, as processes see them; empty if there is no such directory. This does not
-        count as a disk operation.
+        """Copy the files of a directory, as processes see them; empty if there is no such directory. The call does
+        not count as a disk operation.
         """
         try:
             folder = self.folder_of(self._root, path)

@@ -32,7 +32,7 @@ class Toil:
         """By process: how many of its wakes were charged."""
 
     def begin(self) -> None:
-        """Start to charge the processes; this repeats every `LOOK_SECONDS`."""
+        """Charge all processes now, and again every `LOOK_SECONDS`."""
         self._agenda.at(self._agenda.now + LOOK_SECONDS, self.begin)
         paid: dict[SimEnv, int] = {}
         for env in self._envs():

@@ -46,7 +46,7 @@ def _suspend(message: WaitTaskRescheduled) -> Generator[WaitTaskRescheduled, Any
 
 
 class Signal:
-    """A condition for which tasks of one node wait. They are woken in the order in which they began to wait."""
+    """A condition for which tasks of one node wait. The tasks are woken in the order in which they began to wait."""
 
     __slots__ = ("_owner", "_tasks")
 
@@ -172,7 +172,9 @@ class PausedWork(Generic[T]):
         return self._outcome.unwrap()
 
     def kill(self) -> None:
-        """Raise `NodeCrashed` in an interrupted function. Its process has crashed, so its clean-up has no effect."""
+        """Raise `NodeCrashed` in an interrupted function. The function's process has crashed, so the function's
+        clean-up has no effect.
+        """
         if self._thread is not None and not self._is_over:
             self._is_killed = True
             self.go_on()

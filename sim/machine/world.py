@@ -120,7 +120,7 @@ class World:
     # --- machines and nodes
 
     def machine(self, name: str) -> Machine:
-        """Return the machine with this name; it is created at the first call."""
+        """Return the machine with this name. The first call creates it."""
         found = self.machines.get(name)
         if found is None:
             disk = SimDisk(self._stream(f"disk {name}"), self._disk_capacity_bytes)

@@ -112,8 +112,8 @@ async def drifting_clocks(storm: Storm, random: Random) -> None:
 
 
 async def jumping_clocks(storm: Storm, random: Random) -> None:
-    """Let a wall clock jump by days, and return before the node accepts it. Nothing may be deleted, expire or end
-    because of the jump.
+    """Let a wall clock jump by days, and set it right again before the node accepts the new time. Nothing may be
+    deleted, expire or end because of the jump.
 
     Only the running process has the wrong time. A process that starts during the jump gets the right time, since it
     would accept any time.

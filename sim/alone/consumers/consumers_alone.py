@@ -227,7 +227,7 @@ class _Run(CoordinatorRun[ConsumerHost]):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Heal the replicas. Then step until the group has settled; raise `Liveness` if it does not."""
+        """Heal the replicas. Then step until the group has settled. Raise `Liveness` if the group does not settle."""
         super()._heal()
         self._clients.become_steady()
         for round_number in range(SETTLE_ROUNDS_MAX):

@@ -148,8 +148,8 @@ class _Loner(_Client):
 
 
 class _Member(_Client):
-    """A member of the group, with the classic protocol. It joins, syncs, then sends heartbeats, commits and fetches;
-    sometimes it stalls or leaves.
+    """A member of the group, with the classic protocol. It joins, syncs, and then sends heartbeats, commits and
+    fetches. Sometimes it stalls or leaves.
     """
 
     def __init__(self, clients: Clients, name: str, instance_id: str | None) -> None:

@@ -142,7 +142,9 @@ class _Run(CoordinatorRun[GroupHost]):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Heal the replicas. Then step until all members are in one generation; raise `SafetyViolation` if that fails."""
+        """Heal the replicas. Then step until all members are in one generation. Raise `SafetyViolation` if they never
+        are.
+        """
         super()._heal()
         self._clients.revive()
         for round_number in range(SETTLE_ROUNDS_MAX):

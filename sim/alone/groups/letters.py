@@ -140,7 +140,7 @@ class Post:
         self._letters.append(_Letter(reply.client, reply.number, deliver))
 
     def deliver_one(self) -> None:
-        """Deliver one message: in three of four cases the oldest, else a random one."""
+        """Deliver one message: mostly the oldest, in one of four cases a random message."""
         if self._letters:
             at = self.random.choice((0, 0, 0, self.random.randrange(len(self._letters))))
             self._letters.pop(at).deliver()
@@ -151,7 +151,7 @@ class Post:
             self._letters.pop(0).deliver()
 
     def lose_one(self) -> None:
-        """Lose a random message; its client stops waiting and will send again."""
+        """Lose a random message. The client stops waiting, and will send its request again."""
         if self._letters:
             letter = self._letters.pop(self.random.randrange(len(self._letters)))
             self._give_up(letter.client)

@@ -101,7 +101,7 @@ class _Connection:
 
 @attrs.define(eq=False)
 class _Question:
-    """A request, with its answer or error as soon as there is one."""
+    """A request. It also has the answer or the error, once one has arrived."""
 
     connection: _Connection
     message: Any
@@ -128,7 +128,7 @@ class Network:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def ask(self, sender: Machine, host: str, message: Any) -> _Question:
-        """Send a request; its answer or error will be set on the returned object."""
+        """Send a request. Return an object on which the answer or the error will be set."""
         receiver = self.nodes.get(host, self._nowhere)
         key = (sender.name, receiver.name)
         connection = self._connections.get(key)

@@ -179,7 +179,7 @@ class Process:
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
     ) -> None:
-        """Start a task; it is killed with the process."""
+        """Start a task, which is killed with the process."""
         if self.lives:
             coroutine = function(*args)
             assert isinstance(coroutine, Coroutine)

@@ -1,9 +1,9 @@
 """A data partition of the transaction schedules: the product's rules for transactional batches, on batches in memory.
 PURE.
 
-Its leader changes. A new leader builds its producer state from the batches, and has to verify open transactions
-again. Markers are messages, so some arrive late. Each marker is checked: the coordinator epochs of a producer never
-decrease.
+The partition's leader changes. A new leader builds its producer state from the batches, and has to verify open
+transactions again. Markers are messages, so some arrive late. Each marker is checked: the coordinator epochs of a
+producer never decrease.
 """
 
 from __future__ import annotations

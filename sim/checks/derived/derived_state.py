@@ -244,7 +244,7 @@ def _batches_of(fields: Sequence[int]) -> list[FoldedBatch]:
 
 
 def _stored_index(disk: SimDisk, segment: Segment) -> SegmentIndex | None:
-    """Read a segment's index from its two files; None unless both exist."""
+    """Read a segment's index from its two files; None if a file is missing."""
     files = disk.in_cache(segment.directory.path)
     names = (segment.name(INDEX_SUFFIX), segment.name(TIME_INDEX_SUFFIX))
     offsets, times = (files.get(name) for name in names)

@@ -71,7 +71,7 @@ class ConsumerFold:
         return 0 if current is None else current.member_epoch
 
     def owners(self) -> dict[Slot, list[str]]:
-        """List for each partition the members that may use it or must still give it up."""
+        """List for each partition its owners: the members that may use the partition, or must still give it up."""
         found: dict[Slot, list[str]] = {}
         for member_id in self.currents:
             for slot in {**self.assigned(member_id), **self.revoking(member_id)}:

@@ -104,7 +104,7 @@ class GroupAvailability:
             seen.members, seen.members_changed = members, self._world.now
 
     def _look_at(self, terms: GroupTerms, seen: _Seen, server: Server) -> bool:
-        """Check a group. Return False if it is stable, or if its coordinator cannot serve it."""
+        """Check a group. Return False if the group is stable, or if its coordinator cannot serve it."""
         shard = server.broker.groups.shards.get(server.key.partition)
         if shard is None or shard.is_loading or not shard.partition.has_min_isr:
             return False

@@ -95,7 +95,7 @@ class Herd:
 
     @property
     def terms(self) -> GroupTerms:
-        """The group for `GroupAvailability`; its members may leave and return."""
+        """The group for `GroupAvailability`. The group's members may leave and return."""
         timeouts = GroupTimeouts(SESSION_SECONDS, REBALANCE_MS / 1000, REQUEST_SECONDS)
         return GroupTerms(GROUP, SLOTS, timeouts, self._is_read, stays=False)
 

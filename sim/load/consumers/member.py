@@ -1,5 +1,5 @@
-"""One run of a group member's process, with the product's own consumer; the group's checks record all that it
-receives. PORTED.
+"""One run of a group member's process, with the product's own consumer. The group's checks record everything that the
+member receives. PORTED.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ __all__ = ["MemberLife"]
 
 
 class MemberLife:
-    """Reads its partitions of the group until it is stopped. It is also the consumer's rebalance listener."""
+    """Reads the partitions that the group assigns to it, until it is stopped. It is also the rebalance listener of
+    its consumer.
+    """
 
     def __init__(
         self, load: Workload, promises: GroupPromises, name: str, instance: str | None, plan: MemberPlan

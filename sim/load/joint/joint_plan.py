@@ -151,7 +151,8 @@ class LifePlan:
         )
         if not is_two_phase:
             return drawn
-        # The next process on the same machine finds the prepared transaction; this needs the newer protocol.
+        # Prepared transactions need the newer protocol. The process must end so that the next process can find the
+        # transaction.
         return attrs.evolve(drawn, is_explicit=False, end=random.choice(PREPARED_ENDS))
 
 
