@@ -479,7 +479,10 @@ def _refuse_a_draft(root: Dir) -> None:
     if root.is_dir(DRAFT_DIRECTORY):
         raise RecoveryBrokenOff(
             f"{root.path}/{DRAFT_DIRECTORY} is the unfinished metadata log of an interrupted recovery. To continue the recovery, run "
-            "`odradek quorum recover --from PLAN CONFIG --execute`, where PLAN is the file that the recovery wrote beside the first CONFIG (*.recovery-*.json). To abandon the recovery, remove {DRAFT_DIRECTORY}; this is possible only while {METADATA_LOG_DIRECTORY} still exists"
+            "`odradek quorum recover --from PLAN CONFIG --execute`, where CONFIG is this node's properties file. PLAN is the file "
+            "*.recovery-*.json, which the recovery wrote beside the properties file that it was given first. To abandon the "
+            f"recovery, remove {root.path}/{DRAFT_DIRECTORY}; this is possible only while {root.path}/{METADATA_LOG_DIRECTORY} "
+            "still exists"
         )
 
 

@@ -331,7 +331,12 @@ class GroupCoordinator(Shards[Shard]):
 
         Among the keys of groups, only the assignment interval may change at run time.
         """
-        self.settings = settings_of(GroupSettings, layers)
+        self.settings = settings_of(
+            GroupSettings,
+            layers,
+            # A key of ours, which only the properties file has.
+            consumer_members_per_partition_max=self.settings.consumer_members_per_partition_max,
+        )
         for _, shard in sorted(self.shards.items()):
             shard.machine.consumers.settings_changed(self.settings)
 

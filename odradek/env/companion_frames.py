@@ -94,7 +94,7 @@ class Outgoing:
         self._descriptors = writer.descriptors
         if len(self._descriptors) > FILES_MAX:
             raise ValueError(
-                f"one call lends {len(self._descriptors)} files, and at most {FILES_MAX} are allowed"
+                f"one call passes {len(self._descriptors)} files to a companion, but at most {FILES_MAX} are allowed"
             )
         table = b"".join(_ROW.pack(is_writable, view.nbytes) for is_writable, view in apart)
         body = file.getbuffer()

@@ -205,7 +205,7 @@ class RealDir:
                     path,
                     "read",
                     errno.EFBIG,
-                    f"the file has {size} bytes, and at most {size_max} are allowed",
+                    f"the file has {size} bytes, but at most {size_max} are allowed",
                 )
             data = os.read(fd, size + 1)
             while len(data) < size and (more := os.read(fd, size - len(data))):
