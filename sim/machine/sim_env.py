@@ -215,8 +215,8 @@ class SimWorkers:
 
 
 class SimCompanion:
-    """`odradek.env.ports.Companion` within the same process. A call takes as much virtual time as the call of a
-    worker.
+    """`odradek.env.ports.Companion` within the same process. The call itself takes no virtual time; the worker that
+    makes it does.
     """
 
     def __init__(self, env: SimEnv, factory: str, args: tuple[Any, ...]) -> None:

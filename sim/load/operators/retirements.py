@@ -82,8 +82,8 @@ class Retirements(Duty):
         return incremental_alter_configs(self.client.core, {resource: [change]}, timeout=CALL_SECONDS)
 
     async def _look(self, member: Member, path: str) -> str | None:
-        """Describe the moves that are left; None if the directory is empty. Raises `SafetyViolation` if a log is left
-        on the disk.
+        """Request the moves that are left, and describe the reason why the retirement is not finished. Return None
+        once the directory is empty. Raises `SafetyViolation` if a log is left on the disk.
         """
         broker = member.config.node_id
         asking = describe_log_dirs(self.client.core, [broker], timeout=CALL_SECONDS)
