@@ -1,4 +1,4 @@
-"""Conflicts between a topic's configuration keys: each value is valid, but together they have another effect
+"""Conflicts between a topic's configuration keys: each value is valid, but together they do something else
 than documented. PURE.
 
 `odradek config get topic NAME --explain` shows them.

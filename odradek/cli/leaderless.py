@@ -225,7 +225,7 @@ def _waits_text(each: Leaderless) -> str:
 
 
 def _choice_text(each: Leaderless) -> str:
-    """Write the advice for the case that the awaited broker cannot come back."""
+    """Write what the operator can do if the awaited broker cannot come back."""
     best = each.best
     waits = each.complete is None or each.complete or each.last
     when = "if that is impossible" if waits else "an operator has to choose"

@@ -109,7 +109,7 @@ class Directories:
         directory = env.open_dir(path)
         context = attrs.evolve(context, workers=workers)
         log_dir = LogDir.open(directory, context, config_for=self._config_for)
-        # Calls are bounded only from here on, because a start waits for all disks.
+        # Only now limit the time of calls to the disk, because the opening itself must wait for every disk.
         self._bound_calls(directory)
         return log_dir
 
@@ -305,8 +305,8 @@ class Directories:
         return left_behind
 
     def unlock(self, left_behind: Collection[str]) -> None:
-        """Release the locks of all directories except `left_behind`. The process may have to live on until those
-        devices answer.
+        """Release the locks of all directories except `left_behind`. These stay locked, because the process
+        may have to live on until their devices answer.
         """
         for log_dir in self.log_dirs:
             if log_dir.path not in left_behind:

@@ -38,7 +38,9 @@ from odradek.serving.node_env import NodeEnv
 __all__ = ["Entrances", "World"]
 
 STRANGERS_OVERHEAD_BYTES_MAX = 64 * 1024
-"""The most bytes that TLS may add to those of a login: 700 records of any size, while a login needs about a dozen."""
+"""The most bytes that TLS may add to the bytes of a login. They suffice for 700 TLS records of any size, and
+a login needs only about a dozen.
+"""
 
 
 @attrs.frozen

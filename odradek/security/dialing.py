@@ -42,7 +42,7 @@ earliest.
 
 
 class RenewableConn:
-    """A connection whose login expires, so that it must be replaced before."""
+    """A connection whose login expires, so that the connection must be replaced before that time."""
 
     __slots__ = ("_conn", "peer_host", "peer_port", "renew_at")
 
@@ -140,7 +140,7 @@ class SecuredNetwork:
     async def _log_in(self, conn: Conn, credentials: Credentials) -> float | None:
         """Log in. Return the monotonic time in seconds from which the login should be renewed (None: never)."""
         wire = ClientConnection(ANSWER_BYTES_MAX, client_id="")
-        # The other node may be of an older release, or another program.
+        # Ask for the versions first, because the other node may be of an older release, or another program.
         served = await _ask(conn, wire, ApiVersionsRequest(), VERSIONS_VERSION)
         tokens_version = min(
             TOKENS_VERSION,

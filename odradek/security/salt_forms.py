@@ -49,8 +49,8 @@ KAFKAS = "Kafka's number"
 
 @attrs.frozen(order=True)
 class SaltForm:
-    """The properties of a challenge that an attacker sees: the salt's alphabet and length, and the iterations. For
-    numbers of Kafka's tools the length varies, and is 0 here.
+    """The properties of a challenge that an attacker sees: the salt's alphabet and length, and the
+    iterations. The salts of Kafka's tools vary in length, so `length` is 0 for them.
     """
 
     alphabet: str

@@ -193,7 +193,8 @@ class Login:
         """Answer a client's choice of a mechanism. Afterwards `state` has the message that must come next."""
         if self.state is LoginState.DONE:
             if not self.may_renew or version < SASL_HANDSHAKE_FRAMED_TOKENS:
-                # A bare token could be mistaken for a request.
+                # With version 0, the tokens of a renewal would come as bare frames, which could be mistaken
+                # for requests.
                 return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
             self._renewed_at = self._now()
         elif self.state not in (LoginState.VERSIONS, LoginState.HANDSHAKE):
@@ -224,8 +225,8 @@ class Login:
 
     def _scram_server(self, mechanism: ScramMechanism) -> ScramServer:
         def token_keys_of(token_id: str) -> ServerKeys | None:
-            # The first message of an unknown client must cost the event loop little. For a renewal, the token's keys
-            # are computed at once.
+            # A client that is still unknown must cost the event loop little, so it computes no keys for such
+            # a client's first message. For a renewal, it computes the token's keys at once.
             at_once = bool(self.principal) or self._token is not None
             token = self._token = self._token_of(token_id, mechanism, at_once)
             return None if token is None else token.keys
@@ -260,8 +261,8 @@ class Login:
         return self.state is LoginState.DONE
 
     def take_token(self, token: bytes) -> bytes:
-        """Check a SASL token of the client, and return the server's answer to it. Raises `LoginRefused`, and
-        `KeysMissing` before anything has changed.
+        """Check a SASL token of the client, and return the server's answer to it. Raises `LoginRefused`.
+        Raises `KeysMissing` if a token's keys must be computed first; the login's state is then unchanged.
         """
         try:
             if self._scram is not None:

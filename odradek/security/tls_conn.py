@@ -2,8 +2,9 @@
 difference. PORTED.
 
 * A send encrypts records one by one, and passes many of them to the connection below at once. Plain bytes count as
-  sent only when that connection has accepted their encrypted form. So nothing stays here once a caller has sent
-  everything. A caller that has sent a part passes the rest again, and bytes that are encrypted already are skipped.
+  sent only when that connection has accepted their encrypted form. So this object holds no unsent bytes once a
+  caller has sent everything. A caller that has sent a part passes the rest again; bytes of it that were encrypted
+  before are then skipped.
 * A receive reads as much from the connection below as fits the caller's buffer. It feeds whole records to OpenSSL,
   about the bytes of one full record at a time. So OpenSSL's memory for a connection stays at about one record in each
   direction. Some clients send many small records: librdkafka makes two of each message. OpenSSL is only called when
@@ -83,8 +84,8 @@ class TlsConn:
     def __init__(
         self, conn: Conn, tls: TlsSession, clock: Clock, scratch: Scratch, head: bytes = b"", missing: int = 0
     ) -> None:
-        """`head` has the first bytes of a record's header, which have arrived but were not fed to `tls`. `missing` is
-        the number of bytes that have not arrived yet of a record that was fed in part.
+        """`head` has the first bytes of a record's header, which have arrived but were not fed to `tls`. If a
+        record was fed only in part, `missing` is the number of its bytes that have not arrived yet.
         """
         self._conn = conn
         self._held = head
@@ -233,8 +234,9 @@ class TlsConn:
         return filled, bound + filled - at + self._begun, is_ended
 
     def _read_records(self, records: int, fed: int, buffer: memoryview, filled: int) -> tuple[int, bool]:
-        """Read the plain bytes of whole records, of which `fed` bytes were fed. Return the number of plain bytes in
-        the buffer, and True if the stream has ended. Raises `TlsFailed`, `ConnectionCut`.
+        """Read the plain bytes of `records` whole records. Together, these records had `fed` encrypted bytes.
+        Return the number of plain bytes in the buffer, and True if the stream has ended. Raises `TlsFailed`,
+        `ConnectionCut`.
         """
         begin = filled
         filled, reads, end = self._tls.read_records(records, buffer, begin)

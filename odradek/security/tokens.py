@@ -81,7 +81,7 @@ class TokenSecrets:
 
 @attrs.frozen
 class TokenLogin:
-    """What a login by a delegation token needs to know about it."""
+    """The facts about a delegation token that a login by this token needs."""
 
     keys: ServerKeys
     owner: str

@@ -125,8 +125,9 @@ class Answers(Delayed):
 
 
 Wait: TypeAlias = int | Callable[[Pace], Awaitable[Any]] | Answers
-"""What a generator yields: a function that waits and returns a value for the generator, or `Answers`. A number is the
-units of work done: the generator waits if they fill a slice.
+"""A value that a generator yields. A function waits, and returns a value for the generator. `Answers` waits
+for the answers to other requests. A number is the units of work done: the generator waits if they fill a
+slice.
 """
 Steps: TypeAlias = Generator[Wait, Any, T]
 """The work of a request: a generator that yields what it waits for, and returns the result."""
@@ -187,8 +188,8 @@ def _run_all() -> Generator[Any, Any, None]:
     result.
 
     At its end, a generator raises `StopIteration`, which costs as much as the rest of this module for a small
-    request. A generator that uses `yield from` gets the result without this exception. Meanwhile, its `gi_yieldfrom`
-    is set.
+    request. A generator that uses `yield from` gets the result without this exception. While a work runs, the
+    `gi_yieldfrom` of the outer generator is set.
     """
     came = None
     while True:

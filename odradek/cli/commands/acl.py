@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _RESOURCES = ("topic", "group", "transactional-id", "delegation-token", "user-resource")
-"""Names of the options that select a resource (`--topic` and so on). `--user` is the acting user, so
-resources of the type USER have another option.
+"""Names of the options that select a resource (`--topic` and so on). The option `--user` names the acting
+user, so resources of the type USER have the option `--user-resource`.
 """
 _TYPES = {"user-resource": "USER"}
 DENIED = 1
@@ -303,8 +303,8 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
-    """Make an authorizer that decides by the cluster's rules. Super users and the default come from the
-    command line.
+    """Make an authorizer that decides by the cluster's rules. The super users come from the command line, and
+    so does the decision when no rule matches.
     """
     from odradek.security.acls.acl_index import AclIndex
     from odradek.security.acls.acl_requests import AclFilter

@@ -43,7 +43,7 @@ REPLICATED_FROM = 3
 _FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
 """Settings for a development machine, where a group does not have to wait long for more consumers. The value
 is written only once, so the user may change it. It is not zero because kafka-python learns its topic's
-partitions only 0.1 s after its start. A rebalance that ended earlier would assign it no partitions.
+partitions only 0.1 s after its start. If the rebalance ended earlier, kafka-python would get no partitions.
 """
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
@@ -182,7 +182,8 @@ def _started(data: Path, count: int, first_port: int, security: DevSecurity | No
     """Start the nodes for the block, and stop them after it. If not all nodes begin to serve, restore their
     former properties files.
 
-    The directory may belong to nodes that run already, and their files must keep the right ports.
+    The directory may belong to nodes that already run, and the files of those nodes must keep the right
+    ports.
     """
     places = [_Place(data, number + 1, first_port + number) for number in range(count)]
     with _usable(data):

@@ -241,8 +241,8 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _check_config(args: argparse.Namespace) -> int:
-    """Print a line for each problem and each unknown key of a properties file. Raises `CliError` if there is
-    any.
+    """Print a line for each problem and each unknown key of a properties file. Raises `CliError` if it has
+    printed any line about a problem or an unknown key.
     """
     from odradek.node.configuration.file_judgement import judge_file
     from odradek.node.configuration.node_config import contents_of
@@ -315,8 +315,9 @@ def format_storage_of(
     features: Mapping[str, int] | None = None,
     users: Sequence[str] = (),
 ) -> Formatted:
-    """Format all directories of the node. At most one of the three ways to name the voters may be given. Raises
-    `CliError`."""
+    """Format all directories of the node. At most one of the options `standalone`, `initial_controllers` and
+    `no_initial_controllers` may be given. Raises `CliError`.
+    """
     from odradek.env.ports import DiskError
     from odradek.env.real import RealEnv
     from odradek.metadata_quorum.replica.storage_format import (

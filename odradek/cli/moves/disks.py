@@ -42,7 +42,7 @@ CALM_LOOKS = 4
 cancelled may request moves once more.
 """
 MOVES_AT_ONCE = 500
-"""The most moves that the command requests between two checks."""
+"""The most moves that the command requests from one check to the next."""
 _ASSUMED_RATE = 100 << 20
 _LINES_MAX = 40
 
@@ -345,8 +345,8 @@ def _carry_out(
     first: Sequence[DiskMove] = (),
     emptied: str | None = None,
 ) -> None:
-    """Request the moves and wait until they have ended. Each check calls `plan` again, because a broker may
-    have restarted, or a new replica may have been created. Remove the throttle at the end.
+    """Request the moves and wait until they have ended. Each check makes a new plan by `plan`, because a
+    broker may have restarted, or a new replica may have been created. Remove the throttle at the end.
     """
     throttle = CopyThrottle(client, broker, args.throttle)
     throttle.begin()
@@ -430,8 +430,8 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
 
 
 def _left(client: Client, broker: int, emptied: str | None) -> int:
-    """Count the replicas that still move, or are in the directory to be emptied. The directory itself counts
-    while it is not cordoned yet.
+    """Count the replicas that still move, or are in the directory to be emptied. Until the directory is
+    cordoned, the count is higher by one.
     """
     online = [each for each in _directories(client, broker) if each.error is None]
     moving = sum(replica.is_future or each.path == emptied for each in online for replica in each.replicas)

@@ -78,8 +78,9 @@ START_WITHOUT_ACLS = "odradek.start.without.acls"
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 DISK_WRITE_WAIT = "odradek.disk.write.wait.ms"
-"""Our own keys: the milliseconds after which a disk counts as hung, or as full, so that its leaderships move away.
-The last key is the longest wait for one write in a node with several disks (0: no limit).
+"""Our own keys, all in milliseconds. After the first time a disk counts as hung, after the second as full;
+its leaderships then move away. The third is the longest wait for one write in a node with several disks (0:
+no limit).
 """
 RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
 """Our own key: the bytes of each disk that records must leave free; -1 means one percent of the disk, at most 1 GiB.
@@ -243,7 +244,7 @@ class NodeConfig:
         """Make the configuration of a file that is only checked: the result's `refusals` has the problems that
         prevent a start.
 
-        Raises `ConfigError` if a key is wrong on which the rest depends, such as a role.
+        Raises `ConfigError` if the rest of the file depends on a wrong key, such as the roles.
         """
         return _check(dict(properties), lambda: read_secrets(properties, read), False)
 

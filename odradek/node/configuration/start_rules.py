@@ -1,7 +1,7 @@
 """Rules of a properties file that are only enforced when a node starts.
 
-`odradek storage` checks what Kafka's own tool checks: keys, listeners, roles, the quorum. A node is often formatted
-before its certificates and passwords exist.
+`odradek storage` does not enforce them, because a node is often formatted before its certificates and
+passwords exist. It checks what Kafka's own tool checks: keys, listeners, roles, the quorum.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class StartRules:
     """The error texts of broken rules, without an introduction."""
 
     def judge(self, part: Callable[[], T], instead: T) -> T:
-        """Return the result of `part()`. If it raises `ConfigError`, raise that at a start; otherwise record it and
-        return `instead`.
+        """Return the result of `part()`. If it raises `ConfigError`, and a start is planned, raise the error.
+        If no start is planned, record the error and return `instead`.
         """
         try:
             return part()

@@ -1,10 +1,10 @@
-"""The limits on a node's connections: their total, and those of one listener, of one address, and of one second.
-PURE.
+"""The limits on a node's connections: in all, for each listener, for each address, and for each second. PURE.
 
 All listeners of a node share one `ConnectionLimits`. Limits may change at any time; open connections stay.
 
-Peers are always accepted: the brokers' own listener is exempt from the total limit and rate. If a peer exceeds the
-total, the client connection that has been idle for the longest is closed (KIP-402).
+Connections of other nodes (peers) are always accepted: the brokers' own listener is exempt from the total
+limit and rate. If a peer exceeds the total, the client connection that has been idle for the longest is
+closed (KIP-402).
 
 The limit of open files also limits the connections of clients (`client_room`), even if the configuration allows more.
 A node that has used up its descriptors can neither roll a segment nor reach its peers.

@@ -2,20 +2,19 @@
 
 Theory of operation
 -------------------
-One task per connection. It waits until the socket is readable, and receives into the buffer that all connections
-share. Then it dispatches **every** complete frame, and sends all answers with one call. Nothing awaits between a
-receive and its dispatch.
+Each connection has one task. The task waits until the socket is readable, and receives into the buffer that all
+connections share. Then it dispatches **every** complete frame, and sends all answers with one call. It awaits nothing
+between a receive and the dispatch of the received frames.
 
 * Work per turn is bounded (`FRAMES_PER_TURN`, `TURN_SECONDS_MAX`, and the size of the shared buffer), so one client
-  cannot
-  hold the loop.
-* A part of a frame at the end moves into a buffer of the connection's own. A connection that sends large frames keeps
+  cannot block the event loop.
+* An incomplete frame at the end of the received bytes moves into a buffer of the connection's own. A connection that sends large frames keeps
   that buffer while it is busy, and receives straight into it.
-* Requests are counted as they are dispatched, which is the order in which they came; appends assert it
-  (`Context.note_append`).
+* Requests are dispatched in the order in which they came, and each one gets a number. Appends assert that their
+  numbers are in order (`Context.note_append`).
 * Answers leave in the order of the requests (`odradek.node.connections.answer_queue`).
 * A handler that returns `Suspend` stops the dispatch on its connection only.
-* Requests and answers of thousands of elements are decoded and encoded beside the loop
+* Requests and answers of thousands of elements are decoded and encoded in a worker, beside the event loop
   (`odradek.node.connections.long_requests`).
 
 A frame that does not parse closes its connection with one log line (`odradek.node.connections.complaints` limits

@@ -4,8 +4,8 @@ A TLS handshake comes first, then a login by SASL, as the listener's protocol de
 `ENTER_SECONDS_MAX`. Frames are read one by one and are small (`sasl.server.max.receive.size`). So a client that
 has not authenticated yet costs little memory, and reaches only three APIs.
 
-Each entrance admits `HALF_OPEN_MAX` such clients at a time. If there are more, the address with the most of
-them loses its oldest one.
+Each entrance admits `HALF_OPEN_MAX` such clients at a time. If there are more, the entrance closes the oldest
+connection of the address that has the most.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class SaslLogins:
     refusal_delay_seconds: float
     """The seconds by which the answer to a refused login is delayed."""
     compute: Callable[[str, Callable[[], ServerKeys]], Awaitable[ServerKeys]]
-    """Makes the keys of a token in a worker, in the turns of the client's address."""
+    """Computes the keys of a delegation token in a worker. Addresses take turns, so a busy address delays no
+    other.
+    """
 
 
 class Entrance:
@@ -135,8 +137,8 @@ class Entrance:
         return sum(map(len, self._half_open.values()))
 
     def has_room(self, host: str) -> bool:
-        """True if a client from this address can begin a handshake now. Otherwise it is refused at once, which is
-        cheap.
+        """True if a client from this address can begin a handshake now. If the result is false, the client is
+        refused at once, without the costs of a handshake.
         """
         return self._tls is None or self._tls.has_room(host)
 

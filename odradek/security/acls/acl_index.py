@@ -43,7 +43,7 @@ _IMPLIED_BY: Mapping[int, frozenset[int]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset((Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)),
 }
-"""Operations whose permission also permits another operation (the key). Denials imply nothing."""
+"""By operation (the key), the operations whose permission also permits the key. Denials imply nothing."""
 PROBE_NAME = "hardcode"
 """The name of a fictitious resource, by which Kafka finds the default decision
 (`Authorizer.authorizeByResourceType`).

@@ -62,7 +62,9 @@ class Auditor:
         """The number of logins by listener, mechanism (empty: none was chosen) and success."""
 
     def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
-        """Called when a request of this API was refused these rights, and `further` more that were not recorded."""
+        """Called when a request of the API `api_key` was refused some rights. `denials` are the recorded
+        refusals, and `further` is the number of refusals that were not recorded.
+        """
         api = _api_name(api_key)
         self.denials[api] += len(denials) + further
         lines = self.lines

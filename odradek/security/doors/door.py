@@ -21,8 +21,8 @@ answer before it is sent.
 **Many decisions are made in a worker**: those about thousands of names, and those about all topics. Their number is
 computed before the door is called (`counting`).
 
-**A refusal is reported to the audit log** when the door has decided. `would` reports nothing. It is used by `merge`,
-to hide parts of an answer, and if another right would also suffice.
+**A refusal is reported to the audit log** when the door has decided. `would` reports nothing. It is used by
+`merge` to hide parts of an answer, and by doors for which another right would also suffice.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ Again: TypeAlias = Callable[[Asked, Never], Message]
 
 
 def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in tables beside names of doors
-    """Let in every request."""
+    """Let in every request unchanged."""
     return None
 
 

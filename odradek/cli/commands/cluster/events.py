@@ -239,8 +239,8 @@ def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors 
 
 
 def _sentences(events: Iterable[Event], authors: EventAuthors | None = None) -> list[list[Event]]:
-    """Put events together that are printed as one sentence: a broker's death is one sentence, not one for each
-    partition that it led.
+    """Sort events into groups; each group is printed as one sentence. A broker's death is one sentence,
+    instead of one sentence for each partition that the broker led.
     """
     groups: dict[tuple[int, str, str, Author | None], list[Event]] = {}
     for event in events:
