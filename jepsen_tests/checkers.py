@@ -103,7 +103,9 @@ def excused_duplicates(history: History) -> int:
 
 
 def _stored_twice(history: History, orders: Orders) -> Iterator[tuple[str, int, list[int], bool]]:
-    """Yield values at several offsets: key, value, offsets, and whether a restart of the producer explains this."""
+    """Yield each value that is stored at several offsets: its key, the value, the offsets, and whether a
+    restart of the producer explains this.
+    """
     restarts: dict[str, list[float]] = {}
     for operation in history.operations:
         if isinstance(operation, Restart):
@@ -133,7 +135,9 @@ def lost_write(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def unseen(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """Find acknowledged writes that stayed unread, with all later records of their key: they are lost or stuck."""
+    """Find acknowledged writes that stayed unread, if all later records of the same key stayed unread, too.
+    Such writes are lost or stuck.
+    """
     yield from _never_read(history, orders, "unseen", beyond=False)
 
 

@@ -144,7 +144,7 @@ class Kept:
 
 
 def polite(bootstrap: str, topic: str, seconds: float, times: list[float]) -> None:
-    """Send small requests at a steady rate, and add the seconds that each took to `times`."""
+    """Send small requests at a steady rate, and add the seconds that each request took to `times`."""
     frame, _, _ = request_frame(KINDS[1], topic)
     frame = frame.replace(b"bench", b"quiet", 1)
     with connect(bootstrap) as connection, connection.makefile("rb") as stream:

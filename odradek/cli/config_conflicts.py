@@ -18,7 +18,7 @@ def conflicts(
     remedy.
 
     `values` are all effective values of one topic, and `own` the keys set on the topic itself.
-    `replication_factor` is the smallest of its partitions.
+    `replication_factor` is the smallest replication factor of the topic's partitions.
     """
     number = {key: int(value) for key, value in values.items() if value and value.lstrip("-").isdigit()}
     policy = {each.strip() for each in (values.get("cleanup.policy") or "").split(",")}

@@ -43,17 +43,18 @@ ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
 """The number of successive unanswered heartbeats after which a broker that shuts down stops waiting."""
 DUPLICATE_SESSIONS = 2.5
-"""The number of session timeouts for which another incarnation must hold the registration before it counts as alive.
+"""The number of session timeouts for which another incarnation must hold the registration before this
+incarnation counts as alive.
 
 It must be more than two, because a new controller gives a new session even to a dead incarnation of this broker.
 """
 DEFAULT_SESSION_SECONDS = 9.0
-"""The session timeout in seconds that controllers have by default. They may use it even if this broker is configured
-with a shorter one.
+"""The session timeout in seconds that controllers have by default. The controllers may use this timeout even
+if this broker is configured with a shorter one.
 """
 RIVAL_TIMES = 3
-"""The number of times that another incarnation must take the registration before this broker ends. They must extend
-over more than `DUPLICATE_SESSIONS` session timeouts.
+"""The number of times that another incarnation must take the registration before this broker ends. These
+takeovers must extend over more than `DUPLICATE_SESSIONS` session timeouts.
 """
 RIVAL_SEEN_SECONDS_MAX = 1.0
 """The time limit in seconds of a broker whose heartbeat was refused: so long it waits for the metadata that
@@ -221,8 +222,8 @@ class BrokerLifecycle:
                 )
 
     async def _watch_rival(self) -> None:
-        """Find out whether another process has taken the registration. Raises `RegistrationRefused` if a live one
-        does so repeatedly.
+        """Find out whether another process has taken the registration. Raises `RegistrationRefused` if a live
+        process takes it repeatedly.
         """
         clock = self._broker.clock
         patience = clock.monotonic() + RIVAL_SEEN_SECONDS_MAX

@@ -67,7 +67,7 @@ OPERATORS_ERRORS = (
     NotALogDirectory,
     RegistrationRefused,
 )
-"""Errors that only an operator can fix. Of the subclasses, `NodeCannotStartYet` is an exception."""
+"""Errors that only an operator can fix. The subclass `NodeCannotStartYet` is an exception."""
 
 
 def serve(

@@ -90,7 +90,7 @@ class SecuredNetwork:
     ) -> None:
         """`tokens` returns the tokens for logins by OAUTHBEARER."""
         self._tokens = tokens
-        # A separate thread for tokens, so that a slow issuer delays only logins.
+        # Use a separate thread for tokens, so that a slow issuer delays only logins.
         self._token_workers = None if tokens is None else env.new_workers(1)
         self._env = env
         self._tls = tls
@@ -159,7 +159,7 @@ class SecuredNetwork:
             own_token = await self._token_workers.run(self._tokens)
         client = SaslClient(credentials, self._nonce, own_token)
         token: bytes | None = client.first()
-        # The lifetime is counted from before the last token was sent, because the server begins to count later.
+        # Count the lifetime from a time before the last token is sent. The server begins to count it later.
         lifetime_ms, asked_at = 0, 0.0
         while token is not None:
             asked_at = self._env.clock.monotonic()

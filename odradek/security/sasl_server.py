@@ -1,8 +1,9 @@
 """The server's side of a SASL login on one connection (KIP-43, KIP-152, KIP-368). PURE.
 
-Before the login succeeds, a client may send ApiVersions once, name a mechanism (SaslHandshake) and exchange tokens.
-After SaslHandshake version 0 tokens come as bare frames; after version 1 in SaslAuthenticate. A refused login gets an
-answer, and its connection ends. The texts of refusals are Kafka's, and reveal nothing to strangers.
+Before the login succeeds, a client may send ApiVersions once, name a mechanism (SaslHandshake) and exchange
+tokens. After version 0 of SaslHandshake, tokens come as bare frames. After version 1, they come in
+SaslAuthenticate requests. A refused login gets an answer, and its connection ends. The texts of refusals are
+Kafka's, and reveal nothing to strangers.
 
 A login that expires can be renewed by another `handshake`, with the same mechanism and principal.
 """
@@ -120,9 +121,11 @@ class Login:
         token_of: Callable[[str, ScramMechanism, bool], TokenLogin | None] = lambda *_: None,
         forms: Callable[[], SaltForms] = lambda: NO_USERS,
     ) -> None:
-        """`keys_of` returns a user's SCRAM keys for a mechanism's number. `nonce` returns a random text, `now` the
-        time in seconds. `token_of` returns the delegation token of an id (KIP-48); its last argument is false if it
-        may raise `KeysMissing`. `forms` returns the forms of the users' salts."""
+        """`keys_of` returns a user's SCRAM keys for a mechanism's number. `nonce` returns a random text,
+        `now` the time in seconds. `token_of` returns the delegation token of an id (KIP-48); if its last
+        argument is false, the function may raise `KeysMissing`. `forms` returns the forms of the users'
+        salts.
+        """
         self._forms = forms
         self._settings = settings
         self._keys_of = keys_of

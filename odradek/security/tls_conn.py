@@ -38,8 +38,8 @@ HEADER_BYTES = 5
 _unpack_size = struct.Struct(">H").unpack_from
 RECEIVE_BYTES = 128 * 1024
 SPARE_BYTES = 8 * 1024
-"""The number of bytes by which fed bytes may exceed received plain bytes before a receive stops. One feed has at most
-600 key updates, which take 3 ms, or 700 records of a byte.
+"""The number of bytes by which fed bytes may exceed received plain bytes before a receive stops. One feed has
+at most 600 key updates, which take 3 ms, or 700 records of one byte each.
 """
 SEND_BYTES = 128 * 1024
 """The most plain bytes that are encrypted before they are sent together. This much memory is held for a peer that
@@ -50,7 +50,9 @@ ANSWERS_BYTES_MAX = 64 * 1024
 
 
 class Scratch:
-    """The buffer for encrypted bytes that all connections of one event loop share. Its user must not await meanwhile."""
+    """The buffer for encrypted bytes that all connections of one event loop share. A connection must not
+    await while it uses the buffer.
+    """
 
     __slots__ = ("view",)
 

@@ -114,7 +114,9 @@ class LongWork:
         meter: _Meter,
         of_node: LongWork | None = None,
     ) -> None:
-        """`worker` must be a thread for this object alone. `beside` passes the node's first object as `of_node`."""
+        """`worker` must be a thread for this object alone. `of_node` is the node's first schedule, and is
+        only passed by `beside`.
+        """
         self.meter = meter
         self._of_node = self if of_node is None else of_node
         self.clock = clock

@@ -50,7 +50,7 @@ class _Workers(Protocol):
 
 
 class Pace:
-    """The shares of long work of one waiting request, which its client pays for."""
+    """The shares that one waiting request has in long work. The client of the request pays for them."""
 
     __slots__ = ("_shares", "long_work", "share")
 
@@ -104,7 +104,9 @@ class Answers(Delayed):
         self._driver, self._runner = driver, runner
 
     def _follow(self, driver: StepDriver, result: Result) -> None:
-        """Complete this delayed request with the result of the work after the wait, now or later."""
+        """Complete this delayed request with the result that the work returns after its wait. If that result
+        is itself delayed, complete the request later.
+        """
         if isinstance(result, Suspend):
             assert driver.tasks is not None, "long work that asks other nodes must have tasks"
             driver.tasks.start_soon(self._follow_later, driver, result)

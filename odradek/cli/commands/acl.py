@@ -122,7 +122,7 @@ def _operations(args: argparse.Namespace) -> list[int]:
 
 
 def _needed(args: argparse.Namespace) -> list[tuple[str, int, int, str]]:
-    """List (principal, operation, resource type, name) for each combination of the options."""
+    """List all combinations of the options' values, each as (principal, operation, resource type, name)."""
     resources, operations = _resources(args), _operations(args)
     if not (args.user and resources and operations):
         raise CliError("give --user, --operation and a resource, such as --topic NAME", USAGE)

@@ -115,7 +115,8 @@ def _consume(args: argparse.Namespace) -> int:
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args, "ConsumerSettings") as client:
-        # A client reports a wrong address or topic at once, whereas a consumer would wait.
+        # Describe the topic first: this call reports a wrong address or topic at once, whereas a consumer
+        # would wait.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
             _read_as_member(args, client, render)
@@ -471,7 +472,8 @@ class _Member:
         """Called when partitions are assigned: unless --follow is given, they are read up to their present
         end offsets.
         """
-        # In the new protocol, a member first gets no partitions while other members release theirs.
+        # In the new protocol, a member first gets an empty assignment while other members release their
+        # partitions. So an empty assignment is final only in the classic protocol.
         self._was_assigned |= bool(partitions) or self._consumer.statistics()["group_protocol"] == "classic"
         if not self._args.follow:
             with self._ending.waiting():

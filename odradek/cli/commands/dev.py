@@ -1,12 +1,12 @@
 """`odradek dev`: a local cluster of child processes, for trying things out.
 
-Each node's properties are in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log. A node
-that dies is not restarted, so that one can watch how the other nodes react. `odradek server DIR/node-N.properties`
-starts it again. The child processes have their own sessions: Ctrl-C reaches only this process, which ends them in
-order.
+Each node's properties are in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log.
+A node that dies is not restarted, so that one can watch how the other nodes react. `odradek server
+DIR/node-N.properties` starts it again. The child processes have their own sessions: Ctrl-C reaches only this
+process, which ends the nodes in order.
 
-All nodes are brokers and controllers. Those of the first start vote (an odd number of them, `VOTERS_MAX` at most);
-`odradek quorum add` makes a later node a voter.
+All nodes are brokers and controllers. The nodes of the first start are the voters: an odd number of these
+nodes, `VOTERS_MAX` at most. `odradek quorum add` makes a later node a voter.
 """
 
 from __future__ import annotations
@@ -469,7 +469,7 @@ def _command() -> list[str]:
     here = Path.cwd()
     if not script.is_relative_to(here):
         return [str(script)]
-    # A name without a slash would be looked up in PATH.
+    # Put `./` before the name, because a shell looks up a name without a slash in PATH.
     return [os.path.join(".", script.name) if script.parent == here else str(script.relative_to(here))]
 
 

@@ -240,7 +240,7 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
             kept = replace(CORDONED_KEY, ",".join(others) or None)
         set_broker_configs(client, broker, [subtract(RETIRING_LOG_DIRS, path), kept])
         _stay(client, broker, path)
-        # The command that has set this rate may have been killed.
+        # Restore the rate here, because the command that has set it may have been killed.
         put_rate_back(client, broker, broker_configs(client, broker))
     if args.json:
         print_json(
@@ -264,7 +264,7 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
 
 
 def _leaving(directories: Sequence[LogDirDescription], path: str) -> list[tuple[str, int]]:
-    """List (topic, partition) of each replica in the directory that is being moved out of it."""
+    """List (topic, partition) of each replica that is being moved out of the directory."""
     online = [each for each in directories if each.error is None]
     moving = {(each.topic, each.partition) for disk in online for each in disk.replicas if each.is_future}
     held = {

@@ -182,7 +182,7 @@ def plan_leaving(args: argparse.Namespace, client: Client, survey: ClusterSurvey
         for move in moves_under_way(survey, leaving=leaving)
         if (move.topic, move.partition) not in waiting
     ]
-    # A move that is under way, and not to a broker that leaves, ends by itself.
+    # A move under way ends by itself, unless it leads to a broker that leaves.
     ending = {key for key, move in survey.reassignments.items() if not set(move.target) & set(leaving)}
     placements = survey.placements_to_be
     movable = {each.key for each in placements} - waiting - ending

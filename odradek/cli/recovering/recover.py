@@ -332,7 +332,9 @@ def _look(
 
 
 def _with_living(choice: Choice, nodes: Sequence[FoundNode]) -> Choice:
-    """Add a refusal to the choice for each known controller address at which a process still listens."""
+    """Add refusals to the choice: one for each known address of a controller at which a process still
+    listens.
+    """
     import attrs
 
     found = answers_at(controller_addresses(choice, nodes))

@@ -130,7 +130,8 @@ def backup_in(path: str) -> CopyFiles:
             for member in archive:
                 folder, name = os.path.split(member.name)
                 contents = archive.extractfile(member) if member.isreg() else None
-                # The name in the archive must not decide where a file is written.
+                # Use only the last part of the name: a path in the archive must not decide where a file is
+                # written.
                 if contents is not None and os.path.basename(folder) == METADATA_LOG_DIRECTORY:
                     with open(os.path.join(unpacked, name), "wb") as file:
                         file.write(contents.read())

@@ -1,4 +1,5 @@
-"""Standard streams that the caller has closed, that have another encoding, or that accept no more bytes.
+"""Handling of standard streams with a defect: the caller has closed them, their encoding lacks characters, or
+they accept no more bytes.
 
 A closed descriptor is replaced by `/dev/null`. Otherwise the next file that this process opens would become a
 standard stream. A character that the encoding lacks is written as an escape.

@@ -71,7 +71,9 @@ def _every_key() -> dict[str, ConfigDef]:
 
 
 def _wrong_keys(properties: Mapping[str, str]) -> tuple[list[str], set[str]]:
-    """Return a sentence for each key that is missing or whose value is invalid by itself; and the set of these keys."""
+    """Return sentences about keys that are missing or whose value is invalid by itself. Also return the set
+    of these keys.
+    """
     problems, wrong = [], set()
     for name, definition in _every_key().items():
         try:

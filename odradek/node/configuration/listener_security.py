@@ -96,8 +96,8 @@ _MODULES = {
 
 @attrs.frozen
 class ListenerSecurity:
-    """What one listener demands of its clients; and the credentials with which this node logs in to listeners of the
-    same name at other nodes.
+    """The demands of one listener on its clients. It also has the credentials with which this node logs in to
+    listeners of the same name at other nodes.
     """
 
     name: str
@@ -180,8 +180,8 @@ class _Keys:
 
     @property
     def own_users(self) -> Mapping[str, str] | None:
-        """Passwords of PLAIN's users by name, from the file that our own key names; None if it is unset. Raises
-        `ConfigError`.
+        """Passwords of PLAIN's users by name, from the file that our own key names; None if the key is unset.
+        Raises `ConfigError`.
         """
         return own_users(self.place, self._explicit, self._secrets)
 

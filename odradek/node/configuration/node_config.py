@@ -94,7 +94,9 @@ CLEANER_THREADS_PER_DISK = "odradek.log.cleaner.threads.per.disk"
 TRANSACTIONAL_IDS = "odradek.transactional.ids.max.per.partition"
 """Our own key: how many transactional ids one partition of `__transaction_state` may have."""
 CONSUMER_MEMBERS = "odradek.group.consumer.members.max.per.partition"
-"""Our own key: how many members of consumer groups the groups of one partition of `__consumer_offsets` may have."""
+"""Our own key: how many members the consumer groups of one partition of `__consumer_offsets` may have
+together.
+"""
 TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 """Our own key: how many delegation tokens the controller makes for one owner."""
 SCRAM_SECRET = "odradek.scram.secret"

@@ -27,8 +27,8 @@ LOGIN_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
-"""Java classes of Kafka's own handlers, from before and since version 4. They are accepted as names of the built-in
-ones.
+"""Java classes of Kafka's own handlers: their names before version 4, and their names from version 4 on. All
+are accepted as names of the built-in handlers.
 """
 
 Read = Callable[[str], ConfigValue]

@@ -42,7 +42,9 @@ _NOT_SUPPORTED = (
     "config.providers",
     "early.start.listeners",
 )
-"""Keys of unsupported features. They are errors, because the operator would rely on the feature."""
+"""Keys of unsupported features. Setting such a key is an error, because the operator would rely on the
+feature.
+"""
 
 
 @attrs.define

@@ -309,8 +309,8 @@ class AnswerQueue:
         except (ConnectionLost, DiskError) as error:
             self._fail(error)
         except Exception:  # noqa: BLE001  # `_break` logs it
-            # The caller serves another connection, from which this answer came. The error must not end that
-            # connection.
+            # The caller serves another connection, whose request has completed this answer. An error here
+            # must not end that other connection.
             self._break()
         self.signal_room()
 

@@ -83,7 +83,9 @@ class ConnectionLimits:
     """The most connections of each listener (`listener.name.NAME.max.connections`), by the listener's name."""
     listener_creation_rate_max: Mapping[str, int] = attrs.field(factory=dict)
     yielding: list[Callable[[], Iterable[Closable]]] = attrs.field(factory=list)
-    """Functions that return the open client connections of a listener, of which one may be closed for a peer."""
+    """Functions that each return the open client connections of one listener. One of these connections may be
+    closed to make room for another node.
+    """
     addresses: AddressRates | None = None
     """The connection quotas of addresses; None if there are none."""
     refused_by: tuple[str, float] = attrs.field(init=False, default=("", 0))

@@ -131,7 +131,8 @@ class Connection(AnswerQueue):
             return
         except ProtocolError as error:
             services.complaints.protocol_error(services.clock.monotonic(), str(error), **self._who())
-            # The frames before the malformed one may have completed parked requests of other connections.
+            # End the turn as usual: the frames before the malformed one may have completed parked requests of
+            # other connections.
             services.after_turn()
         except DiskError as error:
             services.log.error("connection.disk_error", error=str(error), **self._who())
@@ -384,10 +385,10 @@ class Connection(AnswerQueue):
             self.memory.set()
 
     def has_left(self, now: float, idle_seconds_max: float) -> bool:
-        """True if this connection is muted and its client has closed it.
+        """True if this connection is muted and its client has closed it, so that this node need not keep it.
 
-        Requests that came before that are still served when the mute ends. Until then the connection may be idle for
-        `idle_seconds_max`.
+        Requests that came before the close are still served when the mute ends. A connection with such
+        requests is kept until it has been idle for `idle_seconds_max`.
         """
         if self.woken is None or self.closing:
             return False

@@ -40,7 +40,9 @@ ENTER_SECONDS_MAX = 10.0
 """The most seconds for TLS handshake and login together. Normal clients need a few round trips."""
 LARGE_FRAME_BYTES = 16 * 1024
 LARGE_BYTES_MAX = 16 * 1024 * 1024
-"""The most bytes of all larger frames together. Frames with tokens of a few kilobytes are always accepted."""
+"""The most bytes of all frames above `LARGE_FRAME_BYTES` together. Smaller frames are always accepted; they
+suffice for tokens of a few kilobytes.
+"""
 HALF_OPEN_MAX = 1000
 """The most clients of a listener that have not authenticated yet."""
 _SIZE = struct.Struct(">i")
@@ -167,7 +169,9 @@ class Entrance:
                 del self._half_open[network]
 
     def _make_room(self) -> None:
-        """Close the oldest connection of the address that has the most, if too many clients have not logged in yet."""
+        """Close a connection if too many clients have not logged in yet. It is the oldest connection of the
+        address that has the most such clients.
+        """
         if self.half_open >= HALF_OPEN_MAX:
             most = max(self._half_open.values(), key=len)
             next(iter(most)).close()
@@ -230,8 +234,8 @@ class Entrance:
             return handle()
 
     def _take_bare_token(self, context: Context, login: Login, frame: bytearray) -> bytes:
-        """Handle a token after SaslHandshake version 0, which has no request header. Return the answer; a refusal is
-        empty.
+        """Handle a token that follows version 0 of SaslHandshake. Such a token has no request header. Return
+        the answer; a refusal is empty.
         """
         try:
             token = login.take_token(bytes(frame))
@@ -269,7 +273,7 @@ class Entrance:
         context.number += 1
         if api_key == ApiKey.API_VERSIONS and not response.error_code:
             login.state = LoginState.HANDSHAKE
-        # Do this last: a request that needs new keys comes here twice.
+        # Count the bytes only now: a request whose keys must first be computed begins this method twice.
         entry.request_bytes += size + 4
         answer = bytearray(entry.prefix)
         entry.encode(answer, response, None, entry.errors)

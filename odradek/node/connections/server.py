@@ -62,7 +62,8 @@ class Server:
     async def accept_loop(self) -> None:
         """Accept connections, each with a task of its own, until the listener closes."""
         clock, limits = self._services.clock, self._limits
-        # All connections share one bound method: a bound method each would cost every idle connection 64 bytes.
+        # All connections share one bound method. A bound method for each connection would cost 64 bytes per
+        # idle connection.
         on_end = self._ended
         while True:
             while (at := self._accept_at(clock.monotonic())) > clock.monotonic():

@@ -49,7 +49,9 @@ PROBE_NAME = "hardcode"
 (`Authorizer.authorizeByResourceType`).
 """
 ANSWERS_MAX = 10_000
-"""The most answers about "any resource" that one index remembers. When they are exceeded, all are forgotten."""
+"""The most answers about "any resource" that one index remembers. If there are more, all answers are
+forgotten.
+"""
 
 _Resource: TypeAlias = tuple[int, bool, str]
 """Resource type, whether the name is a prefix, and the name."""

@@ -166,8 +166,8 @@ def _wanted(args: argparse.Namespace, events: Iterable[Event]) -> Iterator[Event
 
 
 def _authors(args: argparse.Namespace) -> EventAuthors | None:
-    """Read who made which changes from the audit logs of `--audit`; return None without that option. Raises
-    `CliError`.
+    """Read from the audit logs of `--audit` who has made which changes. Return None if the option is not
+    given. Raises `CliError`.
     """
     if not args.audit:
         if args.by:
