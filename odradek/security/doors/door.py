@@ -138,7 +138,7 @@ Again: TypeAlias = Callable[[Asked, Never], Message]
 
 
 def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in tables beside names of doors
-    """Let in every request unchanged."""
+    """Let in every request."""
     return None
 
 

@@ -127,7 +127,7 @@ def refusing(
 
 def then(door: Door, finish: Finish, sentence: str) -> Door:
     """Make a door that changes each answer by `finish`, which may hide elements or add the client's rights.
-    `sentence` describes the change for the page of rights.
+    `sentence` becomes the docstring of the new door.
     """
 
     def both(asked: Asked, request: Any) -> Any:

@@ -37,12 +37,12 @@ def create_token_door(asked: Asked, request: Any) -> None:
 
 
 def own_token_door(asked: Asked, request: Any) -> None:
-    """Let in only the token's owner and its renewers. No right lets in any other client."""
+    """Let in the token's owner and its renewers. No right lets in any other client."""
 
 
 def describe_tokens_door(asked: Asked, request: Any) -> None:
-    """Let in every client to the tokens of which it is the owner or a renewer. For all other tokens, require
-    DESCRIBE on the token or DESCRIBE_TOKENS on its owner.
+    """Let in every client, for the tokens that it owns or may renew. All other tokens need DESCRIBE on the
+    token, or DESCRIBE_TOKENS on the token's owner.
     """
 
 
