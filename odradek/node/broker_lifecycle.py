@@ -57,8 +57,8 @@ RIVAL_TIMES = 3
 takeovers must extend over more than `DUPLICATE_SESSIONS` session timeouts.
 """
 RIVAL_SEEN_SECONDS_MAX = 1.0
-"""The time limit in seconds of a broker whose heartbeat was refused: so long it waits for the metadata that
-show the reason.
+"""If a heartbeat is refused, the broker waits at most this number of seconds for the metadata that show the
+reason.
 """
 FINAL_REFUSALS = (
     ErrorCode.INCONSISTENT_CLUSTER_ID,

@@ -78,9 +78,9 @@ START_WITHOUT_ACLS = "odradek.start.without.acls"
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 DISK_WRITE_WAIT = "odradek.disk.write.wait.ms"
-"""Our own keys, all in milliseconds. After the first time a disk counts as hung, after the second as full;
-its leaderships then move away. The third is the longest wait for one write in a node with several disks (0:
-no limit).
+"""Our own keys, all in milliseconds. `DISK_HUNG` is the time after which a disk counts as hung. `DISK_FULL`
+is the time after which it counts as full. In both cases its leaderships then move away. `DISK_WRITE_WAIT` is
+the longest wait for one write in a node with several disks (0: no limit).
 """
 RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
 """Our own key: the bytes of each disk that records must leave free; -1 means one percent of the disk, at most 1 GiB.
@@ -246,7 +246,7 @@ class NodeConfig:
         """Make the configuration of a file that is only checked: the result's `refusals` has the problems that
         prevent a start.
 
-        Raises `ConfigError` if the rest of the file depends on a wrong key, such as the roles.
+        Raises `ConfigError` if a key such as the roles is wrong, because the rest of the file depends on it.
         """
         return _check(dict(properties), lambda: read_secrets(properties, read), False)
 

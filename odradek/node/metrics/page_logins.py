@@ -50,7 +50,7 @@ class Answer(Enum):
 @attrs.define
 class _Checks:
     """The number of password checks that are still allowed, for one address or for all together. It grows by
-    `per_second`.
+    `per_second` each second.
     """
 
     most: int
