@@ -99,7 +99,7 @@ def mechanism_of_number(number: int) -> ScramMechanism | None:
 
 @attrs.frozen
 class ServerKeys:
-    """What a server stores about one password (RFC 5802)."""
+    """The data that a server stores about one password (RFC 5802)."""
 
     salt: bytes = attrs.field(repr=False)
     stored_key: bytes = attrs.field(repr=False)
