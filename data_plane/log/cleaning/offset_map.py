@@ -4,11 +4,13 @@ Theory of operation
 -------------------
 The map is one numpy array of slots of 24 bytes. A slot has 16 bytes for a key's hash, and 8 bytes for the
 offset plus one. In an empty slot the last 8 bytes are zero. Addressing is open: a hash determines its first
-slot and its step. The number of slots is prime, so each step visits all of them. All keys of a call take
-their steps together. As in Kafka, the map compares only hashes, never the keys themselves; the hash is secret
-(`key_hash`). Two keys of one call may choose the same empty slot. Then the later write wins, and the key that
-was overwritten continues with its next slot. numpy writes in the order of the records. So if two records have
-the same key, the later record's offset stays."""
+slot and its step. The number of slots is prime, so steps of any fixed length visit all slots.
+
+All keys of a call take their steps together. As in Kafka, the map compares only hashes, never the keys
+themselves; the hash is secret (`key_hash`). Two keys of one call may choose the same empty slot. Then the
+later write wins, and the key that was overwritten continues with its next slot. numpy writes in the order of
+the records. So if two records have the same key, the later record's offset stays.
+"""
 
 from __future__ import annotations
 
