@@ -91,7 +91,7 @@ class Inflated:
 
 
 def _pieces_max(size: int) -> int:
-    """Compute the largest allowed number of members, blocks or frames in `size` compressed bytes."""
+    """Compute the largest allowed number of blocks and frames in `size` compressed bytes."""
     return 1024 + size // 64
 
 
