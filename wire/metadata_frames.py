@@ -134,8 +134,8 @@ def _known_version(cls: type[Message], version: int) -> int:
 def encode_control_record(message: Message, type: ControlRecordType | None = None) -> tuple[bytes, bytes]:
     """Encode key and value of a control record.
 
-    `type` is needed for an EndTxnMarker (COMMIT or ABORT). Every other message has a single type, and is written at
-    the version in its own field.
+    `type` is needed for an EndTxnMarker (COMMIT or ABORT). Every other message has a single type. It is
+    encoded at the version that its own version field names.
     """
     name = message.__class__.__name__
     chosen = _CONTROL_TYPES.get(name) if type is None else type

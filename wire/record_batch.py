@@ -205,8 +205,7 @@ def validate_for_append(
         except DecompressionBomb:
             raise
         except CorruptBatch as error:
-            # The checksum was right, so the producer itself sent bad data. After CORRUPT_MESSAGE it would
-            # retry in vain, so raise INVALID_RECORD.
+            # The producer itself sent bad data: after CORRUPT_MESSAGE it would retry in vain.
             raise InvalidRecord(error.message) from error
     if record_count * RECORD_SIZE_MIN > room:
         raise InvalidRecord(f"the batch claims {record_count} records, too many for its {room} bytes")

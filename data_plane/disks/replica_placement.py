@@ -6,11 +6,11 @@ Theory of operation
 The metadata log has the directory of each replica (KIP-858). A broker with several directories chooses one
 when it makes the log, and reports it to the controller (`DirectoryAssignments`).
 
-* **The rule for a new log.** The most free space of any directory is the measure. A directory with at least
-  half of it is a candidate. The candidate with the fewest logs gets the new log (Kafka's rule). Among
-  candidates with equally many logs, the one with the most free space gets it. This spreads logs evenly over
-  equal disks. A disk that has filled up gets no more logs, and a new empty disk is filled first. A disk that
-  turns out to be full is skipped.
+* **The rule for a new log.** Directories with less than half as much free space as the emptiest directory are
+  tried last. Of the others, the directory with the fewest logs gets the new log (Kafka's rule). If several
+  have equally few logs, the one with the most free space gets it. This spreads logs evenly over equal disks.
+  A disk that has filled up gets no more logs while others have room, and a new empty disk is filled first. A
+  disk that turns out to be full is skipped.
 * **Nothing is made twice.** If a replica's directory is offline, or may be offline, requests for the replica
   get KAFKA_STORAGE_ERROR. The directory may be offline under three conditions: the metadata names no
   directory, the replica existed before this process, and some directory is offline. An empty log instead

@@ -46,8 +46,7 @@ CODEC_COSTS: dict[int, int] = {
     CompressionType.LZ4: 1,
     CompressionType.ZSTD: 1,
 }
-"""For each codec, the number of bytes that one decompressed byte takes from the ration or a request's budget.
-"""
+"""For each codec, the number of bytes that one decompressed byte takes from the ration."""
 RATIO_MAX = 16.0
 """The limit of a measured compression ratio before it changes a codec's estimate. Without the limit, one
 client's decompression bombs would raise the estimated sizes of other clients' batches.
@@ -112,8 +111,8 @@ class LoopWork:
     """A `BatchWork` that does the work on the event loop, within the ration of a turn. `at_end_of_turn`
     receives the function that restores the ration.
 
-    It first estimates the decompressed size by the codec's recent compression ratio. So it seldom begins a
-    decompression that the ration does not allow to end.
+    `LoopWork` first estimates the decompressed size by the codec's recent compression ratio. So it seldom
+    begins a decompression that the ration does not allow to end.
     """
 
     __slots__ = ("_at_end_of_turn", "_inflated", "_left", "_ratios", "_size")
@@ -384,8 +383,8 @@ def check_rare(
     *,
     is_unsure: bool,
 ) -> BatchHeader:
-    """Make the checks that most batches do not need. Checks that a transactional batch has a guard, and each
-    record if a rule needs it.
+    """Make the checks that most batches do not need. Checks that a transactional batch has a guard. Checks
+    each record if a rule needs that, or if `is_unsure` is true.
 
     The newest timestamp in the header becomes that of the checked records, as in Kafka. Returns the header
     that the batch has afterwards. `is_unsure` is true if the header's newest timestamp cannot be right, or is

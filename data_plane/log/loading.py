@@ -18,7 +18,7 @@ cause, because the policy may have changed. So the log itself must show it:
   existed then.
 * A gap that begins below the first dirty offset comes from the cleaner.
 * A gap that is too wide for one segment is no loss: a follower begins a new segment behind such a gap.
-* A higher gap may come from compaction only in a log without checkpoints, as in a directory that was copied
+* Another gap may come from compaction only if the log has no checkpoints, as in a directory that was copied
   from elsewhere. Gaps between the batches of one segment are evidence of compaction. With such evidence, a
   gap between segments is no loss.
 * Any other gap means that records are lost. The log then ends before the gap, because a replica with a gap

@@ -16,7 +16,8 @@ Rules
   file is cut back to its former size, and later appends may succeed. A call that fails because the log was
   closed meanwhile does not count as a failure. Any other `DiskError` takes the whole log directory offline.
 * A new segment's base offset is the log end offset, so a segment begins where its predecessor ends.
-  Compaction makes gaps only within segments. So a gap between segments shows recovery that records are lost.
+  Compaction makes gaps only within segments. So a gap between segments shows recovery that records are lost
+  (`loading` lists the exceptions).
 * Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
 * Only the loop changes a log and calls `read`. `read_bytes`, the lookups by time and `flush` may run in a
   worker at the same time. Both sides use the same segment lists, indexes, epochs and remembered places. Each
@@ -587,7 +588,7 @@ class PartitionLog(LogOffsets):
             KafkaError: KAFKA_STORAGE_ERROR, the device does not answer, or has no room to lower the recovery
                 point; nothing has changed.
             DiskHung: the device has not answered in time. Either nothing has changed, or the truncation
-                continues. Then the log refuses everything until the device answers.
+                continues. In the latter case the log refuses everything until the device answers.
             DiskRefused: no room or no descriptor; nothing has changed.
             DiskError: the directory is offline now.
         """

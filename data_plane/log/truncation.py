@@ -1,5 +1,6 @@
-"""Truncates a log. Either its records are removed from the offset on where it diverges from its leader's log.
-Or all records are removed, and the log begins anew where the leader's log begins.
+"""Truncates a log: removes its records from an offset on, or removes all records. The offset is the place
+where the log diverges from its leader's log. Without any records, the log begins anew where the leader's log
+begins.
 
 A truncation is not synced. So a power loss may bring the removed bytes back. If appends continued in the same
 file, old and new bytes might then lie side by side. So the next append goes to a new file. The names in a

@@ -1,5 +1,5 @@
-"""Future replicas of a log directory (logs that are copied here from another disk of the broker), and the
-swap with the live log (KIP-113).
+"""Makes future replicas: copies of logs from another disk of the broker. Swaps a complete copy with the live
+log (KIP-113).
 
 Theory of operation
 -------------------

@@ -351,8 +351,8 @@ class LogDir:
         return renamed
 
     def _set_aside(self, log: PartitionLog, suffix: str, remove_at_ms: int | None = None) -> str | None:
-        """Take a log out of service and rename its directory, now or when the device answers. Returns the log
-        directory's new name; None if this directory is offline.
+        """Take a log out of service and rename its directory, now or when the device answers. Returns the new
+        name of the log's own directory. Returns None if the whole log directory is offline.
         """
         self.checkpoints.note_gone(log)
         log.abandon()

@@ -126,7 +126,9 @@ class LookedAfter(Protocol):
 
 
 class Background:
-    """The tasks that maintain one log directory, and when each is due. Times are monotonic milliseconds."""
+    """Runs the tasks that maintain one log directory, and remembers when each task is due. Times are
+    monotonic milliseconds.
+    """
 
     def __init__(self, log_dir: LookedAfter) -> None:
         self._log_dir = log_dir
@@ -368,8 +370,8 @@ class Background:
             self._log_dir.disk_refused(error)
 
     async def _rename_refused(self) -> None:
-        """Try again the renames that a full disk has refused. Logs that may be removed are removed at once,
-        which frees space.
+        """Retry the renames that a full disk has refused. If a rename is refused again, but its log may be
+        removed, the log is removed at once, which frees space.
         """
         log_dir = self._log_dir
         for refused in log_dir.names.refused:

@@ -78,7 +78,7 @@ class Durability:
             self.is_unsaved = False
 
     def end_cut(self) -> None:
-        """Called when a truncation has ended or was refused. From now on, flushes that begin may raise the
+        """Called when a truncation has ended or was refused. A flush that begins from now on may raise the
         recovery point again.
         """
         self._is_cutting = False
