@@ -179,7 +179,7 @@ def validate_for_append(
     if size > size_max:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the record batch has {size} bytes, and at most {size_max} are allowed",
+            f"the record batch has {size} bytes, but at most {size_max} are allowed",
         )
     end = offset + size
     if size < HEADER_SIZE or end > len(buf):

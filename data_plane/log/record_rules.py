@@ -45,7 +45,7 @@ def check_records(batch: memoryview, header: BatchHeader, config: LogConfig, now
     if header.record_count > RECORDS_PARSED_MAX:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the batch has {header.record_count} records, and at most {RECORDS_PARSED_MAX} are allowed",
+            f"the batch has {header.record_count} records, but at most {RECORDS_PARSED_MAX} are allowed",
         )
     errors: list[tuple[int, str]] = []
     newest = NO_TIMESTAMP

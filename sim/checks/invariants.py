@@ -136,4 +136,4 @@ def check_isr_holds(name: str, leader: str, high_watermark: int, ends: Sequence[
 def check_bound(who: str, what: str, value: int, most: int) -> None:
     """Check that the size of a queue or cache is at most its stated limit. Raises `SafetyViolation`."""
     if value > most:
-        raise SafetyViolation(f"{who}: {what}: {value}, and at most {most} are allowed")
+        raise SafetyViolation(f"{who}: {what}: {value}, but at most {most} are allowed")

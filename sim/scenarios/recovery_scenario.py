@@ -211,7 +211,7 @@ class RecoveryScenario:
         return workers
 
     async def _move_replicas(self) -> None:
-        """Reassign a partition to other running brokers, and wait for a while until the reassignment ends."""
+        """Move the replicas of a partition to other running brokers, and wait for a while until the reassignment ends."""
         client = self.cluster.observer
         up = [each.config.node_id for each in self.cluster.brokers if each.is_up()]
         if len(up) < self.shape.replicas:

@@ -165,7 +165,7 @@ def _snappy_block(block: memoryview, size_max: int) -> bytes:
         raise CorruptBatch("a snappy block does not begin with a valid length")
     if size > size_max:
         raise DecompressionBomb(
-            f"a snappy block would decompress to {size} bytes, and at most {size_max} are allowed"
+            f"a snappy block would decompress to {size} bytes, but at most {size_max} are allowed"
         )
     # A copy of three bytes makes at most 64 bytes, so a larger claimed size is false and must not be allocated.
     if size > 32 * len(block):

@@ -71,7 +71,7 @@ def _checked_header(buf: Buffer, records_max: int, decompressed_bytes_max: int) 
         raise CorruptBatch("the checksum of the record batch is wrong")
     count = header.record_count
     if not 0 <= count <= records_max or count * RECORD_SIZE_MIN > decompressed_bytes_max:
-        raise InvalidRecord(f"the batch has {count} records, and at most {records_max} may be parsed")
+        raise InvalidRecord(f"the batch has {count} records, but at most {records_max} may be parsed")
     return header
 
 

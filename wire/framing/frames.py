@@ -151,7 +151,7 @@ def skip_tags(buf: Buffer, position: int, end: int) -> int:
         )
     if count > HEADER_TAGS_MAX:
         raise MalformedMessage(
-            f"the header has {count} tagged fields, and at most {HEADER_TAGS_MAX} are allowed"
+            f"the header has {count} tagged fields, but at most {HEADER_TAGS_MAX} are allowed"
         )
     for _ in range(count):
         _, position = read_uvarint(buf, position)

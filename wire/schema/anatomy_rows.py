@@ -156,7 +156,7 @@ def _with(row: Row, special: str) -> Row:
             return attrs.evolve(row, place="before")
         case ["in", "place"]:
             return attrs.evolve(row, place="in place")
-    raise AssertionError(f"a row says {special!r}")
+    raise AssertionError(f"a row of the table has the unknown special word {special!r}")
 
 
 ROWS = _rows(_TABLE)

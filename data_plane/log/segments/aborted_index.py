@@ -103,7 +103,7 @@ class AbortedIndex:
         """Decode the contents of a `.txnindex` file. Raises `DamagedTransactionIndex`."""
         if len(data) % ENTRY_BYTES:
             raise DamagedTransactionIndex(
-                f"the transaction index has {len(data)} bytes, which is no whole number of entries"
+                f"the transaction index has {len(data)} bytes, which is not a multiple of an entry's size"
             )
         index = cls()
         last_offset = -1

@@ -547,7 +547,7 @@ def _check_controller_names(
                 raise ConfigError(
                     key,
                     name,
-                    "a node that is only a broker must not have a controllers' listener in listeners",
+                    "listeners of a node that is only a broker must not contain a listener for controllers",
                 )
         return
     for name in controller_names:
